@@ -127,7 +127,7 @@ class _Inputs:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, (str, Path)):
-            raise ConfigError(f"model: expected a folder or a hub name, not a {type(self.model).__name__}")
+            raise ConfigError.keyless(f"model: expected a folder or a hub name, not a {type(self.model).__name__}")
         self.tools = given_tools(self.tools)
         _check_interactions(self.interactions)
 
@@ -171,7 +171,7 @@ class _Inputs:
 def _check_interactions(interactions: Sequence[BaseInteraction]) -> None:
     for position, each in enumerate(interactions):
         if not isinstance(each, BaseInteraction):
-            raise ConfigError(f"interactions[{position}] must be a BaseInteraction instance, not {each!r:.100}")
+            raise ConfigError.keyless(f"interactions[{position}] must be a BaseInteraction instance, not {each!r:.100}")
 
 
 @contextmanager

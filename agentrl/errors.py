@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -61,30 +61,49 @@ class Problem:
 
 
 class ConfigError(AgentRLError):
-    """Invalid keys, values or combinations in the configuration.
+    """Invalid keys, values or combinations in the configuration, in arguments or in files that they name.
 
-    Args:
-        problems: a text counts as one problem per line, without a key.
+    An error consists of problems, one per line. A problem about a key names the key and the kind: `ConfigError.at`.
+    A problem about anything else, for example a command-line argument, a file or a Python object, has no key:
+    `ConfigError.keyless`. Helpers that do not know the key also raise the latter; their caller adds the key.
     """
 
-    def __init__(self, *problems: Problem | str) -> None:
-        self.problems = [each for problem in problems for each in _problems_of(problem)]
+    def __init__(self, first: Problem, *others: Problem) -> None:
+        self.problems = [first, *others]
         super().__init__("\n".join(problem.line() for problem in self.problems))
+
+    @classmethod
+    def at(cls, key: str, kind: Kind, text: str) -> ConfigError:
+        """Return an error with one problem, about a key."""
+        return cls(Problem(key, kind, text))
+
+    @classmethod
+    def keyless(cls, first: str, *others: str) -> ConfigError:
+        """Return an error whose problems, one per text, concern no key."""
+        return cls(*(Problem("", Kind.OTHER, text) for text in (first, *others)))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[Problem, ...]]:
+        """Keep the problems when the error is pickled, for example by another process."""
+        return ConfigError, tuple(self.problems)
 
     def shown_as(self, shown: Callable[[str], str]) -> ConfigError:
         """Return the error with keys under the names that the user knows; see `Problem.line`."""
-        return ConfigError("\n".join(problem.line(shown) for problem in self.problems))
-
-
-def _problems_of(problem: Problem | str) -> list[Problem]:
-    if isinstance(problem, Problem):
-        return [problem]
-    return [Problem("", Kind.OTHER, line) for line in problem.split("\n")]
+        return ConfigError(*(replace(problem, text=problem.line(shown)) for problem in self.problems))
 
 
 def problems_in(error: AgentRLError) -> list[Problem]:
-    """Return the problems of an error. Only problems of a ConfigError have keys."""
-    return error.problems if isinstance(error, ConfigError) else _problems_of(str(error))
+    """Return the problems of an error, one per line. Only problems of a ConfigError have keys."""
+    if isinstance(error, ConfigError):
+        return error.problems
+    return [Problem("", Kind.OTHER, line) for line in str(error).split("\n")]
+
+
+def with_place(error: Exception, place: str) -> Exception:
+    """Return the error with `place` before its text; the class and the keys of its problems stay."""
+    if isinstance(error, ConfigError):
+        first, *others = error.problems
+        return ConfigError(replace(first, text=f"{place}: {first.text}"), *others)
+    return type(error)(f"{place}: {error}")
 
 
 class DataError(AgentRLError):

@@ -200,7 +200,7 @@ def load_module(where: str) -> ModuleType:
     except UnknownNameError:
         raise
     except AgentRLError as error:  # raised by agentrl while the file runs, such as by `@tool`
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError.keyless(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:  # a script that exits must not end the program silently
         raise UnknownNameError(f"cannot import '{where}': {format_error(error)}") from error
 

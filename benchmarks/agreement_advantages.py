@@ -18,17 +18,16 @@ from agentrl.algos import estimate_advantages
 WIDTH = 10
 Batch = dict[str, object]
 
-ONE = "a group of one keeps its raw score, or what whitening makes of it: ours is 0, it was compared with nobody"
-EQUAL = "whitening shifts groups of equal rewards, and whole groups are pushed up or down for nothing: ours are 0"
-ALPHA = (
-    "alpha divides by the number of rewards that are not 0, the paper's by that of rollouts with a gradient, as ours"
-)
+ONE = "a group of one keeps its raw score or the whitened score; agentrl gives 0: there is no other rollout"
+EQUAL = "whitening shifts groups of equal rewards, so their rollouts get an advantage without a reason; agentrl gives 0"
+ALPHA = "alpha divides by the number of rewards that are not 0; agentrl and the paper by the rollouts with a gradient"
 LOST = (
-    "a reward on an untrained last token, as where a tool's answer was cut off, is lost: ours goes to the token before"
+    "a reward on an untrained last token, as after a truncated tool answer, is lost; agentrl moves it to the last"
+    " trained token"
 )
-EPSILON = "1e-4 is added to the std, 1e-6 to ours: the paper has nothing there"
+EPSILON = "1e-4 is added to the std; agentrl adds 1e-6, the paper nothing"
 BY_ROLLOUT = (
-    "the last normalisation counts each rollout once, as the paper writes it; ours each trained token, as verl's"
+    "the last normalisation counts each rollout once, as in the paper; agentrl counts each trained token, as verl does"
 )
 
 

@@ -11,8 +11,8 @@ A run is timed from its first rollout to the end of its last update. It does not
 evaluated afterwards. The work-conserving bound for N steps is N / max(L, E, T / C) steps per second:
 
 - L: seconds of learner and publishing, measured in the on-policy run, where nothing else computes at that time
-- E: seconds that the engine computes for N steps, measured with five steps' rollouts started at once and no tool
-  latency
+- E: seconds that the engine computes for N steps, measured with the rollouts of five steps started together and no
+  tool latency
 - T: sum of the seconds of all rollouts; at most C = 16 x 8 x (max_staleness + 1) rollouts run concurrently
 
 Engine and learner share a process and its interpreter lock. If they cannot run in parallel, the bound is

@@ -138,7 +138,7 @@ def calls(ranks: Ranks, folder: Path) -> None:
 
 
 def received(ranks: Ranks, _: Any) -> None:
-    """Answer at once. Any: a part of a mini-batch, or None."""
+    """Answer immediately. Any: a part of a mini-batch, or None."""
 
 
 def split(ranks: Ranks, folder: Path) -> None:
@@ -173,7 +173,7 @@ def save(ranks: Ranks, folder: Path) -> None:
 
 
 def in_background(backend: Backend, folder: Path) -> tuple[float, float]:
-    """Seconds until a step may go on, and until all files are written; no step runs meanwhile."""
+    """Seconds until the next step may start, and until all files are written; no step runs meanwhile."""
     folder.mkdir()
     started = time.perf_counter()
     files = asyncio.run(backend.begin_save(folder))

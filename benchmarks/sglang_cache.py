@@ -94,7 +94,7 @@ def shares(turns: list[Turn]) -> str:
     num_context, num_before = (sum(each) for each in zip(*((t.num_context, t.num_before) for t in turns), strict=True))
     num_cached = sum(turn.num_cached for turn in turns)
     num_again = sum(min(turn.num_cached, turn.num_before) for turn in turns)
-    of_before = f", {num_again / num_before:.1%} of the {num_before} said before" if num_before else ""
+    of_before = f", {num_again / num_before:.1%} of the {num_before} sent before" if num_before else ""
     return f"{len(turns)} requests, {num_cached / num_context:.1%} of {num_context} tokens cached{of_before}"
 
 

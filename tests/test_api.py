@@ -92,7 +92,7 @@ def test_failed_start_leaves_no_files(door, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
 
 
-def test_rows_that_were_kept_are_never_written_over(tmp_path):
+def test_kept_rows_are_never_overwritten(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     file = tmp_path / f"data/val-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     file.parent.mkdir()
@@ -183,7 +183,7 @@ def test_a_run_with_objects_of_python_is_not_resumed_by_a_command():
     check_python_objects(config, UserObjects(in_python=True))
 
 
-def test_own_code_that_fails_in_training_is_one_line(task_folder, tmp_path):
+def test_user_code_that_fails_in_training_is_a_one_line_error(task_folder, tmp_path):
     def broken(batch):
         return batch.token_rewards.mean()
 

@@ -85,7 +85,7 @@ def test_a_registered_name_is_valid(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("key", ["engine", "backend"])
-def test_a_path_without_a_spec_is_one_line(tmp_path, key, content, complaint):
+def test_path_without_a_spec_is_a_one_line_error(tmp_path, key, content, complaint):
     file = tmp_path / "own.py"
     if content is not None:
         file.write_text(content)

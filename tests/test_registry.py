@@ -41,7 +41,7 @@ def test_a_file_is_imported_once_by_its_path(tmp_path) -> None:
         load_object(f"{file}:Mime")
 
 
-def test_a_failing_import_is_one_line(tmp_path) -> None:
+def test_failing_import_is_a_one_line_error(tmp_path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_that_name\n")
     before = set(sys.modules)
@@ -57,7 +57,7 @@ def test_a_failing_import_is_one_line(tmp_path) -> None:
     assert {name for name in set(sys.modules) - before if name.startswith("agentrl_user")} == set()
 
 
-def test_a_users_own_name_wins_over_an_alias() -> None:
+def test_name_given_by_the_user_overrides_an_alias() -> None:
     registry = shapes()
     registry.register("route")(int)
     assert registry.get("route") is int

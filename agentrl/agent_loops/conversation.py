@@ -90,7 +90,7 @@ class Conversation:
         self._num_user_turns = 0
         self._turn_segment = 0  # index of the model's last segment
         self._turn_closed = True
-        self._told_no_calls_left = False
+        self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
         self.trajectory.messages += (opening := self.opening(messages))
@@ -118,7 +118,7 @@ class Conversation:
             return None
         sampling = self._turn_sampling()
         completion = await self._generate(sampling)
-        self.stop = self._limits.cut_by(completion, self._num_tokens_left)
+        self.stop = self._limits.truncated_by(completion, self._num_tokens_left)
         turn = await self._append_model(completion, sampling)
         return turn if self.stop is None else None
 
@@ -132,7 +132,7 @@ class Conversation:
             ConfigError: a tool returned an image, and the model does not accept images.
         """
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
-        self._stop_if(self._told_no_calls_left, Stop.MAX_TOOL_CALLS)
+        self._stop_if(self._warned_no_calls_left, Stop.MAX_TOOL_CALLS)
         if self.stop is not None:
             self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
             return False
@@ -174,7 +174,7 @@ class Conversation:
         """
         successor = type(self)(self._bound, messages)
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
-        successor._told_no_calls_left = self._told_no_calls_left
+        successor._warned_no_calls_left = self._warned_no_calls_left
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
@@ -190,7 +190,7 @@ class Conversation:
         last = [call for call in self.tool_calls if call.turn == resume_point.num_turns - 1]
         if (num_left := self._num_calls_left) is not None:
             num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
-            self._told_no_calls_left = len(last) > num_left + num_run
+            self._warned_no_calls_left = len(last) > num_left + num_run
         self._stop_if(self._num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def rollout(self) -> Rollout:
@@ -270,7 +270,7 @@ class Conversation:
         except asyncio.CancelledError:
             self._record(calls, results)
             raise
-        self._told_no_calls_left = num_left is not None and len(calls) > num_left
+        self._warned_no_calls_left = num_left is not None and len(calls) > num_left
         beyond = [self._limits.refusal(position, num_left) for position in range(num_allowed, len(calls))]
         return results[:num_allowed] + beyond
 

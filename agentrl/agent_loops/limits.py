@@ -39,7 +39,7 @@ class Limits:
         """Maximum tokens of the next turn if the response has `num_left` tokens left."""
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
 
-    def cut_by(self, completion: Completion, num_left: int) -> Stop | None:
+    def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
         """The limit that truncated this turn; the response had `num_left` tokens left before the turn."""
         if completion.finish_reason is FinishReason.ABORT:
             return Stop.ABORTED  # the runner changes it to DEADLINE if the deadline was the cause

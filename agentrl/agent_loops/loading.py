@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from agentrl.agent_loops.base import AgentLoop, agent_loops
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError, ConfigError, DataError, UnknownNameError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import make_importable
 from agentrl.utils.user_code import format_error
 
@@ -68,7 +68,11 @@ class LoopFactory:
         factory = find_loop(name, self._entries)
         own_format = getattr(factory, "tool_format", None)
         if own_format and tool_format not in (None, own_format):
-            raise ConfigError(f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'")
+            raise ConfigError.at(
+                "rollout.multi_turn.format",
+                Kind.CONFLICT,
+                f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'",
+            )
         parser = tool_parsers.get(own_format or tool_format or self._config.rollout.multi_turn.format)()
         make = partial(getattr(factory, "as_agent_loop", factory), self._chat, parser, self._config, **entry.options)
         try:
@@ -76,9 +80,11 @@ class LoopFactory:
         except AgentRLError:
             raise
         except Exception as error:
-            raise ConfigError(f"{entry.where}: {format_error(error)}") from error
+            raise ConfigError.keyless(f"{entry.where}: {format_error(error)}") from error
         if not isinstance(loop, AgentLoop):
-            raise ConfigError(f"{entry.where}: '{entry.target}' must be a subclass of agentrl.agent_loops.AgentLoop")
+            raise ConfigError.keyless(
+                f"{entry.where}: '{entry.target}' must be a subclass of agentrl.agent_loops.AgentLoop"
+            )
         return make
 
 
@@ -142,17 +148,31 @@ def read_entries(path: Path) -> dict[str, LoopEntry]:
         listed = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         problem = " ".join(str(error).replace('"<unicode string>"', f"'{path}'").split())
-        raise ConfigError(f"rollout.agent.agent_loop_config_path: {problem}") from error
+        raise ConfigError.at(
+            "rollout.agent.agent_loop_config_path", Kind.NOT_FOUND, f"rollout.agent.agent_loop_config_path: {problem}"
+        ) from error
     if not isinstance(listed, list):
-        raise ConfigError(f"{path}: expected a list of {{name, _target_, ...}}")
+        raise ConfigError.at(
+            "rollout.agent.agent_loop_config_path",
+            Kind.WRONG_VALUE,
+            f"{path}: expected a list of {{name, _target_, ...}}",
+        )
     make_importable(path.parent)
     return dict(_read_entry(path, number, entry) for number, entry in enumerate(listed))
 
 
 def _read_entry(path: Path, number: int, entry: object) -> tuple[str, LoopEntry]:
     if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("name", "_target_")):
-        raise ConfigError(f"{path}: entry {number} must have a name and a _target_ (pkg.module.Class)")
+        raise ConfigError.at(
+            "rollout.agent.agent_loop_config_path",
+            Kind.WRONG_VALUE,
+            f"{path}: entry {number} must have a name and a _target_ (pkg.module.Class)",
+        )
     options = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
     if special := [key for key in options if key.startswith("_")]:
-        raise ConfigError(f"{path}: entry '{entry['name']}': '{special[0]}' is not supported, only _target_ is")
+        raise ConfigError.at(
+            "rollout.agent.agent_loop_config_path",
+            Kind.NOT_SUPPORTED,
+            f"{path}: entry '{entry['name']}': '{special[0]}' is not supported, only _target_ is",
+        )
     return entry["name"], LoopEntry(entry["_target_"], options, f"{path}: agent loop '{entry['name']}'")

@@ -55,7 +55,7 @@ def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResu
         for data in result.images:
             chat.check_image(data)
     except DataError as error:
-        raise ConfigError(f"tool '{call.name}' answered with an image: {error}") from error
+        raise ConfigError.keyless(f"tool '{call.name}' answered with an image: {error}") from error
     except TemplateError as error:
         why = f"Error: the tool returned an image that cannot be used: {error}"
         return replace(result, text=why, outcome=Outcome.TOOL_ERROR, images=())

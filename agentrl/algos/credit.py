@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.advantages.registry import estimate_advantages
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.types.rollout import BASELINE, GUARD, Group, Rollout, Stop, TurnReward
 from agentrl.types.sample import Sample
 from agentrl.types.trajectory import Trajectory, VersionSpan
@@ -99,9 +99,11 @@ def compare(
 def _check_sampled(samples: Sequence[Sample], estimator: str) -> None:
     for sample in samples:
         if sample.behaviour_logprobs is None:
-            raise ConfigError(
+            raise ConfigError.at(
+                "algorithm.adv_estimator",
+                Kind.CONFLICT,
                 f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{sample.uid}'"
-                " holds demonstrations: use algorithm.name=sft"
+                " holds demonstrations: use algorithm.name=sft",
             )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from agentrl.algos.kl_divergence import kl
 from agentrl.config.algorithm import AlgorithmConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.types.sample import Sample
 
 MAX_ERROR = 0.2
@@ -57,9 +57,11 @@ class AdaptiveKL:
             ConfigError: the horizon is so short that the coefficient could change its sign.
         """
         if MAX_ERROR * n_steps >= self.horizon:
-            raise ConfigError(
+            raise ConfigError.at(
+                "algorithm.kl_ctrl.horizon",
+                Kind.WRONG_VALUE,
                 f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts per step, because"
-                f" the coefficient could change its sign: set more than {MAX_ERROR * n_steps:g}"
+                f" the coefficient could change its sign: set more than {MAX_ERROR * n_steps:g}",
             )
         error = min(max(current_kl / self.target - 1, -MAX_ERROR), MAX_ERROR)
         self.value *= 1 + error * n_steps / self.horizon
@@ -94,7 +96,11 @@ class KLReward:
         """
         policy = sample.behaviour_logprobs if sample.old_logprobs is None else sample.old_logprobs
         if policy is None or sample.ref_logprobs is None:
-            raise ConfigError("algorithm.use_kl_in_reward needs ref_logprobs on every sample, but there are none")
+            raise ConfigError.at(
+                "algorithm.use_kl_in_reward",
+                Kind.MISSING,
+                "algorithm.use_kl_in_reward needs ref_logprobs on every sample, but there are none",
+            )
         values = kl(self.kind, torch.tensor(policy), torch.tensor(sample.ref_logprobs))
         return torch.where(torch.tensor(sample.loss_mask, dtype=torch.bool), values, 0.0).tolist()
 

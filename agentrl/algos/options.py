@@ -32,7 +32,7 @@ def call(
     known = options_of(function)
     for option in options:
         if option not in known:
-            raise ConfigError(f"{what} has no option '{option}': {suggestion(option, known)}")
+            raise ConfigError.keyless(f"{what} has no option '{option}': {suggestion(option, known)}")
     return call_own(what, function, batch, options, check) if is_own(function) else function(batch, **options)
 
 

@@ -37,9 +37,9 @@ def call_own(
     except AgentRLError:
         raise
     except Exception as error:  # a user's code may raise anything
-        raise ConfigError(f"{what} failed: {format_error(error)}") from error
+        raise ConfigError.keyless(f"{what} failed: {format_error(error)}") from error
     if wrong := check(returned):
-        raise ConfigError(f"{what} {wrong}{defined_at(function)}")
+        raise ConfigError.keyless(f"{what} {wrong}{defined_at(function)}")
     return returned
 
 

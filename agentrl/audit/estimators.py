@@ -183,7 +183,9 @@ def centred(trained: Trained) -> Floats:
 
 
 def pair(trained: Trained, any_lower: bool) -> Floats:
-    """1 for a best rollout of each group, -1 for a worst one (or any lower one); ties follow the saved advantages.
+    """Return 1 for a rollout with the best score of its group, and -1 for one with the worst (or any lower) score.
+
+    With equal scores, the saved advantages decide which rollout is chosen.
 
     Scores 1, 0, 1, 0: (1, -1, 0, 0) and (0, 0, 1, -1) are both correct, (1, 0, -1, 0) is wrong.
     """

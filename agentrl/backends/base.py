@@ -118,7 +118,7 @@ class Backend(Protocol):
         ...
 
     async def begin_save(self, path: Path) -> Future[None]:
-        """Copy the state to host memory, and write it to the empty folder `path` while the backend goes on.
+        """Copy the state to host memory, and write it to the empty folder `path` while the backend continues.
 
         The folder is complete when the returned future is done; an error of the disk is raised there. Folders are
         written in the order of the calls. Only backends with the capability `async_save` have this method.

@@ -134,8 +134,8 @@ class TextEncoder:
         ids = _encode(backend, self._reveal(aliased, str))
         return [original_ids.get(token, token) for token in ids]
 
-    def _reveal(self, text: str, spell: Callable[[str], str]) -> str:
-        return self._stand_in_pattern.sub(lambda match: spell(self._texts[int(match[1])]), text)
+    def _reveal(self, text: str, convert: Callable[[str], str]) -> str:
+        return self._stand_in_pattern.sub(lambda match: convert(self._texts[int(match[1])]), text)
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, dict[int, int]]:

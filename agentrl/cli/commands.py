@@ -94,7 +94,7 @@ def _replay_arguments(parser: ArgumentParser) -> None:
         "--unrecorded", choices=("error", "stub", "live"), help="how to handle calls without a recorded result"
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for new rollouts")
-    parser.add_argument("--uid", help="with why: the group to explain")
+    parser.add_argument("--uid", help="with the mode why: uid of the group to explain")
     parser.add_argument(
         "--allow-unchecked", action="store_true", help="audit passes even if it could not check an invariant"
     )

@@ -20,7 +20,7 @@ from agentrl.cli.shipped import shipped
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.environment import remember_environment
 from agentrl.config.validate import Check
-from agentrl.errors import ConfigError, Kind, suggestion
+from agentrl.errors import ConfigError, Kind, Problem, suggestion
 
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
@@ -42,10 +42,11 @@ def compose_config(
         ConfigError: the configuration cannot be composed or is invalid; one line per mistake.
     """
     if config_dir and not config_dir.is_dir():
-        raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
+        raise ConfigError.keyless(f"--config-dir: there is no folder '{config_dir}'")
     if file and not (file.is_file() and file.suffix == ".yaml"):
-        raise ConfigError(f"--config: expected an existing .yaml file, got '{file}'")
-    unread = {override: line for override in overrides if (line := _problem(override, config_dir))}
+        raise ConfigError.keyless(f"--config: expected an existing .yaml file, got '{file}'")
+    lines = {override: line for override in overrides if (line := _problem(override, config_dir))}
+    unread = {override: Problem("", Kind.OTHER, line) for override, line in lines.items()}
     try:
         values = _composed([override for override in overrides if override not in unread], config_dir, file)
         config = validate_config(values, *checks)
@@ -69,7 +70,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | No
             composed = compose(name, [*map(_with_plus, overrides), *search])
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"{f'{file}: ' if file else ''}{_one_line(error, config_dir)}") from None
+        raise ConfigError.keyless(f"{f'{file}: ' if file else ''}{_one_line(error, config_dir)}") from None
     assert isinstance(values, dict)  # the root of a composition is a mapping
     keys = [override.lstrip("+").partition("=")[0] for override in overrides]
     return _undotted({str(key): value for key, value in values.items()}, keys)
@@ -98,7 +99,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         ConfigError: one line per override that cannot be parsed, with a hint how to quote the override.
     """
     if problems := [line for override in overrides if (line := _syntax_error(override))]:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError.keyless(*problems)
     return [OverridesParser.create().parse_override(override) for override in overrides]
 
 

@@ -38,7 +38,7 @@ def describe(words: list[str]) -> None:
         entry for entry in entries if all(part in _text(entry) for word in words_lower for part in _parts(word))
     ]
     if not chosen:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"no key contains '{' '.join(words)}': {suggestion(words[0], [key for key, _, _ in entries])}"
         )
     console = Console(soft_wrap=True, highlight=False)

@@ -20,7 +20,7 @@ def export(options: argparse.Namespace) -> None:
     """
     folder: Path = options.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"'{folder}' is not empty: give a new folder")
+        raise ConfigError.keyless(f"'{folder}' is not empty: give a new folder")
     checkpoint = _checkpoint(options.checkpoint)
     merged = find_adapter(checkpoint) is not None
     if not merged:
@@ -45,23 +45,23 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot create the folder '{folder}': {error.strerror}") from error
+        raise ConfigError.keyless(f"cannot create the folder '{folder}': {error.strerror}") from error
 
 
 def _checkpoint(path: Path) -> Path:
     """Return the newest checkpoint if the folder is a run's, else the folder itself."""
     if not path.is_dir():
-        raise ConfigError(f"there is no folder '{path}'")
+        raise ConfigError.keyless(f"there is no folder '{path}'")
     return newest(path) or path.resolve()
 
 
 def _check(checkpoint: Path, dtype: str | None) -> None:
     """Refuse a checkpoint that cannot be copied unchanged."""
     if dtype:
-        raise ConfigError(f"'{checkpoint}' has full weights, which are copied unchanged: remove --dtype")
+        raise ConfigError.keyless(f"'{checkpoint}' has full weights, which are copied unchanged: remove --dtype")
     check_folder(checkpoint, "checkpoint")
     if links := [path for path in checkpoint.rglob("*") if path.is_symlink()]:
-        raise ConfigError(f"'{links[0]}' is a link, and export copies no links: replace it with the file")
+        raise ConfigError.keyless(f"'{links[0]}' is a link, and export copies no links: replace it with the file")
 
 
 def _copy(checkpoint: Path, folder: Path) -> str:

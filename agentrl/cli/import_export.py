@@ -36,7 +36,7 @@ def import_(options: argparse.Namespace) -> None:
     """
     form = options.format or guess_format(options.source)
     if options.reward_column and form != "trl":
-        raise ConfigError(f"--reward-column needs --format trl, not {form}")
+        raise ConfigError.keyless(f"--reward-column needs --format trl, not {form}")
     read = reader_of(form, options.reward_column)
     with atomic_folder(options.folder) as folder:
         to = folder / TRAJECTORIES / options.split
@@ -90,4 +90,4 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot create the folder '{folder}': {error.strerror}") from error
+        raise ConfigError.keyless(f"cannot create the folder '{folder}': {error.strerror}") from error

@@ -32,7 +32,7 @@ def check_import(options: argparse.Namespace) -> None:
 
     def flags() -> None:
         if options.reward_column and options.format not in (None, "trl"):
-            raise ConfigError(f"--reward-column needs --format trl, not {options.format}")
+            raise ConfigError.keyless(f"--reward-column needs --format trl, not {options.format}")
 
     def source() -> None:
         if not os.path.exists(options.source):  # noqa: PTH110  # pathlib raises on names that are too long
@@ -46,12 +46,12 @@ def check_export_rollouts(options: argparse.Namespace) -> None:
 
     def flags() -> None:
         if options.format != "pairs" and (options.pairs or options.margin is not None):
-            raise ConfigError("--pairs and --margin need --format pairs")
+            raise ConfigError.keyless("--pairs and --margin need --format pairs")
 
     def file() -> None:
         suffix = ROLLOUT_SUFFIXES[options.format]
         if options.file.suffix != suffix:
-            raise ConfigError(f"--format {options.format} writes a {suffix} file, not '{options.file}'")
+            raise ConfigError.keyless(f"--format {options.format} writes a {suffix} file, not '{options.file}'")
 
     _all(*_runs(options.run), file, flags)
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from agentrl.cli.compose import compose_config
 from agentrl.cli.shipped import shipped
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.telemetry.jsonl import read_metrics
 
 OUT = Path("outputs/quickstart")
@@ -67,9 +67,11 @@ class Demo:
     def check(self) -> None:
         """Refuse invalid overrides before anything is written."""
         if chosen := [each for each in self.overrides if each.lstrip("+").startswith("algorithm.")]:
-            raise ConfigError(
+            raise ConfigError.at(
+                "algorithm",
+                Kind.NOT_SUPPORTED,
                 f"'{chosen[0]}': the quickstart trains with SFT, then GRPO; afterwards run"
-                f" `agentrl train +experiment=calculator {chosen[0]}`"
+                f" `agentrl train +experiment=calculator {chosen[0]}`",
             )
         for experiment in ("calculator_sft", "calculator"):
             compose_config([f"+experiment={experiment}", *self.overrides])
@@ -143,7 +145,7 @@ def fresh_folder(out: Path) -> Iterator[None]:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             reason = f"another quickstart is running in '{out}': wait for it, or give another folder with --out"
-            raise ConfigError(reason) from None
+            raise ConfigError.keyless(reason) from None
         if earlier := [out / name for name in _MADE if os.path.lexists(out / name)]:
             print(f"Replacing the files of an earlier quickstart in '{out}'.")
         for path in earlier:
@@ -155,13 +157,13 @@ def _own_marker(out: Path) -> IO[str]:
     """Open the marker file of a quickstart folder; create it if `out` is new or empty."""
     try:
         if out.exists() and not (out / _MARKER).is_file() and any(out.iterdir()):
-            raise ConfigError(
+            raise ConfigError.keyless(
                 f"'{out}' was not made by `agentrl quickstart`: move it away, or give another folder with --out"
             )
         out.mkdir(parents=True, exist_ok=True)
         return (out / _MARKER).open("a")
     except OSError as error:
-        raise ConfigError(f"cannot write to '{out}': {error.strerror}") from None
+        raise ConfigError.keyless(f"cannot write to '{out}': {error.strerror}") from None
 
 
 def _remove(path: Path) -> None:

@@ -90,15 +90,15 @@ def read_words(words: Sequence[str]) -> Words:
     for name in rest:
         entry = find_mode(name)
         if name in read.modes:
-            raise ConfigError(f"'{name}' is given twice")
+            raise ConfigError.keyless(f"'{name}' is given twice")
         read.modes.append(name)
         if entry.argument:
             read.arguments[name] = next(rest, "")
             if not read.arguments[name]:
-                raise ConfigError(f"'{name}' needs {entry.argument} after it ({entry.summary})")
+                raise ConfigError.keyless(f"'{name}' needs {entry.argument} after it ({entry.summary})")
     if not read.run or not read.modes:
         missing = f"mode for '{read.run}'" if read.run else "RUN, the folder of a run"
-        raise ConfigError(f"missing {missing}: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
+        raise ConfigError.keyless(f"missing {missing}: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
     return read
 
 
@@ -114,15 +114,15 @@ def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
             OmegaConf.update(values, _key(override), override.value(), force_add=True)
         return cast("dict[str, object]", OmegaConf.to_container(values, resolve=True))
     except (OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(f"cannot read the overrides: {' '.join(str(error).split())}") from None
+        raise ConfigError.keyless(f"cannot read the overrides: {' '.join(str(error).split())}") from None
 
 
 def _key(override: Override) -> str:
     key, known = override.key_or_group, [name for name, _ in config_fields()]
     if override.is_delete():
-        raise ConfigError(f"'{override.input_line}': give '{key}' exactly one value")
+        raise ConfigError.keyless(f"'{override.input_line}': give '{key}' exactly one value")
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
-        raise ConfigError(f"unknown key '{key}': {suggestion(key, known)}")
+        raise ConfigError.keyless(f"unknown key '{key}': {suggestion(key, known)}")
     return str(key)
 
 
@@ -144,20 +144,20 @@ def _options(options: argparse.Namespace, words: Words) -> Options:
 
 def _uid(uid: str | None, modes: Sequence[str]) -> str | None:
     if uid is not None and "why" not in modes:
-        raise ConfigError("--uid has no effect without the mode why")
+        raise ConfigError.keyless("--uid has no effect without the mode why")
     return uid
 
 
 def _turn(word: str | None) -> int | None:
     if word is not None and not word.isdecimal():
-        raise ConfigError(f"'from-turn' needs the number of a model turn, counted from 0, not '{word}'")
+        raise ConfigError.keyless(f"'from-turn' needs the number of a model turn, counted from 0, not '{word}'")
     return None if word is None else int(word)
 
 
 def _ks(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in numbers):
-        raise ConfigError(f"--k: expected positive integers, for example 1,2,4, got '{text}'")
+        raise ConfigError.keyless(f"--k: expected positive integers, for example 1,2,4, got '{text}'")
     return sorted({int(part) for part in numbers})
 
 
@@ -167,7 +167,7 @@ def _level(text: str) -> float:
     except ValueError:
         level = 0.0
     if not 0 < level < 1:
-        raise ConfigError(f"--level: expected a number between 0 and 1, for example 0.95, got '{text}'")
+        raise ConfigError.keyless(f"--level: expected a number between 0 and 1, for example 0.95, got '{text}'")
     return level
 
 

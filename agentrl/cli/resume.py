@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.cli.replay import nested_overrides
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.rules.combinations import check_training
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.run_folder.checkpoints import newest
 from agentrl.run_folder.layout import CONFIG_FILE
 from agentrl.run_folder.location import run_at
@@ -28,7 +28,7 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
         ConfigError: there is no run, a secret (never saved) is not given, or the keys do not fit together.
     """
     if options.verl or options.config_name or options.config_dir or options.config:
-        raise ConfigError("--resume reads only agentrl keys (key=value), also for runs started with --verl")
+        raise ConfigError.keyless("--resume reads only agentrl keys (key=value), also for runs started with --verl")
     folder = _folder(options.resume)
     place: dict[str, object] = {"trainer": {"default_local_dir": str(folder), **_start(folder)}}
     values = _merged(_merged(config_in(folder), place), nested_overrides(options.overrides))
@@ -41,7 +41,7 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
 def _folder(path: Path) -> Path:
     folder = run_at(path).absolute()
     if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(f"--resume: '{path}' contains no run: {CONFIG_FILE} is missing")
+        raise ConfigError.keyless(f"--resume: '{path}' contains no run: {CONFIG_FILE} is missing")
     return folder
 
 
@@ -66,8 +66,5 @@ def _merged(before: Mapping[str, object], changes: Mapping[str, object]) -> dict
 def _require_secrets(folder: Path, values: Mapping[str, JsonValue | object]) -> None:
     hidden = [key for key, value in leaves(values) if REDACTED in str(value)]  # type: ignore[arg-type]  # YAML values
     if hidden:
-        raise ConfigError(
-            "\n".join(
-                f"'{folder / CONFIG_FILE}' contains no secrets: give {key}=… on the command line" for key in hidden
-            )
-        )
+        why = f"'{folder / CONFIG_FILE}' contains no secrets"
+        raise ConfigError(*(Problem(key, Kind.MISSING, f"{why}: give {key}=… on the command line") for key in hidden))

@@ -44,7 +44,7 @@ def train(options: argparse.Namespace) -> int:
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on `data.val_files`, saved rollouts (`--from`) or existing responses (`--responses`)."""
     if options.saved and options.responses:
-        raise ConfigError("--from and --responses exclude each other: give one of them")
+        raise ConfigError.keyless("--from and --responses exclude each other: give one of them")
     check_saved(options)
     if options.saved:
         from agentrl.cli.eval.saved import evaluate_saved  # imports pyarrow
@@ -60,7 +60,9 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _evaluate_model(options: argparse.Namespace) -> None:
     if flags := [f"--{name.replace('_', '-')}" for name in _OF_SAVED if getattr(options, name)]:
-        raise ConfigError(f"{flags[0]} needs --from RUN or --responses FILE: to evaluate a model, use key=value")
+        raise ConfigError.keyless(
+            f"{flags[0]} needs --from RUN or --responses FILE: to evaluate a model, use key=value"
+        )
     config = read_config(options, check_evaluation, partial(check_early, purpose="eval"))
     from agentrl.trainer.run import run_evaluation  # imports torch and transformers
 
@@ -76,7 +78,7 @@ def refuse_own_file(options: argparse.Namespace) -> None:
     if options.config:
         folder, name = options.config.parent, options.config.stem
         instead = f"with --verl use --config-dir {folder} --config-name {name}"
-        raise ConfigError(f"--config reads agentrl's keys, not verl's: {instead}")
+        raise ConfigError.keyless(f"--config reads agentrl's keys, not verl's: {instead}")
 
 
 _OF_SAVED = ("split", "reward", "tokenizer", "response_key", "json")
@@ -94,9 +96,9 @@ def read_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
 
         return verl_config(read_verl(options.overrides, options.config_dir, options.config_name), *checks)
     if options.config_name:
-        raise ConfigError("--config-name needs --verl; without --verl use --config FILE or +experiment=NAME")
+        raise ConfigError.keyless("--config-name needs --verl; without --verl use --config FILE or +experiment=NAME")
     if verls := [override for override in options.overrides if override.lstrip("+").startswith("actor_rollout_ref.")]:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"'{verls[0]}' is a verl key: add --verl, or use agentrl's actor, rollout, ref and model keys"
         )
     return compose_config(options.overrides, options.config_dir, *checks, file=options.config)

@@ -52,7 +52,7 @@ class Placement:
 
 
 def demands_of(config: RunConfig, *, with_gpus: bool) -> Demands:
-    """Return what a run asks for.
+    """Return the resources that a run needs.
 
     Args:
         with_gpus: whether the cluster has GPUs.

@@ -37,10 +37,10 @@ def pools_of_run() -> Iterator[None]:
         return
     with connected(given["address"]):
         if servers := groups.get("servers"):
-            place.start_elsewhere(partial(RemoteServer, servers))
+            place.start_remotely(partial(RemoteServer, servers))
         if tools := groups.get("tool_workers"):
             workers = _tool_workers(tools)
-            pool.start_elsewhere(workers.child, pool.PER_CPU * _num_cpus(tools))
+            pool.start_remotely(workers.child, pool.PER_CPU * _num_cpus(tools))
         yield
 
 

@@ -100,7 +100,7 @@ class ToolWorker:
 
 
 class ToolWorkers:
-    """The tool workers of a run, one for each bundle. A lost worker is started again where there is room.
+    """The tool workers of a run, one for each bundle. A lost worker is restarted on a node with free resources.
 
     A new object waits until all workers are there, or `PLACE_S` seconds.
 

@@ -26,8 +26,8 @@ def default_size() -> int:
 
     On other nodes, it is the given size.
     """
-    if _elsewhere:
-        return _elsewhere[0][1]
+    if _remote:
+        return _remote[0][1]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST if soft == resource.RLIM_INFINITY else soft // _DESCRIPTORS
     return max(1, min(_MOST, PER_CPU * (os.cpu_count() or 1), files))
@@ -60,12 +60,12 @@ class Child(Protocol):
 
 MakeChild = Callable[..., Child]
 """(module, *arguments) -> a process; `start` waits until it is ready."""
-_elsewhere: list[tuple[MakeChild, int]] = []  # global, because a process takes part in one run
+_remote: list[tuple[MakeChild, int]] = []  # global, because a process takes part in one run
 
 
-def start_elsewhere(make: MakeChild, size: int) -> None:
+def start_remotely(make: MakeChild, size: int) -> None:
     """Let `make` make the processes of all pools that are created later; `size` is the default size of such a pool."""
-    _elsewhere[:] = [(make, size)]
+    _remote[:] = [(make, size)]
 
 
 class ChildPool:
@@ -74,7 +74,7 @@ class ChildPool:
     def __init__(self, offload: Offload, breaker: CircuitBreaker, size: int, module: str, *arguments: str) -> None:
         self._offload, self._breaker, self._size = offload, breaker, size
         self._start_breaker = CircuitBreaker(f"the start of {breaker.name}")
-        make: MakeChild = _elsewhere[0][0] if _elsewhere else ChildProcess
+        make: MakeChild = _remote[0][0] if _remote else ChildProcess
         self._new = partial(make, module, *arguments)
         self._idle: list[Child] = []
         self._all: set[Child] = set()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first signal ends a command (a training run after its step), the second exits at once."""
+"""Ctrl-C and SIGTERM: the first signal ends a command (a training run after its step), the second exits immediately."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _asked_by: list[int] = []  # the first signal that the process received
 
 @contextmanager
 def on_forced_exit(say: Callable[[], str]) -> Iterator[None]:
-    """Print the text of `say()` if the process exits at once inside the block."""
+    """Print the text of `say()` if the process exits immediately inside the block."""
     _words.append(say)
     try:
         yield
@@ -43,8 +43,8 @@ def on_forced_exit(say: Callable[[], str]) -> Iterator[None]:
 def ended_by_signals() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the block, and force the exit if the command does not end.
 
-    For the main command of a process, in the main thread. After an interrupt, another Ctrl-C ends the process at once,
-    also while it exits. If a command was not interrupted, Ctrl-C is ignored while the process exits.
+    For the main command of a process, in the main thread. After an interrupt, another Ctrl-C ends the process
+    immediately, also while it exits. If a command was not interrupted, Ctrl-C is ignored while the process exits.
 
     Python runs a signal handler only when the main thread executes Python code, so never while C code hangs. Therefore
     a thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are

@@ -1,4 +1,4 @@
-"""Stopping a run: the first Ctrl-C or SIGTERM stops the run after the current step, the second stops it at once."""
+"""Stopping a run: the first Ctrl-C or SIGTERM stops the run after the current step, the second stops it immediately."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def begin_steps() -> None:
 
 
 def _hearing(earlier: Handler) -> Callable[[int, FrameType | None], None]:
-    def hear(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.finishes and not stop.asked:
             stop.asked = True
             if not stop.announced:
@@ -78,4 +78,4 @@ def _hearing(earlier: Handler) -> Callable[[int, FrameType | None], None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    return hear
+    return on_signal

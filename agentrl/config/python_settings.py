@@ -15,7 +15,7 @@ def plain_settings(settings: Mapping[str, object] | None) -> dict[str, object]:
         ConfigError: the settings are not a dictionary, or two different objects have the same name.
     """
     if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or ()):
-        raise ConfigError(f"settings must be a dict such as {{'rollout.n': 8}}, not {settings!r:.100}")
+        raise ConfigError.keyless(f"settings must be a dict such as {{'rollout.n': 8}}, not {settings!r:.100}")
     named: dict[str, object] = {}
     return {key: _plain(value, key, named) for key, value in (settings or {}).items()}
 
@@ -29,7 +29,7 @@ def _plain(value: object, key: str, named: dict[str, object]) -> object:
         return value
     name = give(value)
     if named.setdefault(name, value) is not value:
-        raise ConfigError(f"settings: '{key}': two different objects have the name '{name}': rename one")
+        raise ConfigError.keyless(f"settings: '{key}': two different objects have the name '{name}': rename one")
     return name
 
 

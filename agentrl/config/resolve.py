@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from agentrl.config.base import Section
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 Purpose = Literal["train", "rollout", "eval"]
 S = TypeVar("S", bound=Section)
@@ -133,9 +133,11 @@ def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
     if min(prompt, response) < 1 or prompt + response > context:
         if not config.algorithm.live:
             return []  # samples from files may be longer than the context
-        raise ConfigError(
+        raise ConfigError.at(
+            "data.max_response_length",
+            Kind.CONFLICT,
             f"the model's context ({context} tokens) is shorter than data.max_prompt_length +"
-            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
+            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}",
         )
     reason = f"limited to the model's context of {context} tokens"
     new = {"data.max_prompt_length": prompt, "data.max_response_length": response}

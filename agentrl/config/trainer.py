@@ -118,7 +118,7 @@ Resources = Annotated[dict[str, PositiveFloat], PLAIN]
 
 
 class ClusterConfig(Section):
-    """The Ray cluster, and what a run asks of its nodes."""
+    """The Ray cluster, and the resources that a run needs on its nodes."""
 
     address: Annotated[str, ADDRESS] | None = None
     """Ray cluster: `auto` for the one this machine belongs to, or host:port. null: Ray is used with trainer.nnodes
@@ -139,4 +139,4 @@ class ClusterConfig(Section):
     tool_worker_resources: Resources = {}
     """Custom Ray resources that the node of each of them must have, such as {tools: 1}."""
     wait_s: PositiveFloat = 60.0
-    """Seconds to wait for resources that others use. A demand that the cluster can never meet is refused at once."""
+    """Seconds to wait for resources that others use. A demand that the cluster can never meet is refused."""

@@ -140,6 +140,6 @@ def _nearest(place: list[str]) -> str:
     *parents, leaf = place
     keys = [key for key, _ in config_fields()]
     prefix = "".join(f"{parent}." for parent in parents)
-    siblings = {f"{prefix}{key.removeprefix(prefix).split('.')[0]}" for key in keys if key.startswith(prefix)}
-    elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == _USUAL.get(leaf, leaf)]
-    return f"did you mean '{elsewhere[0]}'?" if elsewhere else suggestion(".".join(place), siblings)
+    in_section = {f"{prefix}{key.removeprefix(prefix).split('.')[0]}" for key in keys if key.startswith(prefix)}
+    same_name = [key for key in keys if key.rsplit(".", 1)[-1] == _USUAL.get(leaf, leaf)]
+    return f"did you mean '{same_name[0]}'?" if same_name else suggestion(".".join(place), in_section)

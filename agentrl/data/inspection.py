@@ -55,7 +55,7 @@ class Inspection:
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
         exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
-        normalised: like `exact`, but for the prompt in lower case, without system messages, repeated blanks and closing
+        normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
         answers: digest of the ground truth of each row of `table`.
         sources: number of rows of each `data_source`.
@@ -162,10 +162,12 @@ def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
     arguments = _tool_arguments(item)
-    spoken_turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
-    found.exact.append(digest(repr((spoken_turns, arguments))))
-    spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
-    found.normalised.append(digest(repr((normalised("\n".join(spoken)), arguments))))
+    turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
+    found.exact.append(digest(repr((turns, arguments))))
+    conversation = [
+        text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")
+    ]
+    found.normalised.append(digest(repr((normalised("\n".join(conversation)), arguments))))
     found.answers.append(digest(repr(answer)))
     if isinstance(item, Task):
         found.sources[item.data_source] += 1
@@ -214,12 +216,12 @@ def duplicates(found: Inspection) -> list[Finding]:
     first_near: dict[bytes, int] = {}
     for row, (key, like) in enumerate(zip(found.exact, found.normalised, strict=True)):
         before = first_exact.setdefault(key, row)
-        alike = first_near.setdefault(like, row)
+        first = first_near.setdefault(like, row)
         if before < row:
             finding = exact if found.answers[before] == found.answers[row] else contrary
             finding.add(found.table.where(row), f"as {found.table.where(before)}")
-        elif alike < row:
-            near.add(found.table.where(row), f"as {found.table.where(alike)}")
+        elif first < row:
+            near.add(found.table.where(row), f"as {found.table.where(first)}")
     return [exact, contrary, near]
 
 

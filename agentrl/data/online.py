@@ -137,7 +137,7 @@ class OnlineTasks:
     def __getitem__(self, row: int) -> Task:
         return self._read(json.loads(self._texts[row]), row)
 
-    def take_up(self) -> None:
+    def check_added(self) -> None:
         """Check the added rows; skip bad rows and duplicates of waiting rows, apply the limits, and count each case."""
         texts, num_refused = self.inbox.take()
         self._counts["refused"] += num_refused
@@ -222,7 +222,7 @@ class OnlineOrder(OneByOne):
 
     def observe(self, groups: Sequence[Group]) -> None:
         """Accept the rows added by rollouts. Update the order of the files with the groups of files."""
-        self._tasks.take_up()
+        self._tasks.check_added()
         self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
         if self._learning:
             self._learning.observe([group for group in groups if group.task.index < self._tasks.first_row])

@@ -113,8 +113,8 @@ COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_token
 class Engine(Protocol):
     """Samples tokens. All methods are safe to call from one event loop at any time.
 
-    A request that can never be served raises ValueError at once and does not affect other requests. Examples: an empty
-    context, a context longer than the model's, a token id outside the vocabulary.
+    A request that can never be served raises ValueError immediately and does not affect other requests. Examples: an
+    empty context, a context longer than the model's, a token id outside the vocabulary.
     """
 
     async def generate(self, request: GenerateRequest) -> Completion:

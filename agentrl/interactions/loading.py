@@ -26,7 +26,7 @@ def load_interactions(path: Path) -> dict[str, BaseInteraction]:
         with entry_errors(f"{path}: interaction[{position}]"):
             interaction = _build(entry)
             if interaction.name in interactions:
-                raise ConfigError(f"two interactions have the name '{interaction.name}'")
+                raise ConfigError.keyless(f"two interactions have the name '{interaction.name}'")
         interactions[interaction.name] = interaction
     return interactions
 
@@ -35,9 +35,9 @@ def _build(entry: dict[str, object]) -> BaseInteraction:
     check_keys(entry, _KEYS)
     class_name, config = str(entry.get("class_name", "")), entry.get("config") or {}
     if not class_name or not isinstance(config, dict):
-        raise ConfigError("needs a 'class_name', and 'config' must be a mapping")
+        raise ConfigError.keyless("needs a 'class_name', and 'config' must be a mapping")
     if class_name.startswith("verl."):
-        raise ConfigError(f"'{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction")
+        raise ConfigError.keyless(f"'{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction")
     name = str(entry.get("name") or re.split("[.:]", class_name)[-1].removesuffix("Interaction").lower())
     cls = load_object(class_name)
     try:
@@ -45,9 +45,11 @@ def _build(entry: dict[str, object]) -> BaseInteraction:
     except AgentRLError:
         raise
     except Exception as error:  # a user's constructor may raise anything
-        raise ConfigError(f"{class_name} failed: {format_error(error)}") from error
+        raise ConfigError.keyless(f"{class_name} failed: {format_error(error)}") from error
     own = getattr(type(interaction), "generate_response", None)
     if own in (None, BaseInteraction.generate_response):
-        raise ConfigError(f"'{class_name}' must define generate_response, as agentrl.interactions.base.BaseInteraction")
+        raise ConfigError.keyless(
+            f"'{class_name}' must define generate_response, as agentrl.interactions.base.BaseInteraction"
+        )
     interaction.name = name
     return interaction

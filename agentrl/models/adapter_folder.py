@@ -30,7 +30,7 @@ class Adapter:
         """
         if base := self.fields.get("base_model_name_or_path"):
             return str(base)
-        raise ConfigError(f"'{self.folder}' does not name its base: {MOVED}")
+        raise ConfigError.keyless(f"'{self.folder}' does not name its base: {MOVED}")
 
     def weights_file(self) -> Path:
         """Return the path of the adapter's weights.
@@ -40,7 +40,7 @@ class Adapter:
         """
         file = self.folder / ADAPTER_WEIGHTS
         if not file.is_file():
-            raise ConfigError(f"cannot load '{self.folder}': there is no {ADAPTER_WEIGHTS}")
+            raise ConfigError.keyless(f"cannot load '{self.folder}': there is no {ADAPTER_WEIGHTS}")
         check_safetensors(file, "adapter")
         return file
 
@@ -58,7 +58,7 @@ def find_adapter(path: str | Path) -> Adapter | None:
         fields = json.loads(file.read_text())
         method = fields["peft_type"]
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"'{file}' is not the configuration of an adapter") from None
+        raise ConfigError.keyless(f"'{file}' is not the configuration of an adapter") from None
     if method != "LORA":
-        raise ConfigError(f"'{path}' is an adapter of type {method}: only LORA is supported")
+        raise ConfigError.keyless(f"'{path}' is an adapter of type {method}: only LORA is supported")
     return Adapter(Path(path), fields)

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,9 +34,15 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
     for name in targets:
         if not isinstance(modules[name], LINEAR) or id(modules[name]) in ends:
             kind = type(modules[name]).__name__
-            raise ConfigError(f"'model.target_modules': '{name}' ({kind}) is not a linear module of the body")
+            raise ConfigError.at(
+                "model.target_modules",
+                Kind.WRONG_VALUE,
+                f"`model.target_modules`: '{name}' ({kind}) is not a linear module of the body",
+            )
     if not targets:
-        raise ConfigError("'model.exclude_modules' excludes all of 'model.target_modules'")
+        raise ConfigError.at(
+            "model.exclude_modules", Kind.WRONG_VALUE, "`model.exclude_modules` excludes all of `model.target_modules`"
+        )
     return targets
 
 
@@ -47,6 +53,10 @@ def _named(modules: dict[str, nn.Module], ends: tuple[str, ...], option: str) ->
         matches = {name for name in modules if name == end or name.endswith(f".{end}")}
         if not matches:
             linear = {name.rpartition(".")[2] for name, m in modules.items() if isinstance(m, LINEAR)}
-            raise ConfigError(f"'model.{option}': the model has no module '{end}': {suggestion(end, linear)}")
+            raise ConfigError.at(
+                f"model.{option}",
+                Kind.NOT_FOUND,
+                f"`model.{option}`: the model has no module '{end}': {suggestion(end, linear)}",
+            )
         found |= matches
     return found

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError, install_command
+from agentrl.errors import ConfigError, Kind, install_command
 from agentrl.models.adapter_folder import ADAPTER_WEIGHTS, Adapter
 from agentrl.models.adapter_targets import adapter_targets
 
@@ -33,7 +33,7 @@ UNSUPPORTED_FIELDS = {
 def check_peft() -> None:
     """Raise a ConfigError with installation instructions if peft is missing."""
     if importlib.util.find_spec("peft") is None:
-        raise ConfigError(f"LoRA needs peft: {install_command('lora')}")
+        raise ConfigError.at("model.lora_rank", Kind.NOT_FOUND, f"LoRA needs peft: {install_command('lora')}")
 
 
 def has_adapter(model: nn.Module) -> bool:
@@ -76,14 +76,14 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
     for field, neutral in UNSUPPORTED_FIELDS.items():
         if adapter.fields.get(field) not in (neutral, None, []):
-            raise ConfigError(
+            raise ConfigError.keyless(
                 f"'{adapter.folder}' has '{field}', which is not supported: merge the adapter (agentrl export)"
             )
     _check_options(adapter, config)
     try:
         _inject(model, LoraConfig.from_pretrained(str(adapter.folder)), base)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"'{adapter.folder}' does not fit its base: {str(error).splitlines()[0]}") from error
+        raise ConfigError.keyless(f"'{adapter.folder}' does not fit its base: {str(error).splitlines()[0]}") from error
     read_adapter(model, adapter)
 
 
@@ -101,17 +101,19 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     try:
         found = set_peft_model_state_dict(model, load_file(file))
     except (RuntimeError, KeyError) as error:
-        raise ConfigError(f"'{file}' does not fit the model: {' '.join(str(error).split())[:200]}") from error
+        raise ConfigError.keyless(f"'{file}' does not fit the model: {' '.join(str(error).split())[:200]}") from error
     lacking = {name for name, _ in adapter_parameters(model)} & set(found.missing_keys)
     for name in sorted([*found.unexpected_keys, *lacking])[:1]:
-        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
+        raise ConfigError.keyless(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
 
 
 def _check_scale(model: PreTrainedModel, adapter: Adapter) -> None:
     own = model.peft_config["default"]
     for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
         if adapter.fields.get(field, value) != value:
-            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.fields[field]}, but this run has {value}")
+            raise ConfigError.keyless(
+                f"'{adapter.folder}' has {field}={adapter.fields[field]}, but this run has {value}"
+            )
 
 
 def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
@@ -128,7 +130,7 @@ def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor
         found[name.removeprefix(PREFIX).removesuffix("weight") + "default.weight"] = value
     for name in sorted(own.keys() | found.keys()):
         if name not in own or name not in found or own[name].shape != found[name].shape:
-            raise ConfigError(f"'{adapter.folder}' does not fit the model's adapter: '{name}' differs")
+            raise ConfigError.keyless(f"'{adapter.folder}' does not fit the model's adapter: '{name}' differs")
     return found
 
 
@@ -204,7 +206,9 @@ def _check_options(adapter: Adapter, config: ModelConfig) -> None:
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)
         if value not in (adapter.fields.get(field), fields[option].get_default()):
-            raise ConfigError(
-                f"'model.{option}={value:g}' contradicts the adapter '{adapter.folder}', which has"
-                f" {adapter.fields.get(field)}: leave it out"
+            raise ConfigError.at(
+                f"model.{option}",
+                Kind.CONFLICT,
+                f"`model.{option}={value:g}` contradicts the adapter '{adapter.folder}', which has"
+                f" {adapter.fields.get(field)}: leave it out",
             )

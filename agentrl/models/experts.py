@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import AutoConfig
 
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.loading import check_model
 
@@ -23,7 +23,9 @@ def routed_shape(config: ModelConfig) -> tuple[int, int]:
     base = adapter.base if adapter else config.path
     model = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code).get_text_config()
     if not (top_k := getattr(model, "num_experts_per_tok", None)):
-        raise ConfigError(
-            f"'rollout.routed_experts' needs a mixture-of-experts model: '{base}' ({model.model_type}) has no experts"
+        raise ConfigError.at(
+            "rollout.routed_experts",
+            Kind.NOT_SUPPORTED,
+            f"`rollout.routed_experts` needs a mixture-of-experts model: '{base}' ({model.model_type}) has no experts",
         )
     return model.num_hidden_layers, top_k

@@ -24,7 +24,9 @@ def check_finite(model: PreTrainedModel) -> None:
     """
     for name, value in model.named_parameters():
         if value.itemsize > 1 and _num_not_finite(value):
-            raise ConfigError(f"the weights of '{model.name_or_path}' are not finite: '{name}' holds NaN or infinity")
+            raise ConfigError.keyless(
+                f"the weights of '{model.name_or_path}' are not finite: '{name}' holds NaN or infinity"
+            )
 
 
 def _num_not_finite(value: Tensor) -> int:

@@ -8,7 +8,7 @@ import re
 import struct
 from pathlib import Path
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -34,14 +34,16 @@ def check_folder(path: Path, key: str) -> None:
         ConfigError: names the file that is missing or truncated.
     """
     if not os.path.isdir(path):  # noqa: PTH112  # pathlib raises on names that are too long
-        raise ConfigError(f"{key}: there is no folder '{path}'")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")
     if not (path / CONFIG_FILE).is_file():
         if (latest := path / "checkpoints" / "latest").is_dir():
-            raise ConfigError(f"{key}: '{path}' is a run's folder: use its model, {latest}")
-        raise ConfigError(f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
+            raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key}: '{path}' is a run's folder: use its model, {latest}")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
     for file in _weight_files(path, key):
         if not file.is_file():
-            raise ConfigError(f"{key}: cannot load '{path}': there is no {file.name}, which its index names")
+            raise ConfigError.at(
+                key, Kind.NOT_FOUND, f"{key}: cannot load '{path}': there is no {file.name}, which its index names"
+            )
         check_safetensors(file, key)
 
 
@@ -62,9 +64,13 @@ def check_safetensors(file: Path, key: str) -> None:
             header = json.loads(opened.read(header_size)) if header_size < size else {}
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{key}: cannot load '{file}': it is not a safetensors file") from None
+        raise ConfigError.at(
+            key, Kind.WRONG_VALUE, f"{key}: cannot load '{file}': it is not a safetensors file"
+        ) from None
     if (whole := 8 + header_size + max(ends, default=0)) != size:
-        raise ConfigError(f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again")
+        raise ConfigError.at(
+            key, Kind.WRONG_VALUE, f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again"
+        )
 
 
 def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
@@ -105,14 +111,18 @@ def _weight_files(path: Path, key: str) -> list[Path]:
             return [path / name]
         if (index := path / f"{name}.index.json").is_file():
             return [path / shard for shard in _shards(index, key)]
-    raise ConfigError(f"{key}: cannot load '{path}': there are no weights ({' or '.join(WEIGHT_FILES)})")
+    raise ConfigError.at(
+        key, Kind.NOT_FOUND, f"{key}: cannot load '{path}': there are no weights ({' or '.join(WEIGHT_FILES)})"
+    )
 
 
 def _shards(index: Path, key: str) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{key}: cannot load '{index}': it is not an index of weights; copy it again") from None
+        raise ConfigError.at(
+            key, Kind.WRONG_VALUE, f"{key}: cannot load '{index}': it is not an index of weights; copy it again"
+        ) from None
 
 
 def tokenizer_file(name: str) -> Path:
@@ -123,5 +133,5 @@ def tokenizer_file(name: str) -> Path:
     """
     path = Path(name, TOKENIZER_FILE) if os.path.isdir(name) else Path(name)  # noqa: PTH112  # pathlib
     if not os.path.isfile(path):  # noqa: PTH113
-        raise ConfigError(f"'--tokenizer {name}': there is no file '{path}'")
+        raise ConfigError.keyless(f"'--tokenizer {name}': there is no file '{path}'")
     return path

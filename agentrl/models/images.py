@@ -14,7 +14,7 @@ from transformers.image_processing_base import ImageProcessingMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from agentrl.config.model import Dtype, ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.finite import check_finite
 from agentrl.models.folder import is_folder
 from agentrl.models.loading import check_complete, quiet_transformers, read_model, tokenizer_source
@@ -110,7 +110,11 @@ def load_image_model(config: ModelConfig, device: torch.device, dtype: Dtype | N
             is configured.
     """
     if config.lora_adapter_path is not None:
-        raise ConfigError("model.lora_adapter_path: adapters are not supported for vision-language models")
+        raise ConfigError.at(
+            "model.lora_adapter_path",
+            Kind.NOT_SUPPORTED,
+            "model.lora_adapter_path: adapters are not supported for vision-language models",
+        )
     model, missing = read_model(AutoModelForImageTextToText, config.path, config, dtype or config.dtype, "model.path")
     check_complete(config.path, missing, "model.path")
     model.eval().to(device)
@@ -127,8 +131,10 @@ def _load_processor(config: ModelConfig) -> ProcessorMixin:
                 return _without_torchvision(config)
     except Exception as error:  # missing, truncated or foreign files raise many kinds of errors
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"model.path: the image processor of '{config.path}' cannot be loaded: {type(error).__name__}: {reason}"
+        raise ConfigError.at(
+            "model.path",
+            Kind.WRONG_VALUE,
+            f"model.path: the image processor of '{config.path}' cannot be loaded: {type(error).__name__}: {reason}",
         ) from error
 
 

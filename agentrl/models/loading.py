@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from agentrl.config.model import Dtype, ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
 from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
 from agentrl.models.finite import check_finite
@@ -43,7 +43,7 @@ def find_device(name: str, key: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
-        raise ConfigError(f"{key} '{name}' cannot be used: {_first_line(error)}") from error
+        raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key} '{name}' cannot be used: {_first_line(error)}") from error
 
 
 def load_model(
@@ -83,16 +83,26 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
     if config.lora_adapter_path is None:
         return own
     if own:
-        raise ConfigError(f"{key} '{config.path}' is an adapter itself: remove model.lora_adapter_path")
+        raise ConfigError.at(
+            "model.lora_adapter_path",
+            Kind.CONFLICT,
+            f"{key} '{config.path}' is an adapter itself: remove model.lora_adapter_path",
+        )
     if found := find_adapter(config.lora_adapter_path):
         return found
-    raise ConfigError(f"model.lora_adapter_path: there is no {ADAPTER_CONFIG} in '{config.lora_adapter_path}'")
+    raise ConfigError.at(
+        "model.lora_adapter_path",
+        Kind.NOT_FOUND,
+        f"model.lora_adapter_path: there is no {ADAPTER_CONFIG} in '{config.lora_adapter_path}'",
+    )
 
 
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
     if has_adapter(model):  # transformers loads adapters from the hub itself; then the base would be trained too
-        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and name its folder")
+        raise ConfigError.at(
+            key, Kind.NOT_SUPPORTED, f"{key}: '{path}' is an adapter on the hub: download it and name its folder"
+        )
     check_complete(path, missing, key)
     return model
 
@@ -123,7 +133,7 @@ def read_model(
     except ConfigError:
         raise
     except Exception as error:  # missing, truncated or foreign files raise many kinds of errors
-        raise ConfigError(f"{key}: cannot load '{path}': {_first_line(error)}") from error
+        raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key}: cannot load '{path}': {_first_line(error)}") from error
     return model, sorted(report["missing_keys"])
 
 
@@ -134,7 +144,9 @@ def check_complete(path: str, missing: Sequence[str], key: str) -> None:
         ConfigError: names the first missing weight.
     """
     if missing:
-        raise ConfigError(f"{key}: '{path}' lacks {len(missing)} weights, such as '{missing[0]}'")
+        raise ConfigError.at(
+            key, Kind.WRONG_VALUE, f"{key}: '{path}' lacks {len(missing)} weights, such as '{missing[0]}'"
+        )
 
 
 def check_model(config: ModelConfig) -> None:
@@ -156,7 +168,9 @@ def _check_path(path: str, key: str) -> None:
 
 def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
     if AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code).is_encoder_decoder:
-        raise ConfigError(f"{key}: '{path}' is an encoder-decoder; a causal language model is needed")
+        raise ConfigError.at(
+            key, Kind.NOT_SUPPORTED, f"{key}: '{path}' is an encoder-decoder; a causal language model is needed"
+        )
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
@@ -171,11 +185,11 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
     if not is_folder(source):
         check_hub(source, key)
     elif not Path(source).is_dir():
-        raise ConfigError(f"{key}: there is no folder '{source}'")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{source}'")
     elif not _has_tokenizer(source):  # transformers would create an empty tokenizer
         if config.tokenizer_path is None:
             return None
-        raise ConfigError(f"{key}: cannot load '{source}': there are no tokenizer files")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot load '{source}': there are no tokenizer files")
     tokenizer = _read_tokenizer(source, config, key)
     if config.chat_template is not None:
         tokenizer.chat_template = _template(config.chat_template)
@@ -188,14 +202,16 @@ def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTok
             return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # truncated or foreign files raise many kinds of errors, some a plain Exception
         reason = invalid_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
-        raise ConfigError(f"{key}: {reason}") from error
+        raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key}: {reason}") from error
 
 
 def _template(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.chat_template: cannot read '{file}': {_first_line(error)}") from error
+        raise ConfigError.at(
+            "model.chat_template", Kind.NOT_FOUND, f"model.chat_template: cannot read '{file}': {_first_line(error)}"
+        ) from error
 
 
 def tokenizer_source(config: ModelConfig) -> str:

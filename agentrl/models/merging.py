@@ -39,7 +39,9 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
     try:
         model = PeftModel.from_pretrained(base, config.path)
     except (RuntimeError, ValueError, OSError) as error:
-        raise ConfigError(f"'{config.path}' does not fit its base: {' '.join(str(error).split())[:200]}") from error
+        raise ConfigError.keyless(
+            f"'{config.path}' does not fit its base: {' '.join(str(error).split())[:200]}"
+        ) from error
     merged = cast("PreTrainedModel", model.merge_and_unload())
     return merged.to(dtype)
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from agentrl.config.model import Dtype, ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.finite import check_finite
 from agentrl.models.loading import check_complete, quiet_transformers, read_model
@@ -58,14 +58,20 @@ def load_scalar_model(
             classification class for it; or a weight is not finite.
     """
     if adapter := find_adapter(config.path):
-        raise ConfigError(f"{key}: '{config.path}' is a LoRA adapter: name a full model, such as '{adapter.base}'")
+        raise ConfigError.at(
+            key,
+            Kind.NOT_SUPPORTED,
+            f"{key}: '{config.path}' is a LoRA adapter: name a full model, such as '{adapter.base}'",
+        )
     kind = _kind_of(config, key)
     model, missing = read_model(
         _CLASSES[kind or "ForSequenceClassification"], config.path, config, dtype or config.dtype, key, num_labels=1
     )
     head = getattr(model, HEAD, None)
     if not isinstance(head, nn.Linear) or model.base_model is model:
-        raise ConfigError(f"{key}: {type(model).__name__} has no linear layer '{HEAD}' after its body")
+        raise ConfigError.at(
+            key, Kind.NOT_SUPPORTED, f"{key}: {type(model).__name__} has no linear layer '{HEAD}' after its body"
+        )
     new = [] if kind or not new_head else [name for name in missing if name.startswith(f"{HEAD}.")]
     check_complete(config.path, [name for name in missing if name not in new], key)
     if new:
@@ -114,9 +120,15 @@ def _kind_of(config: ModelConfig, key: str) -> str | None:
     (name,) = (saved.architectures or [""])[:1]
     kind = next((kind for kind in _CLASSES if name.endswith(kind)), None)
     if not (kind or hasattr(saved, "auto_map") or type(saved) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
-        raise ConfigError(f"{key}: transformers has no sequence classification of '{saved.model_type}' models")
+        raise ConfigError.at(
+            key,
+            Kind.NOT_SUPPORTED,
+            f"{key}: transformers has no sequence classification of '{saved.model_type}' models",
+        )
     if kind and saved.num_labels != 1:
-        raise ConfigError(
-            f"{key}: '{config.path}' has {saved.num_labels} labels, but a value or reward model needs one"
+        raise ConfigError.at(
+            key,
+            Kind.WRONG_VALUE,
+            f"{key}: '{config.path}' has {saved.num_labels} labels, but a value or reward model needs one",
         )
     return kind

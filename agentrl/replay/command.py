@@ -53,7 +53,7 @@ class Findings:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, f"{text}\n")
         except OSError as error:
-            raise ConfigError(f"cannot write '{path}': {error.strerror}") from error
+            raise ConfigError.keyless(f"cannot write '{path}': {error.strerror}") from error
 
 
 def replay_modes(

@@ -60,8 +60,8 @@ class SavedRun:
 
     def groups(self, columns: Collection[str] | None = None) -> Iterator[list[StoredRollout]]:
         """The rollouts of each group, in the order in which they were saved."""
-        siblings = groupby(self.rollouts(columns), key=lambda stored: (stored.step, stored.task.uid))
-        return (list(members) for _, members in siblings)
+        groups = groupby(self.rollouts(columns), key=lambda stored: (stored.step, stored.task.uid))
+        return (list(members) for _, members in groups)
 
     @cached_property
     def provenances(self) -> Mapping[int, Mapping[str, str]]:
@@ -187,7 +187,7 @@ def _checkpoint_step(path: Path) -> int | None:
 def _of_checkpoint(where: str, path: Path, checkpoint: int, split: str | None, step: str) -> SavedRun:
     run = path.parent.parent
     if step or split == "train":
-        raise DataError(f"'{where}': a checkpoint has only validation rollouts: for others give the run, '{run}'")
+        raise DataError(f"'{where}': a checkpoint has only validation rollouts; for others, name the run '{run}'")
     store = TrajectoryStore(run / TRAJECTORIES / "val")
     if checkpoint not in store.steps:
         steps = ", ".join(map(str, store.steps)) or "none"

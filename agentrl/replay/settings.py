@@ -9,7 +9,7 @@ from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.loading import read_entries
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config import RunConfig, validate_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.replay.base import Replay
 from agentrl.replay.trusted_config import dropped_values, lookup, trusted_values
 from agentrl.types.task import Task
@@ -77,12 +77,15 @@ def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
     missing = [key for key in keys if key in dropped and lookup(given, key) is None]
     if missing:
         raise ConfigError(
-            "\n".join(
-                f"'{replay.run.name}' uses custom code, {key}={dropped[key]}. Replay runs only code that the command"
-                f" line names: if you trust it, add {key}={dropped[key]}"
-                for key in missing
-            )
+            *(Problem(key, Kind.MISSING, _missing_code(replay.run.name, f"{key}={dropped[key]}")) for key in missing)
         )
+
+
+def _missing_code(run: str, option: str) -> str:
+    return (
+        f"'{run}' uses custom code, {option}. Replay runs only code that the command line names: if you trust it,"
+        f" add {option}"
+    )
 
 
 def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
@@ -97,14 +100,18 @@ def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
     known = read_entries(path) if path else {}
     for task in tasks:
         if (name := task.agent_name) is not None and name not in known and not agent_loops.is_builtin(name):
-            raise ConfigError(
+            raise ConfigError.at(
+                "rollout.agent.agent_loop_config_path",
+                Kind.MISSING,
                 f"row {task.index} ('{task.uid}') names the agent loop '{name}', which is not built in: if you trust"
-                " it, add rollout.agent.agent_loop_config_path=FILE with an entry of that name"
+                " it, add rollout.agent.agent_loop_config_path=FILE with an entry of that name",
             )
         tool_format = task.tool_options.tool_format
         if tool_format is not None and not tool_parsers.is_builtin(tool_format):
-            raise ConfigError(
-                f"row {task.index} ('{task.uid}') names the tool format '{tool_format}', which is not built in"
+            raise ConfigError.at(
+                "rollout.multi_turn.format",
+                Kind.NOT_SUPPORTED,
+                f"row {task.index} ('{task.uid}') names the tool format '{tool_format}', which is not built in",
             )
 
 

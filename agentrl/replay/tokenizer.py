@@ -53,11 +53,11 @@ def load_saved_tokenizer(
     found = ((model, tokenizer) for model in models if (tokenizer := load_tokenizer(model)) is not None)
     model, tokenizer = next(found, (None, None))
     if model is None or tokenizer is None:
-        raise ConfigError(f"no tokenizer: {_why_none(name, models, config)}: give --tokenizer FOLDER")
+        raise ConfigError.keyless(f"no tokenizer: {_why_none(name, models, config)}: give --tokenizer FOLDER")
     used = model.tokenizer_path or model.path
     parts = [f"{PARTS[part]} ({part})" for part in changed(tokenizer, provenances)]
     if parts and not override:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"'{name}': the tokenizer in '{used}' has another {' and another '.join(parts)} than the rollouts:"
             " give --tokenizer FOLDER"
         )
@@ -93,7 +93,7 @@ def _candidates(name: str, folder: Path | None, config: Mapping[str, JsonValue])
             read = ModelConfig.model_validate(model)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise ConfigError(f"'{name}': the saved model configuration is invalid: {reason}") from None
+            raise ConfigError.keyless(f"'{name}': the saved model configuration is invalid: {reason}") from None
         if Path(tokenizer_source(read)).is_dir():
             yield read
 

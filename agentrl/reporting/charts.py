@@ -64,7 +64,7 @@ class Chart(NamedTuple):
 def charts(history: History) -> tuple[list[Chart], list[Chart]]:
     """Return (main charts, one chart for each remaining metric).
 
-    Main charts are those of `TOPICS`, one for each reward component, and metrics that agentrl does not define.
+    Main charts: one per topic of `TOPICS`, one per reward component, one per metric that agentrl does not declare.
     """
     names = {name for row in history for name in row}
     main = [

@@ -145,9 +145,9 @@ def injection_patterns(further: Sequence[str] = ()) -> list[re.Pattern[str]]:
 
 def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] | None = None) -> str | None:
     """Return the words with which a turn addresses the grader, if any. Invisible characters are removed first."""
-    sought = injection_patterns() if patterns is None else patterns
+    searched = injection_patterns() if patterns is None else patterns
     texts = [_INVISIBLE.sub("", _normal(turn)) for turn in turns]
-    found = (match for text in texts for pattern in sought if (match := pattern.search(text)))
+    found = (match for text in texts for pattern in searched if (match := pattern.search(text)))
     return next((match[0] for match in found), None)
 
 

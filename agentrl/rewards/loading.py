@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.config.rules.reward import rewards_asked
-from agentrl.errors import ConfigError, DataError, UnknownNameError, suggestion
+from agentrl.errors import ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import load_object
 from agentrl.rewards.base import NoVerdictError, Reward, close_reward, reward_models
 from agentrl.rewards.builtin.data_sources import SOURCES, reward_of
@@ -30,19 +30,21 @@ RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] 
 
 
 def load_reward(
-    config: RewardConfig, max_response_length: int | None = None, brought: Mapping[str, Reward] = MappingProxyType({})
+    config: RewardConfig,
+    max_response_length: int | None = None,
+    given_models: Mapping[str, Reward] = MappingProxyType({}),
 ) -> Reward:
     """Load the user's function, the named reward, or the choice by data source; then apply the reward manager.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
-        brought: reward models by name; they replace the models that would be loaded.
+        given_models: reward models by name; they replace the models that would be loaded.
 
     Raises:
         ConfigError: a file, function or option that cannot be used.
         UnknownNameError: there is no reward of that name.
     """
-    choose = partial(_chosen, brought=brought)
+    choose = partial(_chosen, given_models=given_models)
     reward: Reward = load_mixture(config, choose) if config.components else choose(config)
     return managed(reward, config, max_response_length)
 
@@ -57,7 +59,7 @@ def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: 
         return None
     functions = list(reward) if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
     if not functions or not all(map(callable, functions)):
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"reward must be a function or a list of functions, not {reward!r:.100}:"
             " settings={'reward.name': ...} chooses a built-in one"
         )
@@ -96,7 +98,11 @@ class AutoReward:
         taken = {name: keyword_filter(rewards.get(name))(kwargs) for name in names}
         for key in kwargs:
             if not any(key in each for each in taken.values()):
-                raise ConfigError(f"no built-in reward accepts reward_kwargs.{key}")
+                raise ConfigError.at(
+                    "reward.custom_reward_function.reward_kwargs",
+                    Kind.UNUSED,
+                    f"no built-in reward accepts reward_kwargs.{key}",
+                )
         call = calling(config)
         self._by_name = {
             name: _named(name, config, call, cast("dict[str, JsonValue]", own)) for name, own in taken.items()
@@ -118,18 +124,20 @@ class AutoReward:
             close_reward(reward)
 
 
-def _chosen(config: RewardConfig, brought: Mapping[str, Reward]) -> Reward:
+def _chosen(config: RewardConfig, given_models: Mapping[str, Reward]) -> Reward:
     """The configured reward, called as the reward manager requires."""
     if config.custom_reward_function.path is not None:
         return _custom(config.custom_reward_function, config)
-    if config.name in brought:
-        return brought[config.name]
+    if config.name in given_models:
+        return given_models[config.name]
     if config.name in reward_models.names():
         return reward_models.get(config.name)(config)
     if takes_lists(config):
-        raise ConfigError(
+        raise ConfigError.at(
+            "reward.reward_manager.name",
+            Kind.CONFLICT,
             "reward.reward_manager.name=batch needs a function that takes lists: set"
-            f" reward.custom_reward_function.path; the built-in '{config.name}' scores one rollout at a time"
+            f" reward.custom_reward_function.path; the built-in '{config.name}' scores one rollout at a time",
         )
     if config.name == "auto":
         return AutoReward(config)
@@ -140,7 +148,7 @@ def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConf
     if all(map(takes_completions, functions)):
         return RewardFuncs(functions, config)
     if len(functions) > 1:
-        raise ConfigError("each of several rewards must accept (prompts, completions, **columns)")
+        raise ConfigError.keyless("each of several rewards must accept (prompts, completions, **columns)")
     kwargs = config.custom_reward_function.reward_kwargs
     return calling(config)(functions[0], kwargs, name_of(functions[0]))
 
@@ -148,13 +156,17 @@ def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConf
 def _custom(custom: CustomRewardConfig, config: RewardConfig) -> Reward:
     where = "reward.custom_reward_function"
     if custom.path is None or custom.path.suffix != ".py":
-        raise ConfigError(f"{where}.path must be a Python file, not '{custom.path}'")
+        raise ConfigError.at(
+            f"{where}.path", Kind.WRONG_VALUE, f"{where}.path must be a Python file, not '{custom.path}'"
+        )
     try:
         function = load_object(f"{custom.path}:{custom.name}")
     except UnknownNameError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError.at(f"{where}.path", Kind.NOT_FOUND, f"{where}: {error}") from error
     if not callable(function):
-        raise ConfigError(f"{where}: '{custom.name}' of '{custom.path}' is not a function")
+        raise ConfigError.at(
+            f"{where}.name", Kind.WRONG_VALUE, f"{where}: '{custom.name}' of '{custom.path}' is not a function"
+        )
     return calling(config)(function, custom.reward_kwargs, custom.name)
 
 
@@ -165,7 +177,11 @@ def _named(name: str, config: RewardConfig, call: Calling, kwargs: Mapping[str, 
     known = [*parameters_of(item, f"reward '{name}'")][1:]
     for key in kwargs:
         if key not in known:
-            raise ConfigError(f"reward '{name}' does not accept reward_kwargs.{key}: {suggestion(key, known)}")
+            raise ConfigError.at(
+                "reward.custom_reward_function.reward_kwargs",
+                Kind.NOT_FOUND,
+                f"reward '{name}' does not accept reward_kwargs.{key}: {suggestion(key, known)}",
+            )
     return cast("Callable[..., Reward]", item)(config, **kwargs)
 
 

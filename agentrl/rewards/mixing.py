@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from agentrl.config.base import Section
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.config.reward_sources import ComponentConfig, asked_order, by_priority
-from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, suggestion, with_place
 from agentrl.rewards.base import NoVerdictError, Reward, close_reward, reward_models
 from agentrl.tools.base import InfraError
 
@@ -98,7 +98,7 @@ class Mixture:
         except NoVerdictError:
             return None
         except (AgentRLError, InfraError) as error:
-            raise type(error)(f"component '{name}': {error}") from error
+            raise with_place(error, f"component '{name}'") from error
 
     def _is_sure(self, name: str, values: Values | None) -> bool:
         least = self._components[name].verdict_from
@@ -125,7 +125,7 @@ def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -
         try:
             rewards[name] = load(component_config(component, config))
         except AgentRLError as error:
-            raise type(error)(f"reward.components.{name}: {error}") from error
+            raise with_place(error, f"reward.components.{name}") from error
     return Mixture(config.components, rewards)
 
 
@@ -156,15 +156,21 @@ def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue
     section: Section = getattr(config, name)
     for key in values:
         if key not in type(section).model_fields:
-            raise ConfigError(
-                f"reward_kwargs.{key}: reward.{name} has no such key: {suggestion(key, type(section).model_fields)}"
+            raise ConfigError.at(
+                "reward.components",
+                Kind.NOT_FOUND,
+                f"reward_kwargs.{key}: reward.{name} has no such key: {suggestion(key, type(section).model_fields)}",
             )
     try:
         changed = type(section).model_validate({**section.model_dump(exclude_unset=True), **values})
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise ConfigError(f"reward_kwargs.{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+        raise ConfigError.at(
+            "reward.components",
+            Kind.WRONG_VALUE,
+            f"reward_kwargs.{where}: {problem['msg'].removeprefix('Value error, ')}",
+        ) from None
     return config.model_copy(update={name: changed})
 
 

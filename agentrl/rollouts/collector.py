@@ -81,9 +81,9 @@ def attempts_at(
     Args:
         greedy_baseline: add one more rollout, sampled greedily (ReMax, Li et al. 2023, arXiv:2310.10505).
     """
-    seeds, siblings = [derive_seed(seed, task.uid, number) for number in range(n)], LengthGuard(n, runner.guards)
+    seeds, length_guard = [derive_seed(seed, task.uid, number) for number in range(n)], LengthGuard(n, runner.guards)
     started = [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
-    attempts: list[Attempt] = [partial(siblings.await_one, each) for each in started]
+    attempts: list[Attempt] = [partial(length_guard.await_one, each) for each in started]
     if greedy_baseline:
         greedy = replace(sampling, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
         attempts.append(partial(runner.run, task, greedy, seed=derive_seed(seed, task.uid, n), priority=priority))
@@ -98,16 +98,16 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
     Raises:
         RewardError: the reward function itself returns a `baseline`.
     """
-    siblings = list(rollouts[:n])
+    members = list(rollouts[:n])
     baselines = [each.reward for each in rollouts[n:] if not each.failed and "score" in each.rewards]
-    for baseline, sibling in product(baselines, [each for each in siblings if not each.failed]):
-        if BASELINE in sibling.rewards:
+    for baseline, member in product(baselines, [each for each in members if not each.failed]):
+        if BASELINE in member.rewards:
             raise RewardError(
                 f"row {task.index} of '{task.data_source}': the reward function returns '{BASELINE}',"
                 " a name reserved for the greedy rollout: rename it"
             )
-        sibling.rewards[BASELINE] = baseline
-    return Group(task, siblings)
+        member.rewards[BASELINE] = baseline
+    return Group(task, members)
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:

@@ -9,7 +9,7 @@ from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
 from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError, TemplateError, UnknownNameError
+from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import chosen
 from agentrl.tools.toolbox import Toolbox, ToolSession
@@ -18,7 +18,7 @@ from agentrl.types.task import Task
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
-Kind = tuple[str | None, str | None]
+LoopKey = tuple[str | None, str | None]
 """(agent loop, tool format) named by a row; None: the configured loop or format."""
 
 
@@ -59,9 +59,11 @@ class RowNames:
             ConfigError: tools are configured, but no row's agent loop calls any.
         """
         if self._toolbox.schemas and self._tool_users and not any(self._tool_users.values()):
-            raise ConfigError(
+            raise ConfigError.at(
+                "rollout.agent.default_agent_loop",
+                Kind.CONFLICT,
                 f"tools are configured, but agent loop '{', '.join(sorted(self._tool_users))}' calls none:"
-                " set rollout.agent.default_agent_loop=tool_agent"
+                " set rollout.agent.default_agent_loop=tool_agent",
             )
 
     def _check_parts(self, task: Task, name: str, loop: object) -> None:
@@ -86,7 +88,7 @@ class RowCheck(RowNames):
         super().__init__(toolbox, config, interactions)
         self._chat = chat
         self._loops = LoopFactory(chat, config)
-        self._kinds: dict[Kind, AgentLoop] = {}
+        self._checked: dict[LoopKey, AgentLoop] = {}
 
     def prompt_length(self, task: Task) -> int:
         """Number of prompt tokens, with the row's agent loop and the row's tools.
@@ -96,23 +98,23 @@ class RowCheck(RowNames):
                 template, or the template rejects its messages. The message does not name the row.
             ConfigError, TemplateError, UnknownNameError: the configuration does not fit the template.
         """
-        kind = (task.agent_name, task.tool_options.tool_format)
-        if kind not in self._kinds:
-            self._kinds[kind] = self._checked_loop(kind)
-        self._check_parts(task, task.agent_name or self._config.rollout.agent_loop, self._kinds[kind])
+        key = (task.agent_name, task.tool_options.tool_format)
+        if key not in self._checked:
+            self._checked[key] = self._checked_loop(key)
+        self._check_parts(task, task.agent_name or self._config.rollout.agent_loop, self._checked[key])
         try:
-            return len(self._loops.build(*kind).prompt(task, ToolSession(self._toolbox, task)).trajectory.token_ids)
+            return len(self._loops.build(*key).prompt(task, ToolSession(self._toolbox, task)).trajectory.token_ids)
         except TemplateError as error:
             raise DataError(str(error)) from error
 
-    def _checked_loop(self, kind: Kind) -> AgentLoop:
+    def _checked_loop(self, key: LoopKey) -> AgentLoop:
         try:
-            loop = self._loops.build(*kind)
-            self._check_template(loop, kind[1])
+            loop = self._loops.build(*key)
+            self._check_template(loop, key[1])
         except (ConfigError, TemplateError, UnknownNameError) as error:
-            if kind == (None, None):
+            if key == (None, None):
                 raise
-            raise DataError(f"{_asked(kind)}: {error}") from error
+            raise DataError(f"{_asked(key)}: {error}") from error
         return loop
 
     def _check_template(self, loop: AgentLoop, tool_format: str | None) -> None:
@@ -125,6 +127,6 @@ class RowCheck(RowNames):
         self._chat.check(schemas if uses_tool_role else (), roles)
 
 
-def _asked(kind: Kind) -> str:
+def _asked(key: LoopKey) -> str:
     names = ("field 'agent_name'", "field 'tool_config.tool_format'")
-    return " and ".join(name for name, value in zip(names, kind, strict=True) if value is not None)
+    return " and ".join(name for name, value in zip(names, key, strict=True) if value is not None)

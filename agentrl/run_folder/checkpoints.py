@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.config.trainer import TrainerConfig
 from agentrl.data.order import Draw
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 CHECKPOINTS, STATE_FILE = "checkpoints", "run_state.json"
 LATEST, BEST = "latest", "best"
@@ -62,10 +62,12 @@ def read_state(checkpoint: Path) -> RunState:
         pending = tuple(Draw(*draw) for draw in state.get("pending", ()))
         return RunState(state["step"], state["position"], best, pending, goal)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
+        raise ConfigError.at(
+            "trainer.resume_from_path",
+            Kind.WRONG_VALUE,
             f"cannot resume from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; name a complete"
             " checkpoint in"
-            " trainer.resume_from_path, or set another trainer.default_local_dir"
+            " trainer.resume_from_path, or set another trainer.default_local_dir",
         ) from None
 
 
@@ -81,7 +83,7 @@ def load_state(file: Path, take: Callable[[Any], None]) -> None:  # Any: any JSO
         take(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"cannot resume from '{file.parent}': {file.name}: {reason}") from None
+        raise ConfigError.keyless(f"cannot resume from '{file.parent}': {file.name}: {reason}") from None
 
 
 def read_best(run_dir: Path) -> Best | None:
@@ -146,9 +148,11 @@ def start_of(trainer: TrainerConfig) -> Path | None:
     if start := newest(trainer.run_dir):
         return start
     if (latest := checkpoints_of(trainer.run_dir) / LATEST).is_symlink():
-        raise ConfigError(
+        raise ConfigError.at(
+            "trainer.resume_mode",
+            Kind.NOT_FOUND,
             f"cannot resume: the link '{latest}' points to '{latest.readlink()}', which is missing or incomplete, and"
-            " there is no other checkpoint; restore it, or set another trainer.default_local_dir"
+            " there is no other checkpoint; restore it, or set another trainer.default_local_dir",
         )
     return None
 
@@ -170,9 +174,11 @@ def find_checkpoint(path: Path) -> Path:
         if (path / "actor").is_dir()
         else ""
     )
-    raise ConfigError(
-        f"'trainer.resume_from_path': '{path}' is not a complete checkpoint of a run:"
-        f" {_nearest(str(beside / wanted), names)}{theirs}"
+    raise ConfigError.at(
+        "trainer.resume_from_path",
+        Kind.NOT_FOUND,
+        f"`trainer.resume_from_path`: '{path}' is not a complete checkpoint of a run:"
+        f" {_nearest(str(beside / wanted), names)}{theirs}",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import AgentRLError, ConfigError, Kind
 from agentrl.utils.atomic_files import atomic_file, sync_folder
 
 LOCK_FILE = ".lock"
@@ -82,11 +82,17 @@ def _open_lock(file: Path) -> int:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as error:
         reason = "it is a link; remove it" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(f"'trainer.default_local_dir': cannot write to '{file}': {reason}") from None
+        raise ConfigError.at(
+            "trainer.default_local_dir",
+            Kind.WRONG_VALUE,
+            f"`trainer.default_local_dir`: cannot write to '{file}': {reason}",
+        ) from None
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        raise ConfigError(f"'{file}' is not a lock file of a run; remove it")
+        raise ConfigError.at(
+            "trainer.default_local_dir", Kind.WRONG_VALUE, f"'{file}' is not a lock file of a run; remove it"
+        )
     return descriptor
 
 
@@ -102,9 +108,11 @@ def _lock(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
-        raise ConfigError(
+        raise ConfigError.at(
+            "trainer.default_local_dir",
+            Kind.CONFLICT,
             f"'{folder}' is in use by another run, process {pid}: wait for it or end it, or set another"
-            " trainer.default_local_dir"
+            " trainer.default_local_dir",
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
@@ -113,7 +121,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 @contextmanager
-def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
+def disk_errors_in_one_line(folder: Path, how_to_continue: Callable[[], str]) -> Iterator[None]:
     """Convert system errors of a full, failing or read-only disk to `StorageError`.
 
     Raises:
@@ -125,7 +133,7 @@ def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> It
         if error.errno not in FAULTS and not _forbidden(error, folder):
             raise
         reason = f"{os.strerror(error.errno or 0).lower()}{'; make room' if error.errno in FULL else ''}"
-        raise StorageError(f"writing to '{error.filename or folder}': {reason}. {how_to_go_on()}") from error
+        raise StorageError(f"writing to '{error.filename or folder}': {reason}. {how_to_continue()}") from error
 
 
 def _forbidden(error: OSError, folder: Path) -> bool:

@@ -14,9 +14,9 @@ from agentrl.config import RunConfig
 from agentrl.config.document import redacted, without_secrets
 from agentrl.config.paths import absolute
 from agentrl.config.resolve import OPEN
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.run_folder.checkpoints import CHECKPOINTS
-from agentrl.run_folder.files import LOCK_FILE, delete, disk_faults_in_one_line, locked, write_atomically
+from agentrl.run_folder.files import LOCK_FILE, delete, disk_errors_in_one_line, locked, write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE
 from agentrl.run_folder.saved_config import changes, config_in
 from agentrl.telemetry.jsonl import METRICS_FILE
@@ -50,7 +50,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     try:
         own = writes_run or not holds_run(folder)
         with (
-            disk_faults_in_one_line(folder, lambda: "then start again"),
+            disk_errors_in_one_line(folder, lambda: "then start again"),
             locked(folder) if own else nullcontext(),
             _emptied_on_failure(folder),
         ):
@@ -80,7 +80,8 @@ def check_free(config: RunConfig) -> None:
         f"'{shown(folder)}' holds a run already: trainer.default_local_dir=FOLDER starts a new run in another folder,"
         " trainer.resume_mode=auto resumes this one"
     )
-    raise ConfigError("\n".join([line + ("; these keys differ:" if lines else ""), *lines, *more]))
+    head = Problem("trainer.default_local_dir", Kind.CONFLICT, line + ("; these keys differ:" if lines else ""))
+    raise ConfigError(head, *(Problem("", Kind.OTHER, each) for each in [*lines, *more]))
 
 
 def shown(path: Path) -> str:
@@ -142,19 +143,35 @@ def _keep(path: Path, lines: str) -> None:
         if not path.exists():
             write_atomically(path, lines)
         elif path.read_text(encoding="utf-8") != lines:
-            raise ConfigError(f"'{path}' was changed after it was written: delete it, or choose another folder")
+            raise ConfigError.at(
+                "trainer.default_local_dir",
+                Kind.CONFLICT,
+                f"'{path}' was changed after it was written: delete it, or choose another folder",
+            )
     except OSError as error:
-        raise ConfigError(f"'trainer.default_local_dir': cannot write to '{path}': {error.strerror}") from error
+        raise ConfigError.at(
+            "trainer.default_local_dir",
+            Kind.WRONG_VALUE,
+            f"`trainer.default_local_dir`: cannot write to '{path}': {error.strerror}",
+        ) from error
 
 
 def _check_own(folder: Path) -> None:
     """Check that the folder is writable and has no links through which a run would change files elsewhere."""
     for path in (*folder.iterdir(), *folder.glob("trajectories/*")):
         if path.is_symlink() and path != folder / CHECKPOINTS:
-            raise ConfigError(f"'{path}' is a link: a run would write to '{path.readlink()}'; remove it")
+            raise ConfigError.at(
+                "trainer.default_local_dir",
+                Kind.WRONG_VALUE,
+                f"'{path}' is a link: a run would write to '{path.readlink()}'; remove it",
+            )
     checkpoints = folder / CHECKPOINTS
     if checkpoints.exists() and not (checkpoints.is_dir() and os.access(checkpoints, os.W_OK | os.X_OK)):
-        raise ConfigError(f"'{checkpoints}' cannot be written: checkpoints of the run belong there")
+        raise ConfigError.at(
+            "trainer.default_local_dir",
+            Kind.WRONG_VALUE,
+            f"'{checkpoints}' cannot be written: checkpoints of the run belong there",
+        )
 
 
 def _with_rows(config: RunConfig, folder: Path, rows: Mapping[str, str]) -> RunConfig:
@@ -198,7 +215,11 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"'trainer.default_local_dir': cannot write to '{folder}': {error.strerror}")
+    return ConfigError.at(
+        "trainer.default_local_dir",
+        Kind.WRONG_VALUE,
+        f"`trainer.default_local_dir`: cannot write to '{folder}': {error.strerror}",
+    )
 
 
 @contextmanager

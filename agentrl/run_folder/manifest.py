@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.run_folder.checkpoints import STATE_FILE
 from agentrl.run_folder.files import write_atomically
 
@@ -69,7 +69,9 @@ def _read(file: Path) -> dict[str, str]:
 
 
 def _damaged(checkpoint: Path, what: str) -> ConfigError:
-    return ConfigError(
+    return ConfigError.at(
+        "trainer.resume_from_path",
+        Kind.CONFLICT,
         f"cannot resume from '{checkpoint}': {what}; name another checkpoint, with trainer.resume_mode=path and"
-        " trainer.resume_from_path"
+        " trainer.resume_from_path",
     )

@@ -12,7 +12,7 @@ from agentrl.agent_loops.loading import read_entries
 from agentrl.config.document import redacted
 from agentrl.config.model import ModelConfig
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TEMPLATE, TOOLS, VOCABULARY
@@ -65,14 +65,18 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
     """
     kept = store.provenance(store.steps[0])
     if IMPORTED_FROM in kept:
-        raise ConfigError(
-            f"'trainer.saved_rollouts': the rollouts in '{folder}' were imported and have no tokens to train on:"
-            " export them as dialogues (`agentrl export-rollouts --format messages`) and use algorithm.name=sft"
+        raise ConfigError.at(
+            "trainer.saved_rollouts",
+            Kind.NOT_SUPPORTED,
+            f"`trainer.saved_rollouts`: the rollouts in '{folder}' were imported and have no tokens to train on:"
+            " export them as dialogues (`agentrl export-rollouts --format messages`) and use algorithm.name=sft",
         )
     made_with = kept.get(VOCABULARY)
     tokenizer = load_tokenizer(model)
     if made_with and tokenizer and hashes(tokenizer)[VOCABULARY] != made_with:
-        raise ConfigError(
-            f"'trainer.saved_rollouts': the rollouts in '{folder}' were made with another tokenizer than that of"
-            f" model.path '{model.path}'"
+        raise ConfigError.at(
+            "trainer.saved_rollouts",
+            Kind.CONFLICT,
+            f"`trainer.saved_rollouts`: the rollouts in '{folder}' were made with another tokenizer than that of"
+            f" model.path '{model.path}'",
         )

@@ -161,8 +161,8 @@ def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _values(kept: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
-    said = kept.get("reproducible")
-    values = said.get(name) if isinstance(said, dict) else None
+    saved = kept.get("reproducible")
+    values = saved.get(name) if isinstance(saved, dict) else None
     return values if isinstance(values, list) else []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted, without_secrets
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.run_folder.checkpoints import (
     LATEST,
     SAVING,
@@ -123,9 +123,11 @@ def _print_start(start: Path, folder: Path) -> None:
     if start.parent == checkpoints_of(folder):
         _print_skipped(start, folder)
     elif own := newest(folder):
-        raise ConfigError(
-            f"'trainer.resume_from_path': '{start}' belongs to another run, but '{own.parent}' holds {own.name} of"
-            " this run: set trainer.resume_mode=auto to resume from it, or trainer.default_local_dir for a new run"
+        raise ConfigError.at(
+            "trainer.resume_from_path",
+            Kind.CONFLICT,
+            f"`trainer.resume_from_path`: '{start}' belongs to another run, but '{own.parent}' holds {own.name} of"
+            " this run: set trainer.resume_mode=auto to resume from it, or trainer.default_local_dir for a new run",
         )
     else:
         print(f"starting from '{start}' of another run; that run's records are not copied")
@@ -150,9 +152,11 @@ def _check_mode(config: RunConfig, folder: Path) -> None:
     section = config_in(folder).get("trainer")
     before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
     if before not in (config.trainer.mode, "val_only"):  # a validation run has no files to damage
-        raise ConfigError(
+        raise ConfigError.at(
+            "trainer.mode",
+            Kind.CONFLICT,
             f"'{folder}' holds a run of trainer.mode={before}: for trainer.mode={config.trainer.mode}, set another"
-            " trainer.default_local_dir; model.path may be a checkpoint of that run"
+            " trainer.default_local_dir; model.path may be a checkpoint of that run",
         )
 
 
@@ -174,15 +178,17 @@ def _check_changes(config: RunConfig, folder: Path) -> None:
 
 
 def _check_fixed(folder: Path, changed: Sequence[Change], fixed: Collection[str]) -> None:
-    lines = [
-        f"'{key}' was {before} and is now {now}, so the run in '{folder}' cannot be resumed: set"
+    if problems := [_not_resumable(folder, *change) for change in changed if change[0] in fixed]:
+        raise ConfigError(*problems)
+
+
+def _not_resumable(folder: Path, key: str, before: object, now: object) -> Problem:
+    text = (
+        f"`{key}` was {before} and is now {now}, so the run in '{folder}' cannot be resumed: set"
         " trainer.default_local_dir for a new run"
-        + (f", or, if both names mean the same, correct {CONFIG_FILE} there" if key in _NAMES else "")
-        for key, before, now in changed
-        if key in fixed
-    ]
-    if lines:
-        raise ConfigError("\n".join(lines))
+    )
+    names = f", or, if both names mean the same, correct {CONFIG_FILE} there" if key in _NAMES else ""
+    return Problem(key, Kind.CONFLICT, text + names)
 
 
 def stored_steps(config: RunConfig) -> list[int]:

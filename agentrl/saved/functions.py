@@ -75,7 +75,7 @@ def _replayed(run: RunLike, modes: Sequence[str], options: Options, split: str |
 
 def _where(run: RunLike) -> str:
     if not isinstance(run, Run | str | Path):
-        raise ConfigError(f"expected a run: a folder's name or agentrl.load(...), not {run!r:.60}")
+        raise ConfigError.keyless(f"expected a run: a folder's name or agentrl.load(...), not {run!r:.60}")
     return str(run.path if isinstance(run, Run) else run)
 
 

@@ -39,18 +39,18 @@ def prepare_upload(run: Run, name: str, step: int | None = None) -> Upload:
     """
     checkpoints = run.checkpoints
     if not checkpoints:
-        raise ConfigError(f"'{run.path}' has no checkpoint to upload")
+        raise ConfigError.keyless(f"'{run.path}' has no checkpoint to upload")
     if (chosen := max(checkpoints) if step is None else step) not in checkpoints:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"'{run.path}' has no checkpoint of step {step}; steps with one: {', '.join(map(str, checkpoints))}"
         )
     folder = checkpoints[chosen]
     found = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name not in _STATE_FILES}
     files = tuple(sorted(found))
     if links := [file for file in (folder, *files) if file.is_symlink()]:
-        raise ConfigError(f"'{links[0]}' is a link, and push uploads no links: replace it with the file")
+        raise ConfigError.keyless(f"'{links[0]}' is a link, and push uploads no links: replace it with the file")
     if not any(file.suffix == ".safetensors" for file in files):
-        raise ConfigError(f"'{folder}' contains no weights (*.safetensors)")
+        raise ConfigError.keyless(f"'{folder}' contains no weights (*.safetensors)")
     return Upload(name, files, model_card(run, chosen))
 
 
@@ -70,7 +70,7 @@ def push(upload: Upload, *, private: bool = False) -> str:
             api.upload_folder(repo_id=upload.name, folder_path=folder, commit_message="Upload with agentrl push")
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         line = " ".join(str(error).split())
-        raise ConfigError(f"cannot upload to '{upload.name}': {type(error).__name__}: {line[:300]}") from error
+        raise ConfigError.keyless(f"cannot upload to '{upload.name}': {type(error).__name__}: {line[:300]}") from error
     return address
 
 

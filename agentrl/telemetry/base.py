@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from pydantic import JsonValue
 
-from agentrl.errors import ConfigError, install_command
+from agentrl.errors import ConfigError, Kind, install_command
 from agentrl.registry import Registry
 
 
@@ -101,4 +101,8 @@ def check_installed(names: Iterable[str]) -> None:
     """
     missing = [name for name in names if name in _OPTIONAL and find_spec(name) is None]
     if missing:
-        raise ConfigError(f"'trainer.logger' needs {', '.join(missing)}: {install_command('trackers')}")
+        raise ConfigError.at(
+            "trainer.logger",
+            Kind.NOT_FOUND,
+            f"`trainer.logger` needs {', '.join(missing)}: {install_command('trackers')}",
+        )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import wandb
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.telemetry.base import Generation, TrackedRun, as_table
 
 
@@ -31,7 +31,11 @@ class WandbTracker:
                 settings=wandb.Settings(console="off"),  # the live panel would fill the log
             )
         except wandb.Error as error:
-            raise ConfigError(f"'trainer.logger': wandb cannot start: {' '.join(str(error).split())}") from error
+            raise ConfigError.at(
+                "trainer.logger",
+                Kind.WRONG_VALUE,
+                f"`trainer.logger`: wandb cannot start: {' '.join(str(error).split())}",
+            ) from error
         # wandb's own step can only grow: it silently drops steps that are repeated after a resume
         self._run.define_metric("*", step_metric="step")
 

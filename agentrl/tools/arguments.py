@@ -41,7 +41,7 @@ class ArgumentsReader:
             place = ".".join(map(str, error.absolute_path)) or "parameters"
             is_type = error.validator == "anyOf" and place.endswith("type")
             reason = f"{error.instance!r} is not one of {_TYPES}" if is_type else error.message
-            raise ConfigError(f"schema of tool '{schema.name}', at {place}: {shorten(reason)}") from error
+            raise ConfigError.keyless(f"schema of tool '{schema.name}', at {place}: {shorten(reason)}") from error
         self._validator = Draft202012Validator(parameters)
         self._plain = _Plain.of(parameters)
 

@@ -36,7 +36,7 @@ class BoundClass(BoundTool):
         # only if `create` names it: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         # a separate circuit breaker, so that releases still run when calls of the tool hang
-        self.release_lane = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
+        self.release_breaker = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
         self.retries = check_retries(self.name, tool.config.get("retries", 0))
         self.deterministic = tool.deterministic
         self._tool = tool
@@ -112,7 +112,7 @@ class ClassInstance(ToolInstance):
         """Start `release` of the instance. An instance that is still being created is released as soon as it exists."""
         if not self._bound.defines("release"):
             return None
-        return self._bound.offload.begin(self._bounded_release, self._bound.release_lane)
+        return self._bound.offload.begin(self._bounded_release, self._bound.release_breaker)
 
     async def _execute(self, arguments: dict[str, JsonValue]) -> Answer:
         loop = asyncio.get_running_loop()
@@ -167,7 +167,9 @@ class ClassInstance(ToolInstance):
 def _schema(tool: BaseTool) -> ToolSchema:
     schema = tool.get_openai_tool_schema()
     if not isinstance(schema, ToolSchema):
-        raise ConfigError(f"{type(tool).__name__}: get_openai_tool_schema returned {schema!r:.100}, not a ToolSchema")
+        raise ConfigError.keyless(
+            f"{type(tool).__name__}: get_openai_tool_schema returned {schema!r:.100}, not a ToolSchema"
+        )
     return schema
 
 
@@ -176,5 +178,5 @@ def _own_deadline(tool: BaseTool) -> float | None:
     if given is None:
         return None
     if not isinstance(given, (int, float)) or given <= 0:
-        raise ConfigError(f"tool '{tool.name}': timeout_s must be a number above 0, not {given!r}")
+        raise ConfigError.keyless(f"tool '{tool.name}': timeout_s must be a number above 0, not {given!r}")
     return given

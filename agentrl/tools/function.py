@@ -40,11 +40,15 @@ class FunctionTool:
 
     def __post_init__(self) -> None:
         if self.isolation not in ("thread", "process"):
-            raise ConfigError(f"tool '{self.name}': isolation must be thread or process, not '{self.isolation}'")
+            raise ConfigError.keyless(
+                f"tool '{self.name}': isolation must be thread or process, not '{self.isolation}'"
+            )
         if self.isolation == "process" and self.is_async:
-            raise ConfigError(f"tool '{self.name}': isolation: process is for plain functions, this one is async")
+            raise ConfigError.keyless(
+                f"tool '{self.name}': isolation: process is for plain functions, this one is async"
+            )
         if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ConfigError(f"tool '{self.name}': timeout_s must be above 0, not {self.timeout_s}")
+            raise ConfigError.keyless(f"tool '{self.name}': timeout_s must be above 0, not {self.timeout_s}")
         check_retries(self.name, self.retries)
 
     @property
@@ -72,7 +76,7 @@ class FunctionTool:
 def check_retries(name: str, retries: object) -> int:
     """Return `retries`; raise `ConfigError` unless it is a whole number of 0 or more."""
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
-        raise ConfigError(f"tool '{name}': retries must be an integer of 0 or more, not {retries!r}")
+        raise ConfigError.keyless(f"tool '{name}': retries must be an integer of 0 or more, not {retries!r}")
     return retries
 
 

@@ -43,7 +43,7 @@ def given_tools(
         ConfigError: an entry is neither a tool nor a typed function.
     """
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
-        raise ConfigError(f"tools must be a list of functions or tools, not {tools!r:.100}")
+        raise ConfigError.keyless(f"tools must be a list of functions or tools, not {tools!r:.100}")
     return tuple(_given(tool, f"tools[{position}]") for position, tool in enumerate(tools))
 
 
@@ -52,7 +52,7 @@ def _given(tool: Callable[..., object] | FunctionTool | BaseTool, where: str) ->
         return tool
     if isinstance(tool, type) or not callable(tool):
         hint = ": pass an instance of it" if isinstance(tool, type) else ""
-        raise ConfigError(f"{where} must be a typed function or a tool, not {tool!r:.100}{hint}")
+        raise ConfigError.keyless(f"{where} must be a typed function or a tool, not {tool!r:.100}{hint}")
     with entry_errors(where):
         return as_tool(tool)
 
@@ -65,11 +65,11 @@ def functions_of(path: Path) -> list[FunctionTool]:
     """
     with entry_errors("rollout.multi_turn.function_tool_path"):
         if path.suffix != ".py":
-            raise ConfigError(f"'{path}' is not a Python file")
+            raise ConfigError.keyless(f"'{path}' is not a Python file")
         names = vars(load_module(str(path)))
     marked = [as_tool(value) for value in names.values() if hasattr(value, "__agentrl_tool__")]
     if not marked:
-        raise ConfigError(f"{path} has no function marked with @tool")
+        raise ConfigError.keyless(f"{path} has no function marked with @tool")
     return marked
 
 
@@ -85,7 +85,7 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | Funct
         with entry_errors(f"{path}: tools[{position}]"):
             tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
             if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
-                raise ConfigError(f"the name '{name}' is used by another tool")
+                raise ConfigError.keyless(f"the name '{name}' is used by another tool")
             names.add(str(name))
         yield tool
 
@@ -106,10 +106,10 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     short = _ShortForm.model_validate(entry)
     target = short.function or short.name
     if target is None:
-        raise ConfigError("a tool needs 'class_name', 'function', or the 'name' of a registered function")
+        raise ConfigError.keyless("a tool needs 'class_name', 'function', or the 'name' of a registered function")
     function = TOOLS.get(_beside(folder, target))
     if not callable(function):
-        raise ConfigError(f"'{target}' is not a function")
+        raise ConfigError.keyless(f"'{target}' is not a function")
     tool = as_tool(function)
     return replace(
         tool,
@@ -140,10 +140,10 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
     taken = inspect.signature(tool.function).parameters
     for name in properties:
         if name not in taken:
-            raise ConfigError(f"the function has no parameter '{name}': {suggestion(name, taken)}")
+            raise ConfigError.keyless(f"the function has no parameter '{name}': {suggestion(name, taken)}")
     required = [name for name, parameter in taken.items() if parameter.default is parameter.empty]
     if missing := [name for name in required if name not in properties]:
-        raise ConfigError(f"the function needs '{missing[0]}', which is missing in 'parameters'")
+        raise ConfigError.keyless(f"the function needs '{missing[0]}', which is missing in 'parameters'")
     return {"type": "object", "properties": {**properties}, "required": [*required]}
 
 
@@ -151,15 +151,15 @@ def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
     name, config = str(entry["class_name"]), entry.get("config") or {}
     kind = config.get("type", "native") if isinstance(config, dict) else None
     if kind == "mcp" or "mcp" in entry:
-        raise ConfigError("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
+        raise ConfigError.keyless("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
-        raise ConfigError(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
+        raise ConfigError.keyless(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
     if name.startswith("verl."):
-        raise ConfigError(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
+        raise ConfigError.keyless(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
     cls = load_object(_beside(folder, name))
     if not (isinstance(cls, type) and issubclass(cls, BaseTool)):
-        raise ConfigError(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")
+        raise ConfigError.keyless(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")
     return _instantiate(cls, config, entry.get("tool_schema"))
 
 
@@ -171,4 +171,4 @@ def _instantiate(cls: type[BaseTool], config: dict[str, JsonValue], schema: obje
         raise
     except Exception as error:  # a user's constructor may raise anything
         hint = " (no 'tool_schema' is given)" if given is None else ""
-        raise ConfigError(f"{cls.__name__} failed{hint}: {format_error(error)}") from error
+        raise ConfigError.keyless(f"{cls.__name__} failed{hint}: {format_error(error)}") from error

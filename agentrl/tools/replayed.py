@@ -92,7 +92,7 @@ class RecordedToolbox(Toolbox):
         self.recording = Recording("", (), {})
         for schema in schemas:
             if unrecorded == "live" and (live is None or schema.name not in live.tools):
-                raise ConfigError(f"the recorded tool '{schema.name}' is not one of the live tools")
+                raise ConfigError.keyless(f"the recorded tool '{schema.name}' is not one of the live tools")
             deadline_s = live.tools[schema.name].deadline_s if self.live and live else multi_turn.tool_timeout_s
             self.tools[schema.name] = BoundTool(schema, deadline_s, self._offload)
 

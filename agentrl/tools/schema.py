@@ -50,14 +50,14 @@ def arguments_model(
     try:
         hints = get_type_hints(function, include_extras=True)
     except Exception as error:  # evaluating a user's annotation may raise anything
-        raise ConfigError(f"{where}: cannot read its annotations: {error}") from error
+        raise ConfigError.keyless(f"{where}: cannot read its annotations: {error}") from error
     # Any: create_model's fields are (annotation, FieldInfo) pairs under names known only at run time
     fields: dict[str, Any] = {}
     for parameter in parameters_of(function, where).values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{where}: parameter '{parameter}' cannot be passed by name")
+            raise ConfigError.keyless(f"{where}: parameter '{parameter}' cannot be passed by name")
         if parameter.name not in hints and not untyped:
-            raise ConfigError(f"{where}: parameter '{parameter.name}' needs a type")
+            raise ConfigError.keyless(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
         # by alias, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
@@ -65,7 +65,7 @@ def arguments_model(
     try:
         return create_model("Arguments", __config__=ConfigDict(arbitrary_types_allowed=False, extra="forbid"), **fields)
     except Exception as error:  # pydantic raises different errors for types without a schema
-        raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from error
+        raise ConfigError.keyless(f"{where}: {str(error).splitlines()[0]}") from error
 
 
 def function_schema(

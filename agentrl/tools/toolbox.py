@@ -66,7 +66,7 @@ class Toolbox:
         for tool in tools:
             bound = _bind(tool, limits.tool_timeout_s, self._offload)
             if bound.name in self.tools:
-                raise ConfigError(f"two tools have the name '{bound.name}'")
+                raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
 
     @property

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from agentrl.config import RunConfig
 from agentrl.data.rows.open import open_rows
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError, DataError, Kind
 from agentrl.reporting.progress_bar import rollout_progress
 from agentrl.rewards.reward_view import solution_view
 from agentrl.run_folder.location import shown
@@ -106,7 +106,9 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"'data.output_path': cannot write '{shown(path)}': {error.strerror}") from error
+        raise ConfigError.at(
+            "data.output_path", Kind.WRONG_VALUE, f"`data.output_path`: cannot write '{shown(path)}': {error.strerror}"
+        ) from error
     except pa.ArrowException as error:
         raise DataError(f"'data.output_path': cannot write '{shown(path)}': {' '.join(str(error).split())}") from error
 

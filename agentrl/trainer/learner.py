@@ -84,7 +84,7 @@ class StepHooks:
                 await hook.run(version)
 
 
-def as_they_are(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+def uncorrected(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
     """Return the samples unchanged: no correction."""
     return list(samples), {}
 
@@ -108,7 +108,7 @@ class Learner:
         mini_batch_groups: int | None,
         epochs: int,
         seed: int,
-        correct: Correct = as_they_are,
+        correct: Correct = uncorrected,
         warmup: int = 0,
     ) -> None:
         self._backend = backend
@@ -181,7 +181,7 @@ def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -
         if samples:
             yield list(samples)
         return
-    dealt = list(groups.values())
-    random.Random(seed).shuffle(dealt)
-    for start in range(0, len(dealt), num_groups):
-        yield [sample for group in dealt[start : start + num_groups] for sample in group]
+    shuffled = list(groups.values())
+    random.Random(seed).shuffle(shuffled)
+    for start in range(0, len(shuffled), num_groups):
+        yield [sample for group in shuffled[start : start + num_groups] for sample in group]

@@ -26,7 +26,7 @@ class Records:
         val_store: stores validation rollouts.
         excluded_store: stores groups that no step trained on; None if they are not saved.
         began: called after the run was restored; so a run that cannot be resumed leaves its folder unchanged.
-        promise: checks after each rollout whether the run is still reproducible.
+        reproducibility: checks after each rollout whether the run is still reproducible.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Records:
         train_store: TrajectoryStore | None = None,
         val_store: TrajectoryStore | None = None,
         began: Callable[[], None] = lambda: None,
-        promise: ReproducibilityReport | None = None,
+        reproducibility: ReproducibilityReport | None = None,
         excluded_store: TrajectoryStore | None = None,
     ) -> None:
         self._trackers = trackers
@@ -49,13 +49,13 @@ class Records:
         self._val_store = val_store
         self._excluded_store = excluded_store
         self._began = began
-        self._promise = promise
+        self._reproducibility = reproducibility
 
     def start_after(self, step: int) -> None:
         """Start the run after `step` (-1 for a new run). Stored rollouts of later steps are deleted."""
         self._began()
-        if self._promise:
-            self._promise.begin(step)
+        if self._reproducibility:
+            self._reproducibility.begin(step)
         for store in filter(None, (self._train_store, self._val_store, self._excluded_store)):
             store.truncate(step)
 
@@ -77,8 +77,8 @@ class Records:
             self._train_store.write(step, groups, samples, excluded)
         if self._excluded_store and dropped:
             self._excluded_store.write(step, dropped, excluded=excluded)
-        if self._promise:
-            self._promise.watch(step, "train", groups)
+        if self._reproducibility:
+            self._reproducibility.watch(step, "train", groups)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of a training step, or of the validation before the first step."""
@@ -93,8 +93,8 @@ class Records:
         """Store the rollouts of a validation, and log the first rollouts as text."""
         if self._val_store:
             self._val_store.write(step, groups)
-        if self._promise:
-            self._promise.watch(step, "val", groups)
+        if self._reproducibility:
+            self._reproducibility.watch(step, "val", groups)
         generations = list(islice(self._generations(groups), self._num_generations))
         for tracker in self._trackers:
             if generations and isinstance(tracker, GenerationTracker):

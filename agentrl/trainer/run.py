@@ -29,7 +29,7 @@ from agentrl.reporting.sample_choice import instructive, over_time
 from agentrl.reporting.samples import TextOf, sample_view
 from agentrl.reporting.transcript import print_comparison, print_samples
 from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS
-from agentrl.run_folder.files import disk_faults_in_one_line, write_atomically
+from agentrl.run_folder.files import disk_errors_in_one_line, write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE, SAMPLES_FILE
 from agentrl.run_folder.location import keep_rows, opened, shown
 from agentrl.run_folder.reproducibility import ReproducibilityReport
@@ -70,7 +70,7 @@ def run_training(config: RunConfig, user_objects: UserObjects = NOTHING) -> Path
 
 def _run_in_folder(config: RunConfig, user_objects: UserObjects) -> None:
     folder, hint = config.trainer.run_dir, partial(how_to_resume, config, user_objects.in_python)
-    with disk_faults_in_one_line(folder, hint), on_forced_exit(hint):
+    with disk_errors_in_one_line(folder, hint), on_forced_exit(hint):
         print(f"run folder: {shown(folder)}")
         check_folder(config)
         with keep_rows(folder, user_objects.rows):
@@ -97,7 +97,7 @@ def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show:
     config = resolved(config.without("train_files"), "eval")
     with opened(config, user_objects.rows, writes_run=False) as placed:
         folder = placed.trainer.run_dir
-        with disk_faults_in_one_line(folder, lambda: "run it again"), keep_rows(folder, user_objects.rows):
+        with disk_errors_in_one_line(folder, lambda: "run it again"), keep_rows(folder, user_objects.rows):
             _limit_threads(placed)
             return run_loop(_evaluate(placed, user_objects, show))
 
@@ -145,14 +145,14 @@ async def _train(config: RunConfig, user_objects: UserObjects) -> None:
 async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) -> Evaluated:
     async with open_rollout_parts(config, user_objects) as parts:
         assert parts.val_tasks is not None  # check_evaluation requires them
-        promise = _promise(config, parts)
+        reproducibility = _reproducibility(config, parts)
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
         )
         with rollout_progress(parts.runner, len(parts.val_tasks) * config.rollout.val_kwargs.n):
             metrics, groups = await validator(0)
     folder = config.trainer.run_dir
-    notice = _keep_validation(config, parts, groups, promise)
+    notice = _keep_validation(config, parts, groups, reproducibility)
     _show_samples(folder / "eval_samples.json", groups, parts, show=show == "all")
     found = evaluation(groups, config.reward.success_threshold)
     write_atomically(folder / EVAL_FILE, json.dumps(found.values(), indent=2) + "\n")
@@ -165,27 +165,27 @@ async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) ->
     return evaluated
 
 
-def _promise(config: RunConfig, parts: RolloutParts) -> ReproducibilityReport | None:
+def _reproducibility(config: RunConfig, parts: RolloutParts) -> ReproducibilityReport | None:
     """Open the reproducibility report of an evaluation; None if the folder contains a training run."""
     if (config.trainer.run_dir / CONFIG_FILE).exists():
         return None
     trainer = config.trainer.model_copy(update={"mode": "val_only"})  # an evaluation does not use actor.device
-    promise = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
-    promise.begin(-1)
-    return promise
+    reproducibility = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
+    reproducibility.begin(-1)
+    return reproducibility
 
 
 def _keep_validation(
-    config: RunConfig, parts: RolloutParts, groups: Sequence[Group], promise: ReproducibilityReport | None
+    config: RunConfig, parts: RolloutParts, groups: Sequence[Group], reproducibility: ReproducibilityReport | None
 ) -> str:
     """Store the rollouts as validation at step 0, unless the folder has a training run; return a line to print.
 
     Rollouts of an earlier evaluation are replaced.
     """
-    if promise is None:
+    if reproducibility is None:
         folder = shown(config.trainer.run_dir)
         return f"'{folder}' is a training run: these rollouts are not saved, to keep the run's validation"
-    promise.watch(0, "val", groups)
+    reproducibility.watch(0, "val", groups)
     return f"rollouts: {shown(open_store(config, parts, 'val').write(0, groups))}"
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.types.task import Task
@@ -60,7 +60,7 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
     groups = [Group(Task([], data_source=name), [scored]) for name in data_sources]
     names = {f"val/{name}" for name in [*rollout_metrics(groups), "num_tasks"]}
     if metric not in names and not metric.startswith(_REWARDS):
-        raise ConfigError(f"'{key}': validation has no '{metric}': {suggestion(metric, names)}")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"`{key}`: validation has no '{metric}': {suggestion(metric, names)}")
 
 
 def metric_value(key: str, metric: str, metrics: Mapping[str, float]) -> float:
@@ -70,5 +70,7 @@ def metric_value(key: str, metric: str, metrics: Mapping[str, float]) -> float:
         ConfigError: the metric names a reward component that does not exist.
     """
     if metric not in metrics and metric.startswith(_REWARDS):
-        raise ConfigError(f"'{key}': validation has no '{metric}': {suggestion(metric, metrics)}")
+        raise ConfigError.at(
+            key, Kind.NOT_FOUND, f"`{key}`: validation has no '{metric}': {suggestion(metric, metrics)}"
+        )
     return metrics.get(metric, math.nan)

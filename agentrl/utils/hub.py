@@ -12,7 +12,7 @@ import httpx
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError, DataError, Kind
 
 TIMEOUT_S = 5.0
 _LOGGER = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def check_hub(name: str, key: str) -> None:
         ConfigError: the model does not exist, or the hub cannot be reached.
     """
     if problem := _problem("model", name, lambda: _is_cached(name)):
-        raise ConfigError(f"{key}: there is no folder '{name}', and {problem}")
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{name}', and {problem}")
 
 
 @cache

@@ -25,7 +25,7 @@ def parameters_of(function: Callable[..., object], what: str) -> Mapping[str, in
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what} has no readable signature: wrap it in a Python function") from error
+        raise ConfigError.keyless(f"{what} has no readable signature: wrap it in a Python function") from error
 
 
 def keyword_filter(function: Callable[..., object]) -> Callable[[Mapping[str, object]], dict[str, object]]:

@@ -22,19 +22,19 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
 
     remember_environment()
     if not path.is_file():
-        raise ConfigError(f"there is no file '{path}'")
+        raise ConfigError.keyless(f"there is no file '{path}'")
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except Exception as error:  # yaml and omegaconf raise many types
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+        raise ConfigError.keyless(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         names = [str(name) for name in content] if isinstance(content, dict) else []
-        raise ConfigError(f"{path}: expected a list under '{key}', found {', '.join(names) or 'no keys'}")
+        raise ConfigError.keyless(f"{path}: expected a list under '{key}', found {', '.join(names) or 'no keys'}")
     if not content[key]:
-        raise ConfigError(f"{path}: nothing is listed under '{key}'")
+        raise ConfigError.keyless(f"{path}: nothing is listed under '{key}'")
     for position, entry in enumerate(content[key]):
         if not isinstance(entry, dict):
-            raise ConfigError(f"{path}: {key}[{position}] must be a mapping, not {entry!r}")
+            raise ConfigError.keyless(f"{path}: {key}[{position}] must be a mapping, not {entry!r}")
     return [{str(name): value for name, value in entry.items()} for entry in content[key]]
 
 
@@ -45,13 +45,13 @@ def entry_errors(where: str) -> Iterator[None]:
         yield
     except ValidationError as error:
         problem = error.errors()[0]
-        raise ConfigError(f"{where}: '{'.'.join(map(str, problem['loc']))}': {problem['msg']}") from None
+        raise ConfigError.keyless(f"{where}: '{'.'.join(map(str, problem['loc']))}': {problem['msg']}") from None
     except AgentRLError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError.keyless(f"{where}: {error}") from error
 
 
 def check_keys(entry: Mapping[str, object], allowed: Collection[str]) -> None:
     """Reject an unknown key and suggest the nearest allowed one."""
     for name in entry:
         if name not in allowed:
-            raise ConfigError(f"unknown key '{name}': {suggestion(name, allowed)}")
+            raise ConfigError.keyless(f"unknown key '{name}': {suggestion(name, allowed)}")

@@ -112,20 +112,20 @@ def read_filter(words: Mapping[str, str]) -> Filter:
         UnknownNameError: a name is not in `NAMES`.
         DataError: a value has the wrong type.
     """
-    said = {name: value for name, value in words.items() if value}
-    for name in said.keys() - set(NAMES):
+    given = {name: value for name, value in words.items() if value}
+    for name in given.keys() - set(NAMES):
         raise UnknownNameError(f"there is no filter '{name}': {suggestion(name, NAMES)}")
     return Filter(
-        equal=tuple((name, _value(name, said[name], kind)) for name, kind in _EQUAL.items() if name in said),
+        equal=tuple((name, _value(name, given[name], kind)) for name, kind in _EQUAL.items() if name in given),
         bounds=tuple(
-            (column, name.endswith("_min"), _value(name, said[name], kind))
+            (column, name.endswith("_min"), _value(name, given[name], kind))
             for name, (column, kind) in _BOUNDS.items()
-            if name in said
+            if name in given
         ),
-        call=tuple((column, writable(said[name])) for name, column in _CALL.items() if name in said),
-        failed="failed" in said,
-        dropped=not _ASK_FOR_DROPPED.isdisjoint(said),
-        sort=said.get("sort", ""),
+        call=tuple((column, writable(given[name])) for name, column in _CALL.items() if name in given),
+        failed="failed" in given,
+        dropped=not _ASK_FOR_DROPPED.isdisjoint(given),
+        sort=given.get("sort", ""),
     )
 
 

@@ -43,14 +43,14 @@ class Snapshot:
         version: changes when the rows or the problems change.
         parts: in the order of the rows: newest step first.
         num_files: number of existing files; `parts` contains the files read so far.
-        trouble: error while searching for files; "" without an error.
+        error_text: error while searching for files; "" without an error.
     """
 
     version: int
     parts: Sequence[Part]
     table: pa.Table
     num_files: int
-    trouble: str = ""
+    error_text: str = ""
 
     @property
     def num_dropped(self) -> int:
@@ -59,8 +59,8 @@ class Snapshot:
 
     @property
     def problems(self) -> list[str]:
-        """One line per unreadable file, and one for `trouble`."""
-        return [line for line in (self.trouble, *(part.problem for part in self.parts)) if line]
+        """One line per unreadable file, and one for `error_text`."""
+        return [line for line in (self.error_text, *(part.problem for part in self.parts)) if line]
 
 
 class Index:
@@ -75,7 +75,7 @@ class Index:
         self._parts: dict[Path, Part] = {}
         self._num_files = 0
         self._version = 0
-        self._trouble = ""
+        self._error_text = ""
         self._changed = Condition(Lock())
         self._ended = Event()
         self._snapshot = Snapshot(0, [], SUMMARY.empty_table(), 0)
@@ -116,21 +116,21 @@ class Index:
         parts = sorted(self._parts.values(), key=lambda part: (-part.step, part.split))
         tables = [SUMMARY.empty_table(), *(part.rows for part in parts)]
         table = pa.concat_tables(tables, promote_options="default").combine_chunks()
-        return Snapshot(self._version, parts, table, self._num_files, self._trouble)
+        return Snapshot(self._version, parts, table, self._num_files, self._error_text)
 
     def _keep_up(self) -> None:
         while not self._ended.is_set():
             try:
                 self._look()
-                self._say("")
+                self._set_error("")
             except Exception as error:  # any error: otherwise the page would stop updating silently
-                self._say(_line(error))
+                self._set_error(_line(error))
             self._ended.wait(LOOKS_EVERY_S)
 
-    def _say(self, trouble: str) -> None:
+    def _set_error(self, error_text: str) -> None:
         with self._changed:
-            if trouble != self._trouble:
-                self._trouble = trouble
+            if error_text != self._error_text:
+                self._error_text = error_text
                 self._version += 1
                 self._changed.notify_all()
 

@@ -91,10 +91,12 @@ def _listen(port: int | None) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port or 0))
-        listener.listen()  # before the address is printed: a browser may connect at once
+        listener.listen()  # before the address is printed: a browser may connect immediately
     except (OSError, OverflowError) as error:
         listener.close()
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
         why = "is in use" if in_use else f"cannot be used ({error})"
-        raise ConfigError(f"port {port} {why}: use another --port, or leave it out to use any free port") from None
+        raise ConfigError.keyless(
+            f"port {port} {why}: use another --port, or leave it out to use any free port"
+        ) from None
     return listener

@@ -82,7 +82,7 @@ def _load(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises plain Exception
-        raise ConfigError(f"'{file}' is not a tokenizer: {' '.join(str(error).split())}") from None
+        raise ConfigError.keyless(f"'{file}' is not a tokenizer: {' '.join(str(error).split())}") from None
 
 
 def _own(folder: Path, provenance: Mapping[str, str]) -> Path | None:

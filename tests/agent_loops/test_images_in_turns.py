@@ -104,7 +104,7 @@ def test_tool_answer_with_only_an_image_and_two_calls_in_a_turn():
     assert len(trajectory.segments[2].media) == 2
 
 
-def test_react_shows_what_its_one_message_tells():
+def test_react_puts_the_image_before_its_observation():
     engine = Replies('Action: look\nAction Input: {"times": 1}', "Final Answer: blue")
     (trajectory,) = roll(engine, CHAT, TASK, "react_agent").trajectories
     assert trajectory.segments[2].author is Author.TOOL
@@ -133,7 +133,7 @@ def test_tool_image_for_a_text_model_ends_the_run():
         roll(Replies(call("look", times=1)), blind, Task([{"role": "user", "content": "Look."}]))
 
 
-def test_text_alone_tells_a_loop_s_own_generate_nothing_of_images():
+def test_custom_loop_without_images_generates_from_text():
     engine = Replies("Nothing.")
     roll(engine, CHAT, Task([{"role": "user", "content": "Look."}]))
     assert (engine.requests[0].images, engine.requests[0].image_starts) == ((), ())

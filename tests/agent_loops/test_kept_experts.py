@@ -53,7 +53,7 @@ def test_experts_of_a_turn_without_them_come_from_the_next():
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_loops_that_build_rollouts_may_hand_experts_on_or_not(monkeypatch, keeps):
+def test_loops_that_build_rollouts_may_keep_or_drop_experts(monkeypatch, keeps):
     class Own(AgentLoop):
         async def run(self, task, generate, tools, interaction, sampling):
             trajectory = Trajectory([Segment(Author.PROMPT, self.chat.start(task.messages, ()))])

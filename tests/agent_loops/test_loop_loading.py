@@ -51,7 +51,7 @@ def factory(folder, listing: str | None = None, default: str = "single_turn_agen
         (None, SingleTurnAgent),
     ],
 )
-def test_names(folder, name, cls):
+def test_loops_are_found_by_name(folder, name, cls):
     assert type(factory(folder).build(name)) is cls
 
 
@@ -62,12 +62,12 @@ def test_only_the_configuration_may_name_a_loop_by_path(folder):
         factory(folder).build(path)
 
 
-def test_a_new_loop_every_time(folder):
+def test_each_rollout_gets_a_new_loop(folder):
     loops = factory(folder)
     assert loops.build("tool") is not loops.build("tool")
 
 
-def test_a_file(folder):
+def test_loop_is_loaded_from_a_file(folder):
     loop = factory(folder, default=f"{folder}/my_loop.py:MyLoop").build(None)
     assert (type(loop).__name__, loop.depth) == ("MyLoop", 1)
 
@@ -103,7 +103,7 @@ def test_a_wrong_listing_is_refused_at_the_start(folder, listing, problem):
         factory(folder, listing, default="x")
 
 
-def test_a_missing_listing():
+def test_missing_listing_is_named():
     with pytest.raises(ConfigError, match=r"no_such\.yaml"):
         LoopFactory(CHAT, config(agent={"agent_loop_config_path": "no_such.yaml"}))
 

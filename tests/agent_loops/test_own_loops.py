@@ -37,7 +37,7 @@ class Twice(AgentLoop):
         return chat.rollout()
 
 
-def test_a_loop_of_ten_lines(run):
+def test_loop_of_ten_lines_works(run):
     _, rollout = run(Twice, "4", "5")
     authors = [segment.author for segment in rollout.trajectories[0].segments]
     assert authors == [Author.PROMPT, Author.MODEL, Author.USER, Author.MODEL]
@@ -58,7 +58,7 @@ class Raw(AgentLoop):
         return Rollout([trajectory], Stop.FINISHED)
 
 
-def test_a_loop_without_a_conversation(run):
+def test_loop_may_build_a_rollout_without_a_conversation(run):
     engine, rollout = run(Raw, "5")
     assert (rollout.error, rollout.reward) == (None, 1.0)
     assert engine.requests[0].sampling.stop_token_ids == (END,)
@@ -87,7 +87,7 @@ def test_a_rewritten_history_is_a_second_trajectory(run):
     assert rollout.reward == 1.0
 
 
-def test_turns_count_on_over_a_restart(run):
+def test_turns_before_a_restart_count_towards_the_limits(run):
     _, rollout = run(Compacting, call("add", a=2, b=3), "5", max_assistant_turns=1)
     assert rollout.stop is Stop.MAX_ASSISTANT_TURNS
     assert [each.outcome for each in rollout.tool_calls] == [Outcome.LIMIT_ERROR]

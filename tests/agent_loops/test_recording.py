@@ -28,7 +28,7 @@ def test_equal_answers_of_different_weights_are_distinguished_by_logprobs(meant)
     assert (segment.logprobs, segment.policy_versions) == (logprobs[meant], (VersionSpan(meant, 2),))
 
 
-def test_the_logprobs_outweigh_the_length():
+def test_logprobs_take_precedence_over_length():
     recording = recorded(([5], [-0.5]), ([5, 6], [-0.75, -0.125]))
     (segment,) = recording.claim([*CONTEXT, 5], 2, 3, [-0.75])
     assert segment.policy_versions == [VersionSpan(1, 1)]

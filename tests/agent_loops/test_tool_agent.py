@@ -58,7 +58,7 @@ def test_messages_hold_the_calls_and_their_answers():
     assert len(made["id"]) == 9
 
 
-def test_the_record_of_a_call():
+def test_call_is_recorded():
     (made,) = roll(ListEngine(SUM, "5"), config()).tool_calls
     assert (made.name, json.loads(made.arguments), made.result, made.outcome) == ("add", {"a": 2, "b": 3}, "5", "ok")
     tool_text = "\n<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -147,18 +147,18 @@ def test_calls_of_the_last_turn_are_recorded_and_not_run():
     assert rollout.trajectories[0].messages[-1]["tool_calls"][0]["function"]["name"] == "note"
 
 
-def test_a_turn_cut_by_its_own_limit():
+def test_turn_is_truncated_at_its_own_limit():
     rollout = roll(ListEngine(SUM), config(max_turn_tokens=4))
     assert rollout.stop is Stop.MAX_TURN_TOKENS
     assert rollout.tool_calls == []
     assert rollout.trajectories[0].num_response_tokens == 4
 
 
-def test_a_turn_cut_by_the_callers_limit():
+def test_turn_is_truncated_at_the_limit_of_the_caller():
     assert roll(ListEngine(SUM), config(), sampling=SamplingParams(max_new_tokens=4)).stop is Stop.MAX_TURN_TOKENS
 
 
-def test_a_turn_cut_by_the_response_limit():
+def test_turn_is_truncated_at_the_response_limit():
     rollout = roll(ListEngine(SUM), config(max_response_length=4))
     assert rollout.stop is Stop.MAX_RESPONSE_TOKENS
     assert rollout.trajectories[0].num_response_tokens == 4
@@ -246,7 +246,7 @@ def test_the_user_judges_the_last_turn_allowed():
     assert talk("5", max_assistant_turns=1).stop is Stop.INTERACTION_ENDED
 
 
-def test_single_turn():
+def test_single_turn_agent_offers_no_tools():
     engine = ListEngine(SUM)
     rollout = roll(engine, config("single_turn"))
     assert (rollout.stop, rollout.trajectories[0].num_turns, rollout.tool_calls) == (Stop.FINISHED, 1, [])

@@ -225,7 +225,7 @@ def test_divergence_without_reference_scores_is_refused():
         build_algorithm(config(actor={"use_kl_loss": True})).loss(token_batch(ref_logprobs=None))
 
 
-def test_the_reward_pays_for_the_distance_to_the_reference():
+def test_kl_in_the_reward_favours_rollouts_near_the_reference():
     """Two rollouts with equal reward: the rollout nearer to the reference gets the higher advantage."""
     settings = {"use_kl_in_reward": True, "kl_ctrl": {"kl_coef": 0.1}}
     algorithm = build_algorithm(config(algorithm=settings))

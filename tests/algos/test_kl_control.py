@@ -6,7 +6,7 @@ from agentrl.algos import AdaptiveKL, FixedKL
 from agentrl.errors import ConfigError
 
 
-def test_the_worked_example():
+def test_adaptive_kl_equals_the_worked_example():
     control = AdaptiveKL(init=0.5, target=0.2, horizon=1000)
     control.update(0.3, 100)  # the KL is 50% too high; the error is clipped to 20%
     assert control.value == pytest.approx(0.5 * 1.02)

@@ -20,7 +20,7 @@ from agentrl.errors import UnknownNameError
         (("k3", "low_var_kl"), lambda d: math.exp(-d) + d - 1, lambda d: 1 - math.exp(-d)),
     ],
 )
-def test_formula_and_gradient(kinds, value, gradient):
+def test_loss_and_gradient_equal_the_formula(kinds, value, gradient):
     for d in (-1.5, -0.1, 0.2, 2.0):
         for kind in kinds:
             logprob = torch.tensor(-3.0 + d, dtype=torch.float64, requires_grad=True)
@@ -51,7 +51,7 @@ def test_k3_stays_finite():
     assert logprobs.grad.tolist() == [0, 0, 0]
 
 
-def test_unknown_kind():
+def test_unknown_kl_kind_is_refused():
     with pytest.raises(UnknownNameError, match="did you mean 'low_var_kl'"):
         kl("low_var", torch.zeros(1), torch.zeros(1))
 

@@ -75,7 +75,7 @@ def test_no_turn_rewards_without_a_source():
     assert of().observation_keys == []
 
 
-def test_rows_are_those_of_samples_where_trajectories_and_rollouts_have_none():
+def test_turn_rewards_are_placed_only_in_rows_with_samples():
     silent, failed = conversation((PROMPT, 3)), rollout(worked_example(), stop=Stop.ERROR)
     failed.turn_rewards = [TurnReward(9, 9, "lost", 1.0)]  # no code reads it
     turns = [TurnReward(0, 1, "first", 1.0), TurnReward(2, 3, "third", 3.0), TurnReward(1, 0, "nobody's", 5.0)]
@@ -107,7 +107,7 @@ def test_turn_rewards_belong_to_their_trajectory():
     assert found.turn_rewards is None
 
 
-def test_rewards_by_name_are_of_the_rollout_of_each_row():
+def test_named_rewards_belong_to_the_rollout_of_each_row():
     two = rollout(worked_example(), worked_example(), form=0.5, **{f"{GUARD}repetition": 1.0})
     found = of(group("a", two, rollout(worked_example(), score=0.25)))
     assert {name: values.tolist() for name, values in found.components.items()} == {

@@ -30,7 +30,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_tools(kind):
+def test_base_exceptions_of_tools_do_not_end_the_run(kind):
     @tool("plain")
     def plain() -> str:
         """Fail."""
@@ -58,7 +58,7 @@ def test_tools(kind):
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_rewards(kind):
+def test_base_exceptions_of_rewards_are_reward_errors(kind):
     def plain(solution_str):
         raise RAISED[kind]
 

@@ -121,7 +121,7 @@ def score(*answers, tests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CHEATS)
-def test_cheats_pass_no_test(how):
+def test_cheating_programs_pass_no_test(how):
     assert score(CHEATS[how], tests=ASSERTS) == [0.0]
 
 

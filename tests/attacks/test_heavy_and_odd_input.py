@@ -84,7 +84,7 @@ print("measured", status, *[f"{mib:.0f}/{num}" for mib, num in measured])
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
-def test_two_hundred_steps_are_flat_in_memory_and_descriptors(task_folder, tmp_path):
+def test_memory_and_descriptors_stay_constant_over_two_hundred_steps(task_folder, tmp_path):
     keys = {
         "model.path": f"{task_folder}/model",
         "data.train_files": f"{task_folder}/train.jsonl",

@@ -104,19 +104,19 @@ def judged(url, **options):
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_a_judge(what):
+def test_hostile_judge_answers_are_infra_errors(what):
     with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="no verdict: 2 tries"):
         judged(url)
 
 
 @pytest.mark.parametrize("what", VERDICTS)
-def test_the_verdicts_of_a_judge(what):
+def test_hostile_judge_verdicts_are_infra_errors(what):
     with answering("Content-Type: application/json", VERDICTS[what]) as url, pytest.raises(InfraError, match="verdict"):
         judged(url)
 
 
 @pytest.mark.parametrize("charset", CHARSETS)
-def test_the_character_sets_of_a_judge(charset):
+def test_judge_answers_in_any_character_set_are_read(charset):
     good = completion('{"score": 5, "reason": "\N{LATIN SMALL LETTER E WITH ACUTE}"}')
     with answering(f"Content-Type: application/json; charset={charset}", good) as url:
         assert judged(url)["score"] == 0.5
@@ -132,7 +132,7 @@ def test_a_verdict_that_its_schema_cannot_be_computed_on(tmp_path):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", NONSENSE)
-def test_a_sandbox(what):
+def test_hostile_sandbox_answers_are_infra_errors(what):
     async def main(url):
         sandbox = sandbox_fusion.SandboxFusion(SandboxFusionConfig(url=url))
         async with open_session() as session:

@@ -54,7 +54,7 @@ def test_the_run_ends_with_one_line_that_names_the_tool(kind):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_it_at_once(number):
+def test_second_signal_ends_the_process_immediately(number):
     process = started("def")
     time.sleep(1.0)  # by now the regex search holds the GIL, even on a busy machine
     for _ in range(2):

@@ -37,7 +37,7 @@ def resume(run):
         raise AssertionError("not refused")
 
 
-def test_the_lock_is_no_link(run, victim):
+def test_lock_file_that_is_a_link_is_refused(run, victim):
     (run / ".lock").symlink_to(victim)
     with pytest.raises(ConfigError, match="it is a link"), locked(run):
         pass
@@ -50,7 +50,7 @@ def test_hard_linked_lock_file_is_refused(run, victim):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "trajectories", "data", "media"])
-def test_records_are_no_links(run, victim, name):
+def test_records_that_are_links_are_refused(run, victim, name):
     (run / name).symlink_to(victim)
     with pytest.raises(ConfigError, match=f"{name}' is a link"):
         resume(run)
@@ -118,7 +118,7 @@ def test_damaged_lines_are_skipped(run, capsys):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_one_line(run, monkeypatch, capsys, number):
+def test_file_system_without_locks_is_a_one_line_error(run, monkeypatch, capsys, number):
     def flock(*_):
         raise OSError(number, "x")
 

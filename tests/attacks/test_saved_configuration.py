@@ -143,14 +143,16 @@ def test_every_hostile_key_at_once(honest_run: Path, tmp_path: Path, trap: Trap)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", sorted((TEXTS | OTHER_TYPES) - set(HOSTILE)))
-def test_a_hostile_value_of_each_key(honest_run: Path, tmp_path: Path, trap: Trap, key: str) -> None:
+def test_hostile_values_of_each_key_run_no_code(honest_run: Path, tmp_path: Path, trap: Trap, key: str) -> None:
     for number, value in enumerate(trap.values(key)):
         attacked(honest_run, tmp_path / str(number), {key: value}, trap, fast=number > 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), sorted(KEPT))
-def test_a_built_in_name_of_a_hostile_key(honest_run: Path, tmp_path: Path, trap: Trap, key: str, value: str) -> None:
+def test_built_in_name_with_a_hostile_key_runs_no_code(
+    honest_run: Path, tmp_path: Path, trap: Trap, key: str, value: str
+) -> None:
     attacked(honest_run, tmp_path / "kept", {key: value}, trap)
 
 

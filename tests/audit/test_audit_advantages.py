@@ -169,7 +169,7 @@ def step_of(rewards: list[float], **more: object) -> Trained:
         ("best_worst", step_of([1, 0, 1, 0], found=np.array([1, 0, -1, 0])), [1, -1, 0, 0]),
     ],
 )
-def test_estimator_equals_its_formula_by_hand(name: str, trained: Trained, expected: list[float]) -> None:
+def test_estimator_equals_its_written_formula(name: str, trained: Trained, expected: list[float]) -> None:
     estimate = estimator_of(name, {})
     assert estimate is not None
     assert estimate(trained) == pytest.approx(expected, abs=1e-4)

@@ -29,7 +29,7 @@ F = Call("f", {"a": 1}, '{"name": "f", "arguments": {"a": 1}}')
         (f'{OPEN}{{"name": "f", "arguments": "{{}}"}}', "", (Call("f", None, '{"name": "f", "arguments": "{}"}'),)),
     ],
 )
-def test_hermes_calls_by_hand(text, content, calls):
+def test_hermes_calls_are_read_as_written(text, content, calls):
     assert read_hermes(text) == ParsedTurn(content, calls)
 
 
@@ -47,7 +47,7 @@ def test_argument_may_contain_a_closing_tag():
         ("Action: f\nAction Input: {}\nObservation: 3\nAction: g", "", (Call("f", {}, "{}"),)),
     ],
 )
-def test_react_calls_by_hand(text, content, calls):
+def test_react_calls_are_read_as_written(text, content, calls):
     assert read_react(text) == ParsedTurn(content, calls)
 
 

@@ -69,7 +69,7 @@ def test_training_raises_the_likelihood_of_what_is_imitated(make_backend: MakeBa
     assert mean_nll < losses[-1]  # the scores come from the updated weights
 
 
-def test_statistics_of_an_update(make_backend: MakeBackend):
+def test_update_statistics_are_reported(make_backend: MakeBackend):
     samples = make_samples(6)
     metrics = asyncio.run(make_backend(ppo_micro_batch_size_per_gpu=2).train_step(samples, SFT)).metrics
     assert metrics["num_tokens"] == sum(sample.num_trained_tokens for sample in samples)

@@ -178,7 +178,7 @@ def test_weights_from_other_nodes_are_complete(ranks, folders):
     asyncio.run(backend.close())
 
 
-def test_weights_in_passing_are_the_copies(ranks, folders):
+def test_streamed_weights_equal_their_copies(ranks, folders):
     backend = FsdpBackend(ranks, make_request(folders["llama"]), seed=0)
     weights = backend.weights()
     copies = dict(weights)
@@ -298,7 +298,7 @@ def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders, mon
         asyncio.run(each.close())
 
 
-def test_a_loss_of_a_user_s_file_reaches_every_rank(ranks, tmp_path):
+def test_loss_from_a_user_file_is_used_on_every_rank(ranks, tmp_path):
     (tmp_path / "my-loss.py").write_text("def twice(ranks, number):\n    return 2 * number + ranks.rank\n")
     twice = load_object(f"{tmp_path}/my-loss.py:twice")
     assert ranks.each(twice, [(10,)] * ranks.size) == [20 + rank for rank in range(ranks.size)]

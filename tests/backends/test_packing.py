@@ -15,7 +15,7 @@ SEQUENCES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), max_s
 """Few different tokens, so that many sequences share a prefix."""
 
 
-def test_worked_example():
+def test_packing_equals_the_worked_example():
     assert pack([3, 5, 4, 1], max_tokens=10) == [[1, 2], [0, 3]]
 
 

@@ -39,7 +39,7 @@ def test_configured_backend_is_used(make_backend: MakeBackend):
     assert type(make_backend()).__name__ == PlainBackend.__name__  # its file is imported under another module name
 
 
-def test_a_value_head_that_the_backend_cannot_train_is_refused(tmp_path: Path):
+def test_value_head_unsupported_by_the_backend_is_refused(tmp_path: Path):
     config = validate_config({"model": {"path": str(tmp_path)}, "actor": {"backend": FILE}})
     with pytest.raises(ConfigError, match=r"'actor.backend=.*' trains no critic .*use 'actor.backend=torch'"):
         load_backend(config, ModelRequest(config.model, config.actor, value_head=True))
@@ -57,7 +57,7 @@ def train(task_folder: Path, folder: Path, *overrides: str) -> int:
     return main(["train", "+experiment=calculator", *options, *overrides])
 
 
-def test_a_step_of_training_and_a_reference(task_folder, tmp_path, monkeypatch):
+def test_second_backend_trains_a_step_with_a_reference(task_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert train(task_folder, tmp_path) == 0
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])

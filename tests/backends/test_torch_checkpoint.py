@@ -54,7 +54,7 @@ def test_weights_have_the_file_mode_of_other_files(run: tuple[TorchBackend, Path
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
-def test_a_state_that_is_cut_off(run: tuple[TorchBackend, Path], share: float):
+def test_truncated_state_is_refused(run: tuple[TorchBackend, Path], share: float):
     backend, path = run
     file = path / STATE
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
@@ -62,7 +62,7 @@ def test_a_state_that_is_cut_off(run: tuple[TorchBackend, Path], share: float):
 
 
 @pytest.mark.parametrize("content", [{"step": 3}, [1, 2], "text"])
-def test_a_foreign_state(run: tuple[TorchBackend, Path], content: object):
+def test_foreign_state_file_is_refused(run: tuple[TorchBackend, Path], content: object):
     backend, path = run
     torch.save(content, path / STATE)
     assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
@@ -70,7 +70,7 @@ def test_a_foreign_state(run: tuple[TorchBackend, Path], content: object):
     assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
 
 
-def test_a_missing_state_and_missing_weights(run: tuple[TorchBackend, Path]):
+def test_missing_state_or_weights_are_refused(run: tuple[TorchBackend, Path]):
     backend, path = run
     (weights,) = path.glob("*.safetensors")
     weights.rename(path / "elsewhere")
@@ -81,14 +81,14 @@ def test_a_missing_state_and_missing_weights(run: tuple[TorchBackend, Path]):
 
 
 @pytest.mark.parametrize("num_bytes", [3, 4000])
-def test_weights_that_are_cut_off(run: tuple[TorchBackend, Path], num_bytes: int):
+def test_truncated_weights_are_refused(run: tuple[TorchBackend, Path], num_bytes: int):
     backend, path = run
     (weights,) = path.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:num_bytes])
     assert f"cannot load '{weights}'" in refusal(backend, path)
 
 
-def test_a_checkpoint_of_another_model(tmp_path: Path):
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     other = load(save_model(tmp_path / "other", "llama"))
     asyncio.run(other.save(tmp_path / "step-1"))
@@ -115,7 +115,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("left_kib", [0, 60, 200], ids=["folder", "weights", "state"])
-def test_a_full_disk(small_disk: Path, left_kib: int, tmp_path: Path):
+def test_save_on_a_full_disk_is_refused(small_disk: Path, left_kib: int, tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     asyncio.run(backend.train_step(make_samples(3), PolicyLoss("sft")))
     asyncio.run(backend.save(small_disk / "step-1"))
@@ -146,7 +146,7 @@ asyncio.run(backend.close())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_bytes", [300, 40_000])
-def test_files_that_may_not_grow(tmp_path: Path, num_bytes: int):
+def test_save_beyond_a_file_size_limit_keeps_the_previous_checkpoint(tmp_path: Path, num_bytes: int):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     words = [str(Path(__file__).parent), str(save_model(tmp_path / "model")), str(folder / "step-1"), str(num_bytes)]

@@ -44,7 +44,7 @@ def sampled(samples: list[Sample], logprobs: list[list[float]]) -> list[Sample]:
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_the_gradient_does_not_depend_on_the_cut(name: str, tmp_path: Path):
+def test_gradient_does_not_depend_on_the_micro_batch_split(name: str, tmp_path: Path):
     path = save_model(tmp_path, "gpt_neox", torch.float64)
     sections = {
         "algorithm": {"rollout_correction": CORRECTIONS[name]},

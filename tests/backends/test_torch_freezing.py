@@ -42,7 +42,7 @@ def test_patterns_fit_parameters_and_the_modules_around_them():
     assert frozen() == set()
 
 
-def test_a_tied_head_is_the_embedding():
+def test_tied_head_shares_the_embedding():
     tied = {"model.embed_tokens.weight"}
     assert frozen("lm_head", family="qwen3") == frozen("model.embed_tokens", family="qwen3") == tied
     assert frozen("lm_head") == {"lm_head.weight"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_torch_parking import OFFLOAD, Elsewhere
+from test_torch_offload import OFFLOAD, Elsewhere
 from tiny_models import make_groups, make_samples, save_model
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
@@ -94,7 +94,7 @@ def test_new_value_head_starts_at_zero_and_learns(tmp_path: Path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_cut_changes_no_update(tmp_path: Path, optimizer: str):
+def test_micro_batch_split_changes_no_update(tmp_path: Path, optimizer: str):
     path, samples = with_a_head(tmp_path, "qwen3"), with_returns(make_samples(6))
     found = []
     for size in (None, 1):
@@ -130,7 +130,7 @@ def test_checkpoint_resumes_bitwise_and_loads_in_transformers(tmp_path: Path):
     assert saved.score.weight.any()
 
 
-def test_a_policy_s_checkpoint_is_no_critic_s(tmp_path: Path):
+def test_policy_checkpoint_is_refused_for_a_critic(tmp_path: Path):
     path = save_model(tmp_path / "start", "llama")
     policy = load_torch_backend(ModelConfig(path=str(path)), ActorConfig(device="cpu"), total_updates=1, seed=0)
     asyncio.run(policy.save(tmp_path / "policy"))
@@ -169,7 +169,7 @@ def learned(backend: TorchBackend, folder: Path) -> list[object]:
     return [*found, *((name, value.tolist()) for name, value in backend.weights())]
 
 
-def test_weights_and_averages_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_and_averages_may_be_offloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = save_model(tmp_path / "model")
     plain = learned(load(path), tmp_path / "a")
     elsewhere = Elsewhere()

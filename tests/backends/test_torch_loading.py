@@ -32,12 +32,12 @@ def assert_refused(match: str, path: Path | str, **options: object) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_folder(tmp_path: Path):
+def test_missing_model_folder_is_named(tmp_path: Path):
     assert_refused("model.path: there is no folder", tmp_path / "nowhere")
     assert_refused("model.path: there is no folder", "./outputs/nowhere")
 
 
-def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch):
+def test_unreachable_hub_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert_refused("model.path: there is no folder 'nobody/nothing', and no model", "nobody/nothing")
 
@@ -50,7 +50,7 @@ def test_partially_written_weights_are_refused(tmp_path: Path, num_bytes: int):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_missing_file(tmp_path: Path, name: str):
+def test_missing_model_file_is_named(tmp_path: Path, name: str):
     (save_model(tmp_path) / name).unlink()
     assert_refused("model.path: cannot load", tmp_path)
 
@@ -66,7 +66,7 @@ def test_missing_and_misshapen_weights(tmp_path: Path):
     assert_refused("model.path: cannot load", tmp_path)
 
 
-def test_unusable_device_and_attention(tmp_path: Path):
+def test_unusable_device_and_attention_are_refused(tmp_path: Path):
     save_model(tmp_path)
     assert_refused(r"actor\.device 'gpu'", tmp_path, device="gpu")
     assert_refused("sdqa", tmp_path, attn_implementation="sdqa")
@@ -112,7 +112,7 @@ def test_kill_leaves_only_complete_folders(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["model", "step"]
 
 
-def test_a_folder_without_state_is_no_checkpoint(tmp_path: Path):
+def test_folder_without_state_is_not_a_checkpoint(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     with pytest.raises(ConfigError, match="not a checkpoint"):
         asyncio.run(backend.load(tmp_path / "model"))

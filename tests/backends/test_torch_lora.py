@@ -157,7 +157,7 @@ def test_run_starts_from_the_adapter_of_another_run(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_kind_rank_scale_or_base(tmp_path: Path):
+def test_checkpoint_of_another_adapter_or_base_is_refused(tmp_path: Path):
     path = save_model(tmp_path / "base")
     lora, plain = load(path), load(path, {})
     asyncio.run(lora.save(tmp_path / "lora"))

@@ -65,7 +65,7 @@ def test_state_of_another_optimizer_is_refused():
         optimizer_for(with_gradients()).load_state_dict(state)
 
 
-def test_the_configuration_rules_over_the_checkpoint():
+def test_configuration_overrides_the_checkpoint():
     first = optimizer_for(with_gradients(), lr=0.5)
     first.step()
     model = with_gradients()

@@ -17,7 +17,7 @@ def test_warm_up_reaches_the_peak_with_its_last_update():
     assert scales("constant", 6, lr_warmup_steps=4) == [0.25, 0.5, 0.75, 1, 1, 1]
 
 
-def test_warm_up_as_a_share_of_the_run():
+def test_warm_up_may_be_a_share_of_the_run():
     assert scales("linear", lr_warmup_steps_ratio=0.4) == scales("linear", lr_warmup_steps=4)
     assert scales("linear", lr_warmup_steps_ratio=0.4, lr_warmup_steps=2) == scales("linear", lr_warmup_steps=2)
 
@@ -34,5 +34,5 @@ def test_decay_equals_the_formula(warmup: int, floor: float):
     assert linear[10:] == cosine[10:] == pytest.approx([floor, floor])
 
 
-def test_warm_up_longer_than_the_run():
+def test_warm_up_longer_than_the_run_stays_below_the_peak():
     assert max(scales("linear", 10, lr_warmup_steps=20)) == 0.5

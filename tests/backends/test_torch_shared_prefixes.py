@@ -195,7 +195,7 @@ def test_updates_equal_padded_rows_for_any_split(family: str, loss: PolicyLoss, 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_number_of_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_micro_batches_is_reported(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, samples = save_model(tmp_path), make_groups()
 
     def count(**cut: object) -> float:
@@ -353,7 +353,7 @@ def test_layers_without_attention_do_not_share(
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", TOLERANCE)
-def test_bfloat16_shares_too(family: str):
+def test_bfloat16_models_share_prefixes(family: str):
     assert PositionwiseModel(make_model(family).bfloat16(), share_prefixes=True).shares_prefixes
     assert PositionwiseModel(faint(make_model(family), torch.bfloat16), share_prefixes=True).shares_prefixes
 

@@ -54,7 +54,7 @@ def assert_same(one, other, tolerance: float) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", MODES)
-def test_gradient_loss_and_metrics_do_not_depend_on_the_cut(mode: str, tmp_path: Path):
+def test_gradient_loss_and_metrics_do_not_depend_on_the_micro_batch_split(mode: str, tmp_path: Path):
     path = save_model(tmp_path, "gpt_neox", torch.float64)
     loss = PenalisedLoss(PolicyLoss("vanilla", {}, mode, norm_length=20), kl_coef=0.1, entropy_coef=0.05)
     samples = make_samples(9, ref=True)

@@ -23,7 +23,7 @@ import pytest
         ('{"prompt": [{"content": "a"}]}', "row 0 (line 1): field 'prompt[0].role': expected text"),
     ],
 )
-def test_a_file_that_cannot_be_used(bad, text, complaint):
+def test_unusable_file_is_refused(bad, text, complaint):
     (bad.folder / "train.jsonl").write_text(text)
     assert complaint in bad.refused()
 

@@ -41,14 +41,14 @@ def test_nan_while_training_skips_the_update_and_is_warned_of(bad):
     assert "an update was skipped: lower actor.optim.lr, or check for overflow" in json.loads(warning)["warning"]
 
 
-def test_a_model_that_never_ends_its_turn_runs_into_the_limits(bad):
+def test_model_that_never_ends_its_turn_reaches_the_limits(bad):
     bad.write("script.py", "def reply(context):\n    return 'word ' * 5000\n")
     row = bad.goes_on()
     assert row["stop/max_response_tokens"] == 1.0
     assert row["response_length/max"] == 128
 
 
-def test_a_model_that_never_stops_calling_runs_into_the_limits(bad):
+def test_model_that_never_stops_calling_reaches_the_limits(bad):
     bad.calls("calculator", expression="1+1")
     text = (bad.folder / "script.py").read_text()
     bad.write("script.py", text.replace("<tool_response>", "never"))
@@ -88,7 +88,7 @@ def with_loop(bad, body: str, run: str = "async def run(self, task, generate, to
         ("raise ValueError('my own mistake')", "ValueError: my own mistake"),
     ],
 )
-def test_a_loop_that_returns_garbage(bad, body, complaint):
+def test_loop_with_an_invalid_return_value_fails(bad, body, complaint):
     line = bad.refused(with_loop(bad, body))
     assert line.startswith("all 8 rollouts failed; the first: ")
     assert complaint in line

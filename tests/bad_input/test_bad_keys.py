@@ -103,7 +103,7 @@ def test_missing_config_folder(bad, tmp_path):
     assert bad.refused("--config-dir", str(folder)) == f"--config-dir: there is no folder '{folder}'"
 
 
-def test_a_list_of_agent_loops_that_is_not_yaml(bad):
+def test_agent_loop_listing_must_be_yaml(bad):
     file = bad.write("loops.yaml", "- name: [a\n  b: }\n")
     line = bad.refused(f"rollout.agent.agent_loop_config_path={file}")
     assert f"in '{file}', line 2" in line

@@ -83,7 +83,7 @@ def without_template(folder: Path) -> None:
         (without_template, "tokenizer '{model}' has no chat template: set model.chat_template"),
     ],
 )
-def test_an_incomplete_model_folder(bad, spoil, complaint):
+def test_incomplete_model_folder_is_refused(bad, spoil, complaint):
     folder = bad.folder / "model"
     shutil.copytree(bad.model, folder)
     spoil(folder)

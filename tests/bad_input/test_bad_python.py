@@ -60,7 +60,7 @@ def frame() -> object:
     ],
 )
 @pytest.mark.parametrize("function", [agentrl.train, agentrl.evaluate, agentrl.rollout])
-def test_data(said, data, complaint, function):
+def test_bad_data_objects_are_refused(said, data, complaint, function):
     assert complaint in said(data, function)
 
 
@@ -81,7 +81,7 @@ def test_rows_may_come_from_a_generator(model, tmp_path):
         ([search, search], "two tools have the name 'search'"),
     ],
 )
-def test_tools(said, tools, complaint):
+def test_bad_tool_objects_are_refused(said, tools, complaint):
     assert complaint in said(tools=tools)
 
 
@@ -104,7 +104,7 @@ def test_tools(said, tools, complaint):
         (lambda **given: math.nan, "reward '<lambda>' (data source 'doubles', row "),
     ],
 )
-def test_rewards(said, reward, complaint):
+def test_bad_reward_objects_are_refused(said, reward, complaint):
     assert complaint in said(reward=reward, function=agentrl.rollout)
 
 
@@ -117,7 +117,7 @@ def test_an_object_that_can_be_called_is_a_reward(model):
     assert group.rollouts[0].reward > 0
 
 
-def test_models_and_settings(said):
+def test_invalid_models_and_settings_are_refused(said):
     assert "model: expected a folder or a hub name, not a SimpleNamespace" in said(model=SimpleNamespace())
     assert "settings must be a dict such as {'rollout.n': 8}, not ['rollout.n=2']" in said(settings=["rollout.n=2"])
     assert "settings must be a dict" in said(settings={3: 4}, function=agentrl.rollout)

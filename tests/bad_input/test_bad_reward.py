@@ -32,7 +32,7 @@ def test_reward_errors_end_the_run(bad, kind, body, complaint):
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_reward_that_ends_the_process_ends_the_run_in_one_line(bad, kind):
+def test_reward_that_exits_the_process_ends_the_run_with_one_line(bad, kind):
     file = bad.write("reward.py", f"import sys\n{kind} compute_score(solution_str):\n    sys.exit(3)\n")
     assert f"SystemExit: 3 ({file}:3)" in bad.refused()
 
@@ -86,7 +86,7 @@ def test_reward_that_always_hangs_ends_the_run(bad, sleep):
         ("from builtins import max as compute_score\n", "'compute_score' has no readable signature"),
     ],
 )
-def test_a_file_that_cannot_be_used(bad, text, complaint):
+def test_unusable_file_is_refused(bad, text, complaint):
     file = bad.write("reward.py", text)
     assert complaint.format(file=file) in bad.refused()
 
@@ -99,7 +99,7 @@ def test_missing_reward_file_or_function_is_refused(bad):
 
 
 @pytest.mark.parametrize("name", ["exact_match", "gsm8k"])
-def test_a_row_without_its_ground_truth(bad, name):
+def test_row_without_its_ground_truth_is_refused(bad, name):
     bad.rows([{"prompt": "2+2?", "ground_truht": "4"}] * 4)
     line = bad.refused("reward.custom_reward_function.path=null", f"reward.name={name}")
     assert line.startswith(f"reward '{name}' (data source 'unknown', row ")

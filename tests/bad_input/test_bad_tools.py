@@ -92,7 +92,7 @@ def test_a_tool_that_ends_its_process_ends_no_other(bad):
         ),
     ],
 )
-def test_a_file_of_functions_that_cannot_be_used(bad, text, complaint):
+def test_unusable_file_of_functions_is_refused(bad, text, complaint):
     file = bad.write("tools.py", text)
     line = bad.refused(*file_of(bad, "function_tool_path", "tools.py"))
     assert complaint.format(file=file) in line
@@ -126,7 +126,7 @@ def test_missing_file_is_refused(bad):
         ("tools: [{class_name: own.py:Missing}]", "'own.py' has no 'Missing'"),
     ],
 )
-def test_a_yaml_of_tools_that_cannot_be_used(bad, text, complaint, monkeypatch):
+def test_unusable_tool_yaml_is_refused(bad, text, complaint, monkeypatch):
     monkeypatch.chdir(bad.folder)
     bad.write("own.py", "")
     file = bad.write("tools.yaml", text)

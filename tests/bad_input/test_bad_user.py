@@ -57,7 +57,7 @@ def test_unusable_simulated_user_is_refused(bad, text, complaint):
 
 
 @pytest.mark.parametrize("text", ["interaction: [", "interaction: []", "", "interactions: [{class_name: a.B}]"])
-def test_a_file_that_cannot_be_used(bad, text):
+def test_unusable_file_is_refused(bad, text):
     options = user(bad, "")
     file = bad.write("users.yaml", text)
     assert bad.refused(*options).startswith(f"{file}: ")

@@ -211,7 +211,7 @@ def test_at_least_150_invalid_values_are_tested():
 
 @pytest.mark.one_in(40)
 @pytest.mark.parametrize(("word", "complaint"), VALUES.items())
-def test_a_mistake_is_one_line(good, capsys, word, complaint):
+def test_mistakes_are_one_line_errors(good, capsys, word, complaint):
     lines = lines_of(capsys, "train", *good, word)
     assert any(complaint in line for line in lines), lines
     assert len(lines) <= 2, lines
@@ -264,7 +264,7 @@ def test_all_mistakes_of_a_command_are_reported_together(good, capsys):
         (["view"], "the following arguments are required: RUN"),
     ],
 )
-def test_other_commands(good, capsys, words, complaint):
+def test_mistakes_of_other_commands_are_one_line(good, capsys, words, complaint):
     lines = lines_of(capsys, *words)
     assert any(complaint in line for line in lines), lines
 

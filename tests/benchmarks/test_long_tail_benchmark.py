@@ -20,7 +20,7 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-def test_the_tail_is_as_heavy_as_it_says(module):
+def test_tool_times_have_the_stated_heavy_tail(module):
     slow_task = module("slow_task")
     rng = random.Random(0)
     drawn = sorted(slow_task.pareto(rng, 0.05, 5.0) for _ in range(20_000))

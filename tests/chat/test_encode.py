@@ -95,7 +95,7 @@ def metaspace_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def test_tokenizers_that_mark_the_beginning_of_a_text() -> None:
+def test_tokenizers_with_a_beginning_token_are_supported() -> None:
     tokenizer = metaspace_tokenizer()
     chat = ChatFormat(tokenizer)
     new = [user("the end")]
@@ -161,7 +161,7 @@ def test_tokenizer_truncation_setting_does_not_affect_conversations() -> None:
     assert len(ChatFormat(tokenizer).extend([user("many words " * 20)], (), turn_closed=True)) == len(expected)
 
 
-def test_texts_are_cut_only_where_that_changes_nothing() -> None:
+def test_texts_are_split_only_where_tokens_stay_equal() -> None:
     tokenizer = family_tokenizer("chatml")
     tokenizer.add_tokens([AddedToken("word", single_word=True)])
     encoder = TextEncoder(tokenizer, {"<|im_end|>": 2})

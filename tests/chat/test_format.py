@@ -45,7 +45,7 @@ def test_extension_equals_the_tail_of_the_complete_rendering(name: str, data: st
 
 
 @families
-def test_the_usual_messages_have_a_shape(name: str) -> None:
+def test_ordinary_messages_need_no_rendering_per_turn(name: str) -> None:
     """All four families insert contents directly, stripped or as JSON. Other templates need a rendering per turn."""
     for new in ([tool("x")], [tool("x"), tool("y", 1)], [user("x")]):
         assert CHATS[name]._known(new, TOOLS)
@@ -89,7 +89,7 @@ def test_blanks_before_the_end_of_turn_belong_to_it() -> None:
     assert chat.text(ids).startswith("\n<|im_end|>\n<|im_start|>user")
 
 
-def test_templates_that_look_at_the_tools_while_going_on() -> None:
+def test_templates_render_the_current_tools_in_later_turns() -> None:
     """Templates that place tools before the last question render the current tools again for a new question."""
     chat = CHATS["inst"]
     with_both, with_one = (chat.text(chat.extend([user("x")], TOOLS[:count], turn_closed=True)) for count in (2, 1))
@@ -243,7 +243,7 @@ def test_prompt_cache_size_is_limited_to_one_step() -> None:
 @pytest.mark.one_in(2)
 @families
 @given(text=st.text())
-def test_text_of_tokens_is_the_tokenizer_s_own(name: str, text: str) -> None:
+def test_text_of_tokens_equals_the_tokenizers(name: str, text: str) -> None:
     tokenizer = family_tokenizer(name)
     ids = [*tokenizer.all_special_ids, *tokenizer.encode(text, add_special_tokens=False)]
     assert ChatFormat(tokenizer)._encoder.decode(ids) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)

@@ -36,7 +36,7 @@ class Refusing(Counting):
 CHAT = ChatFormat(vision_tokenizer(), images=Counting())
 
 
-def test_an_image_that_the_processor_refuses():
+def test_image_refused_by_the_processor_is_an_error():
     chat = ChatFormat(vision_tokenizer(), images=Refusing())
     with pytest.raises(TemplateError, match="an image of 1 bytes: it is too thin"):
         chat.start([message("one")], (), IMAGES)
@@ -100,7 +100,7 @@ def test_images_without_a_processor_are_refused():
         chat.start([message("one")], (), IMAGES)
 
 
-def test_templates_that_write_no_place_serve_text():
+def test_templates_without_image_placeholders_render_text():
     tokenizer = vision_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|image_pad|>", "")
     for each, why in (

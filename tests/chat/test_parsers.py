@@ -162,11 +162,11 @@ def test_react_reads_an_action() -> None:
         'Action: search\nAction Input: {"q": "x"}\nFinal Answer: 3',
     ],
 )
-def test_react_forgives_markdown(text: str) -> None:
+def test_react_ignores_markdown_around_keywords(text: str) -> None:
     assert REACT.parse(text).calls == (ParsedCall("search", '{"q": "x"}'),)
 
 
-def test_react_final_answer_and_plain_text() -> None:
+def test_react_reads_final_answers_and_plain_text() -> None:
     final = "Thought: I know.\nFinal Answer: 42\nAction: search\nAction Input: {}"
     assert REACT.parse(final) == ParsedTurn(final)
     assert REACT.parse("no labels at all") == ParsedTurn("no labels at all")
@@ -259,7 +259,7 @@ def test_hostile_text_takes_linear_time(parser: object) -> None:
             assert time.process_time() - begin < 2, pattern
 
 
-def test_a_parsers_name() -> None:
+def test_unknown_parser_name_is_refused() -> None:
     assert tool_parsers.names() == ["hermes", "react"]
     with pytest.raises(UnknownNameError, match="did you mean 'hermes'"):
         tool_parsers.get("hermess")
@@ -315,7 +315,7 @@ def test_template_without_tools_accepts_every_parser() -> None:
 def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "find_spec", lambda name: None)
     sglang.detectors.cache_clear()
-    with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl-train\[sglang\]'"):
+    with pytest.raises(ConfigError, match=r"need SGLang, which is not installed: pip install 'agentrl-train.sglang.'"):
         tool_parsers.get("sglang/hermes-of-this-test")
 
 

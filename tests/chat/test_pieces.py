@@ -24,7 +24,7 @@ def test_pieces_never_split_added_tokens_or_characters():
 
 
 @pytest.mark.parametrize("text", ["", "\ud800x"])
-def test_text_that_no_tokenizer_takes(text):
+def test_pieces_join_to_the_text_for_unusual_text(text):
     assert "".join(token_pieces(TOKENIZERS["chatml"], text)) == text
 
 

@@ -69,7 +69,7 @@ def test_call_of_an_unknown_tool_is_answered(name: str) -> None:
     assert [call.name for call in other.parse(CALLS[name]).calls] == ["f"]
 
 
-def test_several_calls_in_a_turn() -> None:
+def test_several_calls_in_a_turn_are_read() -> None:
     turn = parser("qwen25").parse(f"{hermes_call('f', {'n': 1})}\n{hermes_call('g', {})}")
     assert [(call.name, call.arguments, call.error) for call in turn.calls] == [
         ("f", '{"n": 1}', None),

@@ -350,7 +350,7 @@ def test_most_common_ground_truths_are_tried_with_the_reward(tmp_path, check, mo
     assert found(document)["rows whose ground truth the reward cannot use"][0] == 2
 
 
-def test_signs_are_no_matter_of_style():
+def test_normalised_text_keeps_arithmetic_signs():
     assert normalised(" What  is\n2+3? ") == normalised("what is 2+3.")
     assert normalised("what is 2-3") != normalised("what is 2+3")
 

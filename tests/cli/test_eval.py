@@ -88,7 +88,7 @@ def test_second_evaluation_replaces_the_first(task_folder, here):
     assert len(list(TrajectoryStore(Path("run/trajectories/val")).scan())) == 4
 
 
-def test_the_validation_of_a_run_is_not_written_over(task_folder, here, capsys):
+def test_validation_of_a_run_is_not_overwritten(task_folder, here, capsys):
     Path("run").mkdir()
     Path("run/config.yaml").write_text("{}")
     assert evaluate(task_folder) == 0

@@ -123,7 +123,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line.removeprefix("agentrl: error: ")
 
 
-def test_exports_that_are_refused(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_invalid_exports_are_refused(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     checkpoint(base, tmp_path / "step", 4)
     capsys.readouterr()
     new = tmp_path / "new"

@@ -10,7 +10,7 @@ from agentrl.cli.main import main
 from agentrl.errors import ConfigError
 
 
-def test_a_key_needs_no_plus_and_values_are_typed() -> None:
+def test_keys_work_without_plus_and_values_are_typed() -> None:
     config = compose_config(["model.path=m", "rollout.n=4", "actor.optim.lr=1e-3", "data.train_files=[a,b]"])
     assert (config.rollout.n, config.actor.optim.lr, config.data.train_files) == (4, 1e-3, ("a", "b"))
 
@@ -55,7 +55,7 @@ def test_value_quoted_as_suggested_is_accepted() -> None:
     assert compose_config(['model.path="a[b"']).model.path == "a[b"
 
 
-def test_version(capsys) -> None:
+def test_version_is_printed(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"agentrl {__version__}\n")

@@ -62,7 +62,7 @@ def test_second_quickstart_replaces_only_files_of_the_first(tmp_path, capsys):
     assert capsys.readouterr().out == f"Replacing the files of an earlier quickstart in '{out}'.\n"
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+def test_unwritable_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write to"), fresh_folder(tmp_path / "file/out"):
         pass

@@ -109,13 +109,13 @@ def test_random_words_are_read_or_refused(words):
         (["RUN", "audit", f"trainer.sed={'a' * 5000}"], "unknown key 'trainer.sed': did you mean 'trainer.seed'?"),
     ],
 )
-def test_a_mistake_is_one_line(run, capsys, words, line):
+def test_mistakes_are_one_line_errors(run, capsys, words, line):
     assert main(["replay", *words]) == 2
     assert capsys.readouterr().err.startswith(f"agentrl: error: {line}")
     assert not asked
 
 
-def test_a_mistaken_flag_names_the_nearest(capsys):
+def test_unknown_flag_suggests_the_nearest(capsys):
     with pytest.raises(SystemExit):
         main(["replay", "RUN", "audit", "--rewards", "x"])
     assert "unrecognized arguments: --rewards (did you mean '--reward'?)" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_imported_rollouts_are_not_trained_on(tmp_path: Path) -> None:
         (["export-rollouts", "dump", "a.jsonl", "--format", "pairs"], "contains no trajectories"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_mistakes_are_one_line_errors(
     words: list[str],
     complaint: str,
     tmp_path: Path,

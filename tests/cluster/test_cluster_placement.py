@@ -53,7 +53,7 @@ def refused(demands: Demands, *nodes: dict[str, float]) -> list[str]:
     return []
 
 
-def test_all_impossible_demands_are_named_at_once():
+def test_all_impossible_demands_are_listed_together():
     demands = Demands([{"CPU": 1, "GPU": 8}] * 3, [{"CPU": 1, "GPU": 16}])
     assert refused(demands, NODE, NODE) == ["trainer.nnodes", "rollout.sglang.num_replicas", "", ""]
 

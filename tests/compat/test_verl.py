@@ -46,7 +46,7 @@ def two_turns(tmp_path, *replies, options=""):
     return engine, roll(engine, config("sum_loop", agent={"agent_loop_config_path": str(listing)}))
 
 
-def test_two_turns_with_tool_text_between_them(tmp_path):
+def test_verl_loop_runs_two_turns_with_tool_text_between(tmp_path):
     engine, rollout = two_turns(tmp_path, call("add", a=2, b=3), "5", options="  bonus: 0.25\n")
     assert rollout.error is None
     tool_text = "<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -141,7 +141,7 @@ def test_a_row_arrives_under_verls_names(monkeypatch):
     assert rollout.error.endswith(f"({__file__}:{Looking.run.__code__.co_firstlineno + 1})")
 
 
-def test_sampling_parameters():
+def test_verl_sampling_parameters_are_mapped():
     base = SamplingParams(max_new_tokens=10, stop_token_ids=(END,))
     mapped = sampling_of(
         {"temperature": 0.5, "max_tokens": 5, "stop": "x", "stop_token_ids": [1], "repetition_penalty": 1.0}, base

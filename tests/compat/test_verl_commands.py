@@ -84,20 +84,20 @@ def test_every_verl_key_is_mapped_ignored_or_refused():
     assert [key for key in IN_USE.read_text().split() if PPO.find(key) is None] == []
 
 
-def test_grpo():
+def test_verl_grpo_command_is_mapped():
     config = config_of(GRPO)
     assert (config.rollout.n, config.actor.use_kl_loss, config.data.filter_overlong_prompts) == (5, True, True)
     assert (config.actor.use_dynamic_bsz, config.actor.ppo_micro_batch_size_per_gpu) == (False, 32)
     assert (config.ref.param_offload, config.trainer.logger) == (True, ("console", "wandb", "jsonl"))
 
 
-def test_a_tool_agent_over_several_turns():
+def test_tool_agent_runs_several_turns():
     config = config_of(GRPO, TOOLS)
     assert config.rollout.agent.default_agent_loop == "tool_agent"
     assert (config.rollout.multi_turn.max_assistant_turns, config.rollout.multi_turn.max_parallel_calls) == (8, 2)
 
 
-def test_ppo():
+def test_verl_ppo_command_is_mapped():
     config = config_of(GRPO, PPO_CRITIC, "algorithm.adv_estimator=gae actor_rollout_ref.rollout.n=1")
     assert (config.algorithm.name, config.loss_name, config.aggregation) == ("gae", "vanilla", "token-mean")
     critic = config.critic
@@ -107,7 +107,7 @@ def test_ppo():
     assert build_algorithm(config).needs == {"values", "ref_logprobs"}  # because of its KL loss
 
 
-def test_dapo():
+def test_verl_dapo_command_is_mapped():
     config = config_of(GRPO, DAPO)
     assert (config.actor.clip_high, config.data.truncation, config.actor.ppo_micro_batch_size_per_gpu) == (
         0.28,
@@ -124,13 +124,13 @@ def test_dapo():
 @pytest.mark.parametrize(
     "name", ["rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "grpo_passk", "gdpo"]
 )
-def test_commands_of_other_estimators(name):
+def test_verl_commands_of_other_estimators_are_mapped(name):
     config = config_of(GRPO, PPO_CRITIC, f"algorithm.adv_estimator={name} trainer.critic_warmup=0")
     assert (config.algorithm.name, config.algorithm.adv_estimator, config.loss_name) == (name, None, "vanilla")
     build_algorithm(config)
 
 
-def test_gspo():
+def test_verl_gspo_command_is_mapped():
     config = config_of(
         GRPO,
         "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
@@ -144,7 +144,7 @@ def test_gspo():
     assert policy_loss_options("gspo", config.actor) == {"clip_ratio_low": 0.0003, "clip_ratio_high": 0.0004}
 
 
-def test_lora():
+def test_verl_lora_command_is_mapped():
     config = config_of(GRPO, LORA)
     assert (config.model.lora_rank, config.model.lora_alpha, config.model.target_modules) == (64, 32, ("all-linear",))
     by_short_name = config_of(GRPO, "+actor.lora.rank=64 +actor.lora.alpha=32")

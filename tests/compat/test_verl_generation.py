@@ -158,5 +158,5 @@ def test_yaml_file_may_extend_verls_yaml(tmp_path):
     assert read_verl_config(options, check_generation).model.path == "m"
 
 
-def test_hints_of_evaluation_are_of_its_cluster():
+def test_evaluation_ignores_keys_of_verls_cluster():
     assert {row.key for row in EVALUATION.rows if isinstance(row, Hint)} >= {"ray_kwargs.*"}

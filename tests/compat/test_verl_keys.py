@@ -44,7 +44,7 @@ def test_verls_asynchronous_trainers_are_known() -> None:
     assert [key for key in keys if PPO.find(key) is None] == []
 
 
-def test_several_devices_an_engine_are_sglangs() -> None:
+def test_several_devices_per_engine_need_sglang() -> None:
     sizes = {f"{ROLLOUT}.pipeline_model_parallel_size": 1, f"{ROLLOUT}.expert_parallel_size": "1"}
     (notice,) = notices_of(**sizes)
     assert "one device" in notice

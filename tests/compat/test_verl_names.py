@@ -133,7 +133,7 @@ def test_kl_in_the_reward(given: dict[str, object], values: tuple[object, ...]) 
         ({"max_num_gen_batches": -1}, "max_num_gen_batches", 0),
     ],
 )
-def test_dynamic_sampling(given: dict[str, object], target: str, value: object) -> None:
+def test_verl_dynamic_sampling_keys_are_mapped(given: dict[str, object], target: str, value: object) -> None:
     section = {f"algorithm.filter_groups.{key}": each for key, each in ({"enable": True} | given).items()}
     assert getattr(config_of(**section).algorithm.filter_groups, target) == value
 
@@ -178,7 +178,7 @@ def test_the_critics_loss_is_summed_up_as_the_actors() -> None:
         ({"reward.name": "reward_model", "reward.reward_model.path": "m"}, "reward_model.path", "m"),
     ],
 )
-def test_rewards(given: dict[str, object], target: str, value: object) -> None:
+def test_verl_reward_keys_are_mapped(given: dict[str, object], target: str, value: object) -> None:
     found: object = config_of(**given).reward
     for name in target.split("."):
         found = getattr(found, name)

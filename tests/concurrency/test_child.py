@@ -52,7 +52,7 @@ def child(tmp_path, monkeypatch):
     child.close()
 
 
-def test_questions_and_answers(child):
+def test_child_process_answers_questions(child):
     child.start()
     first, second = child.ask({"text": "a\nb \ud800"}), child.ask({"text": ""})
     assert first["text"] == "a\nb \ud800"

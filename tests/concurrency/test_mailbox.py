@@ -64,7 +64,7 @@ def test_messages_of_many_threads_arrive_in_order_per_thread():
         assert [number for who, number in got if who == writer] == list(range(2000))
 
 
-def test_a_closed_loop_is_not_woken():
+def test_closed_event_loop_gets_no_messages():
     loop = asyncio.new_event_loop()
     box = Mailbox(loop)
     loop.close()

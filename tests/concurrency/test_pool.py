@@ -37,9 +37,9 @@ class Elsewhere:
 
 
 def test_processes_on_other_nodes_are_asked(monkeypatch):
-    monkeypatch.setattr(pool, "_elsewhere", [])
+    monkeypatch.setattr(pool, "_remote", [])
     monkeypatch.setattr(Elsewhere, "made", [])
-    pool.start_elsewhere(Elsewhere, 24)
+    pool.start_remotely(Elsewhere, 24)
     assert pool.default_size() == 24
     offload = Offload()
     children = ChildPool(offload, CircuitBreaker("test"), 2, "module", "argument")

@@ -171,7 +171,7 @@ def test_training_has_additional_rules(values, problem) -> None:
     assert problem in keys_and_kinds(raised.value.problems)
 
 
-def test_a_good_configuration_passes_and_is_frozen() -> None:
+def test_valid_configuration_passes_and_is_immutable() -> None:
     config = validate_config({"model": MODEL, "data": {"train_files": "t.parquet"}, "rollout": {"n": 2}})
     check_training(config)
     assert config.data.train_files == ("t.parquet",)

@@ -51,7 +51,7 @@ def test_rows_are_sorted_by_column_with_ties_shuffled_each_epoch(tmp_path):
     assert [task_order([8], (), 5, False, keys).at(place).row for place in range(8)] == [1, 3, 5, 7, 2, 6, 0, 4]
 
 
-def test_the_last_first_and_text_by_its_values(tmp_path):
+def test_column_keys_sort_text_by_the_listed_values(tmp_path):
     table = tasks(tmp_path, {"level": "hard"}, {"level": "easy"}, {"extra_info": {"level": "medium"}})
     config = CurriculumConfig(by="extra_info.level", values=("easy", "medium", "hard"))
     assert column_keys(table, config) == [2, 0, 1]

@@ -41,7 +41,7 @@ def load(tmp_path, *rows, **config):
 
 @pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA]), [SCHEMA["function"]]])
 @pytest.mark.parametrize("arguments", [{"expression": "2*3"}, '{"expression": "2*3"}'])
-def test_tools_and_arguments_in_either_form(tmp_path, tools, arguments):
+def test_tools_and_arguments_are_read_in_both_forms(tmp_path, tools, arguments):
     messages = [USER, call(arguments), {"role": "tool", "content": "6", "tool_call_id": "c0"}, ANSWER]
     (dialogue,) = load(tmp_path, {"messages": messages, "tools": tools})
     assert dialogue.messages[1] == {
@@ -53,7 +53,7 @@ def test_tools_and_arguments_in_either_form(tmp_path, tools, arguments):
     assert [tool.for_template() for tool in dialogue.tools] == [SCHEMA]
 
 
-def test_parquet(tmp_path):
+def test_dialogues_are_read_from_parquet(tmp_path):
     path = tmp_path / "sft.parquet"
     rows = [{"messages": [USER, ANSWER]}, {"messages": [USER, call({"expression": "2*3"})], "tools": [SCHEMA]}]
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -62,7 +62,7 @@ def test_parquet(tmp_path):
     assert calling.messages[1]["tool_calls"][0]["function"]["arguments"] == {"expression": "2*3"}
 
 
-def test_system_prompt(tmp_path):
+def test_system_prompt_is_added_unless_the_row_has_one(tmp_path):
     own = {"role": "developer", "content": "Mine."}
     first, second = load(
         tmp_path, {"messages": [USER, ANSWER]}, {"messages": [own, USER, ANSWER]}, system_prompt="Yours."

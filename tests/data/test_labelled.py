@@ -28,7 +28,7 @@ def test_conversation_label_is_that_of_its_last_turn(value, label):
     assert read(False, label=value).labels == [None, label]
 
 
-def test_labels_of_turns():
+def test_turn_labels_are_read():
     assert read(True, labels=[True, 0]).labels == [1.0, 0.0]
     assert read(True, labels=[None, 1]).labels == [None, 1.0]
 

@@ -49,7 +49,7 @@ def test_added_task_equals_a_task_from_a_file():
     row = {"prompt": "2*3?", "reward_model": {"ground_truth": "6"}, "data_source": "mine", "level": 2}
     assert add(tasks, row) == [True]
     assert tasks.draw() is None  # available only after the groups are done
-    tasks.take_up()
+    tasks.check_added()
     task = tasks[tasks.draw()]
     assert (task.ground_truth, task.data_source, task.index, task.extra_info["level"]) == ("6", "mine", FIRST, 2)
 
@@ -61,7 +61,7 @@ def test_the_order_does_not_depend_on_which_rollout_was_faster():
         tasks, shuffled = buffer(max_tasks=9), random.Random(seed).sample(said, len(said))
         for uid, number, prompt in shuffled:
             add(tasks, {"prompt": prompt}, uid=uid, number=number)
-        tasks.take_up()
+        tasks.check_added()
         orders.add(tuple(prompts(tasks)))
     assert orders == {("1", "2", "0", "3")}
 
@@ -73,7 +73,7 @@ def test_a_full_buffer_drops_the_oldest_or_refuses_and_counts(when_full, left, c
     tasks = buffer(max_tasks=2, when_full=when_full)
     for number in range(4):
         add(tasks, {"prompt": str(number)}, number=number)
-    tasks.take_up()
+    tasks.check_added()
     metrics = tasks.metrics()
     assert "".join(prompts(tasks)) == left
     assert metrics[f"online/{counted}"] == 2
@@ -84,7 +84,7 @@ def test_a_full_buffer_drops_the_oldest_or_refuses_and_counts(when_full, left, c
 def test_one_rollout_cannot_fill_memory():
     tasks = buffer(max_tasks=2)
     assert add(tasks, *({"prompt": str(number)} for number in range(5))) == [True, True, False, False, False]
-    tasks.take_up()
+    tasks.check_added()
     assert tasks.metrics()["online/refused"] == 3
 
 
@@ -92,18 +92,18 @@ def test_duplicates_of_waiting_tasks_are_dropped_but_drawn_tasks_may_repeat():
     tasks = buffer(max_tasks=9)
     for number in range(2):
         add(tasks, {"prompt": "x", "level": 1}, {"level": 1, "prompt": "x"}, number=number)
-    tasks.take_up()
+    tasks.check_added()
     assert tasks.metrics()["online/duplicates"] == 3
     assert prompts(tasks) == ["x"]
     add(tasks, {"prompt": "x", "level": 1})
-    tasks.take_up()
+    tasks.check_added()
     assert prompts(tasks) == ["x"]
 
 
 def test_a_bad_row_is_a_warning_with_its_reason(caplog):
     tasks = buffer(max_tasks=9)
     assert add(tasks, {"promt": "x"}, {"prompt": object()}, {"prompt": "good"}) == [True, False, True]
-    tasks.take_up()
+    tasks.check_added()
     assert prompts(tasks) == ["good"]
     assert tasks.metrics()["online/bad"] == 1
     first, second = caplog.messages
@@ -117,7 +117,7 @@ def test_rows_refused_by_the_run_are_reported_too(caplog):
 
     tasks = OnlineTasks(OnlineConfig(max_tasks=3), read, FIRST)
     add(tasks, {"prompt": "x"})
-    tasks.take_up()
+    tasks.check_added()
     assert tasks.draw() is None
     assert "a row was dropped: its prompt has 2000 tokens" in caplog.text
 

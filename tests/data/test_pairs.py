@@ -48,7 +48,7 @@ def load(tmp_path, *rows, **config):
     ],
     ids=["text", "mixed", "messages", "whole", "whole beside text", "whole beside messages"],
 )
-def test_one_pair_in_every_form(tmp_path, row):
+def test_each_form_of_a_pair_is_read(tmp_path, row):
     (pair,) = load(tmp_path, row)
     assert pair.prompt == [user()]
     assert pair.chosen.messages == [user(), model("6")]

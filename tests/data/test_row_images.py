@@ -74,7 +74,7 @@ def test_image_placeholder_without_images_is_text(tmp_path):
     assert (task.messages, task.images) == (prompt, {})
 
 
-def test_bytes_of_a_parquet_file_arrive_as_they_are(tmp_path):
+def test_bytes_of_a_parquet_file_are_unchanged(tmp_path):
     rows = pa.table({"prompt": ["<image>"], "images": pa.array([[{"bytes": RED}]])})
     pq.write_table(rows, tmp_path / "t.parquet")
     (task,) = load_tasks([str(tmp_path / "t.parquet")], DataConfig())

@@ -60,7 +60,7 @@ def message_of(path, rows, **config):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
-def test_verls_columns(tmp_path, suffix):
+def test_verl_columns_are_read(tmp_path, suffix):
     calculator, search = load(tmp_path / f"train.{suffix}", [CALCULATOR_ROW, SEARCH_ROW])
     assert calculator.messages == CALCULATOR_ROW["prompt"]
     assert (calculator.ground_truth, calculator.data_source, calculator.index) == ("2", "calculator", 0)
@@ -76,7 +76,7 @@ def test_verls_columns(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
-def test_plain_columns_and_unknown_ones(tmp_path, suffix):
+def test_plain_and_unknown_columns_are_read(tmp_path, suffix):
     rows = [{"prompt": "1+1?", "ground_truth": "2", "data_source": "sums", "level": 3}]
     (task,) = load(tmp_path / f"train.{suffix}", rows)
     assert task.messages == [{"role": "user", "content": "1+1?"}]
@@ -114,14 +114,14 @@ def test_max_samples_leaves_later_rows_unread(tmp_path):
     assert len(load_tasks([path], DataConfig(), max_samples=1)) == 1
 
 
-def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path):
+def test_blank_lines_are_skipped_but_count_as_lines(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('\n{"prompt": "a"}\n\n{"prompt": 5}\n')
     with pytest.raises(DataError, match=r"t\.jsonl row 1 \(line 4\): field 'prompt': expected text or a list"):
         load_tasks([str(path)], DataConfig())
 
 
-def test_json_lines_under_the_name_of_json(tmp_path):
+def test_json_lines_in_a_json_file_are_read(tmp_path):
     path = tmp_path / "t.json"
     path.write_text('{"prompt": "a"}\n{"prompt": "b"}')
     assert [task.messages[0]["content"] for task in load_tasks([str(path)], DataConfig())] == ["a", "b"]
@@ -286,7 +286,7 @@ def test_columns_of_derived_datasets_are_checked(tmp_path, row, expected):
     assert expected in message
 
 
-def test_number_of_rows_per_file(tmp_path):
+def test_rows_are_counted_per_file(tmp_path):
     files = [write(tmp_path / f"{name}.jsonl", [{"prompt": name}] * 3) for name in "abc"]
     tasks = load_tasks(files, DataConfig(), max_samples=7)
     assert tasks.file_sizes == [3, 3, 1]
@@ -308,7 +308,7 @@ def answer_for_the_hub(monkeypatch, load_dataset, configs=("main", "socratic")):
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda path: list(configs))
 
 
-def test_a_dataset_by_name(monkeypatch):
+def test_dataset_is_loaded_by_name(monkeypatch):
     asked = []
 
     def load_dataset(path, config, split):

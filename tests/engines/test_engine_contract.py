@@ -62,7 +62,7 @@ ON_A_GPU = {
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_contract(check, name):
+def test_engines_satisfy_the_contract(check, name):
     check_contract(check, SUBJECTS[name])
 
 

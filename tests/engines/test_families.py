@@ -89,6 +89,6 @@ def test_missing_attention_cap_is_reproduced(caplog):
     assert largest_difference(model, run_conversations(engine, range(1))) < 1e-4
 
 
-def test_the_comparison_would_notice_a_wrong_window():
+def test_sliding_window_errors_are_detected():
     turns = run_conversations(TorchEngine(tiny_model("mistral"), max_num_seqs=4), range(1))
     assert largest_difference(tiny_model("mistral", sliding_window=10), turns) > 1e-2

@@ -189,7 +189,7 @@ def test_session_with_changed_images_is_recomputed():
         ([b"no image"], [7], "an image of the request: its 8 bytes are not an image"),
     ],
 )
-def test_requests_that_cannot_be_served(images, starts, expected):
+def test_requests_that_cannot_be_served_are_refused(images, starts, expected):
     async def run() -> None:
         engine, talk = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl")
         talk.add(RED)

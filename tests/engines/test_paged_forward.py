@@ -36,7 +36,7 @@ def test_logits_equal_plain_forwards_in_any_batch(family):
 
 
 @torch.inference_mode()
-def test_the_twins_of_a_row_hold_its_keys_and_values():
+def test_copies_of_a_row_have_equal_keys_and_values():
     model = tiny_model("qwen3")
     runner = PagedRunner(model, learn_windows(model))
     short, long = random_ids(model, 9), random_ids(model, 21)

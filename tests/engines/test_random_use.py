@@ -53,7 +53,7 @@ def assert_right(model, seen: Seen) -> None:
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["free", "deterministic"])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_use(seed, deterministic):
+def test_random_use_leaves_a_consistent_engine(seed, deterministic):
     model, seen = tiny_model("mistral"), []
     engine = TorchEngine(model, max_num_seqs=5, max_sequence_length=160, max_kv_tokens=480, deterministic=deterministic)
 

@@ -23,7 +23,7 @@ SUBJECT = Subject(
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-def test_contract(check):
+def test_user_defined_engine_satisfies_the_contract(check):
     check_contract(check, SUBJECT)
 
 
@@ -38,7 +38,7 @@ def train(task_folder: Path, folder: Path, *overrides: str) -> int:
     return main(["train", "+experiment=calculator", *options, *overrides])
 
 
-def test_a_step_of_training(task_folder, tmp_path, monkeypatch):
+def test_third_engine_trains_a_step(task_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert train(task_folder, tmp_path, "rollout.deterministic=false") == 0
     (row,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()][-1:]

@@ -40,7 +40,7 @@ def with_engine(use: Callable[[TorchEngine], Awaitable[object]], model=None, **o
     return engine
 
 
-def test_a_turn_forwards_only_what_is_new():
+def test_turn_forwards_only_new_tokens():
     async def use(engine: TorchEngine) -> None:
         first = await engine.generate(ask(PROMPT, "a"))
         # the sixth token is computed only if the session continues
@@ -119,7 +119,7 @@ def test_tasks_share_common_prefixes_in_full_blocks(deterministic):
     with_engine(use, deterministic=deterministic)
 
 
-def test_a_fork_reuses_what_a_free_engine_sampled():
+def test_fork_reuses_kv_of_a_finished_request():
     async def use(engine: TorchEngine) -> None:
         first = await engine.generate(ask(PROMPT, "a", length=30))
         forked = await engine.generate(ask([*PROMPT, *first.token_ids, 4], "b"))

@@ -42,7 +42,7 @@ def test_a_saved_model_is_sampled_from(tmp_path):
     assert stopped.token_ids == free.token_ids[:3]
 
 
-def test_the_number_type_of_the_rollout_wins(tmp_path):
+def test_rollout_dtype_overrides_the_model_dtype(tmp_path):
     engine = load_torch_engine(save_model(tmp_path), RolloutConfig(device="cpu", dtype="bfloat16"), 64)
     assert engine.model.dtype is torch.bfloat16
     assert engine.kv_reuse

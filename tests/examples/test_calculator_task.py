@@ -41,7 +41,7 @@ def test_ground_truths_are_right_and_no_expression_occurs_twice(task_folder):
     assert len(set(expressions)) == len(expressions) == 2048 + 256 + 512 + 11_200
 
 
-def test_the_teacher_is_right_in_a_quarter_of_its_traces(task_folder):
+def test_teacher_is_correct_in_a_quarter_of_its_traces(task_folder):
     def is_right(messages):
         return messages[-1]["content"] == f"The answer is {value_of(expression_of(messages))}"
 
@@ -63,7 +63,7 @@ def test_tool_answers_equal_those_in_the_traces(task_folder):
 
 
 @pytest.mark.parametrize("expression", ["1+2+3", "(1+2)", "1/2", "", "1e3+1", "9" * 10 + "+1", "one+two"])
-def test_the_tool_does_one_operation_and_no_other(expression):
+def test_calculator_computes_one_operation_only(expression):
     assert calculator(expression) == "error"
 
 

@@ -67,7 +67,7 @@ def test_gsm8k_with_a_tool_that_knows_the_answer(source, tmp_path):
         assert row["answer"] not in str(task.messages)
 
 
-def test_gsm8k_plain(source, tmp_path):
+def test_gsm8k_rows_become_tasks_without_tools(source, tmp_path):
     tasks = tasks_of(write_tasks(source(GSM8K), "train", tmp_path / "out", gsm8k.plain_task))
     assert [(task.ground_truth, task.agent_name, task.tools_kwargs) for task in tasks] == [
         ("72", None, {}),
@@ -104,7 +104,7 @@ def test_geo3k_keeps_its_images_byte_for_byte(tmp_path):
         (geo3k, "task", {"problem": "Why?"}, "expected a `problem`"),
     ],
 )
-def test_a_row_that_is_no_task_is_named(tmp_path, module, make_task, row, complaint):
+def test_row_that_is_not_a_task_is_named(tmp_path, module, make_task, row, complaint):
     source = written([row], tmp_path / "bad.jsonl")
     with pytest.raises(DataError, match=rf"bad\.jsonl row 0 \(line 1\): {complaint}"):
         write_tasks(source, "train", tmp_path, getattr(module, make_task))

@@ -52,7 +52,7 @@ def talk(interaction, timeout_s=5.0, **kwargs):
     return asyncio.run(main())
 
 
-def test_lifecycle():
+def test_interaction_methods_are_called_in_order():
     user = Recorder()
     assert talk(user, name="recorder", goal="x") == ((True, "bye", 0.5, None), 0.0)
     assert user.log == [("start", {"goal": "x"}), ("respond", "id", "72", {"goal": "x"}), ("finalize", "id")]
@@ -149,7 +149,7 @@ def test_rows_name_their_interaction():
         InteractionSession(users, row())
 
 
-def test_gsm8k_tells_whether_the_answer_is_right():
+def test_gsm8k_interaction_reports_whether_the_answer_is_correct():
     user = Gsm8kInteraction({"name": "gsm8k"})
     assert talk(user, ground_truth="72")[0] == (True, "Your response is correct!", 1.0, None)
     done, text, score, _ = talk(user, ground_truth="71")[0]
@@ -159,7 +159,7 @@ def test_gsm8k_tells_whether_the_answer_is_right():
         talk(user)
 
 
-def test_loading_verls_yaml(tmp_path):
+def test_verl_yaml_is_loaded(tmp_path):
     path = tmp_path / "users.yaml"
     path.write_text("""
 interaction:

@@ -79,7 +79,7 @@ def adapted(model: PreTrainedModel) -> set[str]:
     return {name.partition(".lora_")[0] for name, _ in adapter_parameters(model)}
 
 
-def test_a_new_adapter_changes_nothing_and_trains_alone(base: Path):
+def test_new_adapter_changes_no_output_and_is_the_only_trained_part(base: Path):
     model = load(base, lora_rank=4)
     assert torch.equal(logits(model), logits(load(base)))
     assert type(model) is type(load(base))
@@ -132,7 +132,7 @@ def test_check_perturbs_a_new_adapter_temporarily(qwen: Path):
     assert torch.equal(logits(model), plain)
 
 
-def test_adapted_modules(qwen: Path):
+def test_adapted_modules_follow_the_options(qwen: Path):
     layers = {f"model.layers.{number}." for number in (0, 1)}
     linear = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
     linear |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
@@ -159,7 +159,7 @@ def test_adapters_are_kept_in_float32(qwen: Path):
         ({"target_modules": "q_proj", "exclude_modules": "self_attn.q_proj"}, "excludes all"),
     ],
 )
-def test_modules_that_cannot_have_one(qwen: Path, options: dict[str, object], complaint: str):
+def test_modules_without_adapter_support_are_refused(qwen: Path, options: dict[str, object], complaint: str):
     assert complaint in refusal(qwen, lora_rank=2, **options)
 
 
@@ -178,7 +178,7 @@ def test_adapter_with_missing_base_model(qwen: Path, tmp_path: Path):
     assert refusal(folder) == f"base of '{folder}' (if it has moved, {MOVED}): there is no folder '{qwen}'"
 
 
-def test_an_adapter_of_another_model_or_of_another_kind(qwen: Path, tmp_path: Path):
+def test_adapter_of_another_model_or_kind_is_refused(qwen: Path, tmp_path: Path):
     folder = saved(load(qwen, lora_rank=4), tmp_path / "adapter")
     other = save_base(tmp_path / "other", "gpt2")
     assert "does not fit its base" in refusal(other, lora_adapter_path=str(folder))

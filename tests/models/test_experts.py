@@ -18,7 +18,7 @@ def saved(folder, family: str, **sizes: int) -> ModelConfig:
     return ModelConfig(path=str(folder))
 
 
-def test_layers_and_experts_a_token(tmp_path):
+def test_routed_shape_is_layers_and_experts_per_token(tmp_path):
     mixture = saved(tmp_path, "qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8)
     assert routed_shape(mixture) == (3, 2)
 

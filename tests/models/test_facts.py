@@ -36,7 +36,7 @@ def test_a_known_model_is_estimated_to_within_a_percent(tmp_path, content):
     assert facts.num_parameters == pytest.approx(596_049_920, rel=0.01)
 
 
-def test_experts_count(tmp_path):
+def test_experts_are_counted_as_parameters(tmp_path):
     dense = model_facts(written(tmp_path, QWEN3_06B)).num_parameters
     sparse = model_facts(written(tmp_path, {**QWEN3_06B, "num_experts": 8})).num_parameters
     assert sparse - dense == 28 * 3 * 1024 * 3072 * 7
@@ -57,7 +57,7 @@ def test_an_adapter_has_the_facts_of_its_base(tmp_path):
     assert model_facts(str(tmp_path)).context == 40960
 
 
-def test_a_name_on_a_hub_that_does_not_answer_is_one_line(monkeypatch):
+def test_hub_that_does_not_answer_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"model\.path: there is no folder 'nobody/facts'"):
         model_facts("nobody/facts")

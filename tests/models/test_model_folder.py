@@ -68,7 +68,7 @@ def test_damaged_index_is_named(sharded: Path):
     assert f"'{index}': it is not an index of weights" in refusal(sharded)
 
 
-def test_a_folder_with_its_configuration_only(tmp_path: Path):
+def test_folder_without_weights_is_refused(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     assert refusal(tmp_path).endswith("there are no weights (model.safetensors or pytorch_model.bin)")
 
@@ -87,7 +87,7 @@ def test_pickled_weights_are_not_checked(tmp_path: Path):
     check_folder(tmp_path, "model.path")
 
 
-def test_a_chat_template_that_cannot_be_read(sharded: Path, tmp_path: Path):
+def test_unreadable_chat_template_is_named(sharded: Path, tmp_path: Path):
     words = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(sharded)
     for file in (tmp_path / "gone.jinja", sharded):

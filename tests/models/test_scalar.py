@@ -70,7 +70,7 @@ def test_an_adapter_is_refused_and_its_base_named(tmp_path: Path):
         load_scalar_model(ModelConfig(path=str(tmp_path)), CPU)
 
 
-def test_a_checkpoint_that_lacks_a_layer_is_refused(tmp_path: Path):
+def test_checkpoint_with_a_missing_layer_is_refused(tmp_path: Path):
     config = saved(tmp_path, AutoModelForCausalLM)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     whole = model.state_dict()

@@ -165,7 +165,7 @@ MODEL, TOOL = Author.MODEL, Author.TOOL
         ([], [(MODEL, [3])], FirstDifference(0, "model", 0)),
     ],
 )
-def test_rollouts_part_at_the_first_token_that_differs(ours, theirs, expected):
+def test_rollouts_share_computation_up_to_the_first_different_token(ours, theirs, expected):
     assert first_difference(segments(*ours), segments(*theirs)) == expected
     assert first_difference(segments(*theirs), segments(*ours)) == expected
 

@@ -116,7 +116,7 @@ def test_all_zero_rewards_estimate_zero():
     assert (found.per_decision.value, found.by_turn) == (0.0, True)
 
 
-def test_the_same_policy_earns_what_was_sampled():
+def test_same_policy_is_estimated_at_the_sampled_reward():
     episodes = [Episode(task, 0.0, task % 3 + 0.5, [(0.0, 0.5), (0.0, float(task % 3))]) for task in range(9)]
     found = off_policy(episodes)
     assert found.ordinary.value == found.weighted.value == found.per_decision.value == found.sampled.value
@@ -168,7 +168,7 @@ def test_overflowing_ratios_are_reported():
     assert found.num_effective == pytest.approx(1.0)
 
 
-def test_tiny_ratios_underflow_to_nothing_earned():
+def test_tiny_ratios_underflow_to_zero_reward():
     found = off_policy([Episode(task, -2000.0, 1.0) for task in range(3)])
     assert found.ordinary.value == 0.0
     assert found.weighted.value == 1.0

@@ -81,7 +81,7 @@ def test_lines_wrap_to_the_terminal_without_losing_text(rows):
                 assert "".join(cell_text(cell).split()) in shown
 
 
-def test_sentences_share_what_numbers_leave():
+def test_text_columns_share_the_width_left_by_numbers():
     row = [Estimate(9999.0, 9998.0, 10000.0, 3), "of twenty-five characters", "of many more words " * 9]
     lines = printed(result(Table("t", ["n", "a", "b"], [row]))).splitlines()
     assert lines[6].rstrip() == "9,999 [9,998, 10,000]  of twenty-five characters  of many more words of many"

@@ -36,7 +36,7 @@ def test_keys_that_name_code_are_dropped_and_the_rest_is_kept(saved_run, tmp_pat
     assert (config.rollout.temperature, config.rollout.multi_turn.max_user_turns) == (0.5, 3)
 
 
-def test_the_command_line_may_name_it(saved_run, tmp_path):
+def test_code_may_be_named_on_the_command_line(saved_run, tmp_path):
     said = {"model": {"attn_implementation": "eager"}, "rollout": {"multi_turn": {"function_tool_path": "mine.py"}}}
     config = replay_config(replay_of(saved_run, tmp_path, EVIL, **said))
     assert config.model.attn_implementation == "eager"

@@ -43,7 +43,7 @@ def told(rollout: Rollout) -> list[object]:
     return [[(t.token_ids, t.logprobs) for t in rollout.trajectories], rollout.rewards, answers, rollout.seed]
 
 
-def test_the_policy_that_sampled_samples_the_same_bits_again_and_no_tool_runs(babbled, tmp_path, capsys):
+def test_same_policy_reproduces_rollouts_bitwise_without_running_tools(babbled, tmp_path, capsys):
     run = babbled / "run"
     policy = f"model.path={run}/checkpoints/step-1"
     (result,) = replayed(capsys, f"{run}@2", "tools", policy, *code(babbled), "--out", tmp_path)["results"]

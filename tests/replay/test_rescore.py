@@ -143,7 +143,7 @@ def test_a_reward_that_always_fails_fails_the_command(saved_run, capsys, rewards
     assert replayed(capsys, *words, status=1)["results"][0]["failed"]
 
 
-def test_a_reward_that_hangs_is_cut(saved_run, capsys, rewards):
+def test_hanging_reward_is_stopped_at_its_timeout(saved_run, capsys, rewards):
     words = [saved_run, "--split", "val", "rescore", "--reward", f"{rewards}:hangs", "reward.timeout_s=0.2"]
     values = replayed(capsys, *words)["results"][0]["values"]
     failed = {row["uid"]: row["failed"] for row in values["rollouts"] if row["failed"]}
@@ -249,7 +249,7 @@ def test_rollouts_that_ended_in_an_error_are_not_scored(saved_run, tmp_path):
     assert list(replay.scores["exact_match"]) == [key_of(row) for row in whole]
 
 
-def test_the_calculator_s_reward_agrees_with_python(saved_run, capsys):
+def test_calculator_reward_agrees_with_python(saved_run, capsys):
     """Compares the script's answers, read from the text by hand, with the example's reward function."""
     name = f"{CALCULATOR}/reward.py:compute_score"
     (result,) = replayed(capsys, saved_run, "rescore", "--reward", name)["results"]
@@ -276,7 +276,7 @@ def test_calls_run_side_by_side_but_not_all_at_once(saved_run):
     assert most == MAX_CONCURRENT < len(rollouts)
 
 
-def test_a_damaged_file_is_one_line(saved_run, capsys, tmp_path):
+def test_damaged_file_is_a_one_line_error(saved_run, capsys, tmp_path):
     shutil.copytree(saved_run, tmp_path / "run", symlinks=True)
     file = tmp_path / "run/trajectories/train/step-000002.parquet"
     file.write_bytes(file.read_bytes()[:-100])

@@ -87,13 +87,13 @@ def test_a_folder_whose_name_has_an_at_sign_is_a_folder(saved_run, tmp_path):
     assert list(open_saved(f"{folder}@1").steps) == [1]
 
 
-def test_a_configuration_that_is_no_json_is_named(saved_run, tmp_path):
+def test_invalid_json_configuration_is_named(saved_run, tmp_path):
     torn = rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "config": "{"})
     with pytest.raises(DataError, match="the saved configuration is not JSON"):
         _ = open_saved(str(torn)).config
 
 
-def test_the_tokenizer_is_the_one_that_was_used(saved_run):
+def test_saved_tokenizer_is_used(saved_run):
     run = open_saved(str(saved_run))
     row = next(run.rollouts())
     text = run.tokenizer().decode(row.rollout.trajectories[0].segments[0].token_ids)
@@ -181,7 +181,7 @@ def test_the_newest_complete_checkpoint_has_the_tokenizer(saved_run, tmp_path):
     assert run / "checkpoints/step-2" == Path(open_saved(str(run)).tokenizer().name_or_path)
 
 
-def test_runs_near_are_named(saved_run, tmp_path):
+def test_nearby_runs_are_suggested(saved_run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "trajectories").mkdir(parents=True)
     hint = f"; runs nearby: {tmp_path}/a, {tmp_path}/b$"

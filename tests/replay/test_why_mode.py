@@ -33,7 +33,7 @@ CUT = Rollout([SAMPLED], Stop.MAX_RESPONSE_TOKENS)
         (replace(CUT, stop=Stop.ERROR), [None], {"overlong_filter": True}, Excluded.FAILED),
     ],
 )
-def test_reasons(rollout, advantages, keys, reason):
+def test_reason_of_each_exclusion_is_found(rollout, advantages, keys, reason):
     stored = StoredRollout(1, "train", 0, Task([]), rollout, advantages)
     assert reason_of(stored, AlgorithmConfig(**keys)) == reason
 
@@ -45,7 +45,7 @@ def test_a_validation_is_not_credited(saved_run):
     assert len(result.values["excluded"]) == result.values["num_rollouts"] > 0
 
 
-def test_a_training_run(saved_run):
+def test_training_run_without_exclusions_has_no_reasons(saved_run):
     result = why(Replay(open_saved(str(saved_run), "train"), Options()))
     assert result.values == {"num_rollouts": 32, "excluded": []}
 

@@ -135,7 +135,7 @@ def test_val_only_run_has_no_steps(terminal):
     assert "0 steps" not in log.file.getvalue()
 
 
-def test_forced_colour_in_a_log_is_no_terminal():
+def test_forced_colour_does_not_turn_a_log_into_a_terminal():
     log = console(environment={"FORCE_COLOR": "1", "TERM": "xterm"})
     tracker = ConsoleTracker(3, "run", clock=clock(0.0, 1.0), console=log)
     tracker.log(1, STEP)
@@ -183,7 +183,7 @@ def test_sft_run_logs_a_loss_and_has_no_rollouts():
     assert line == "step 1/9 | loss 1.25 | update grad norm 0.5, lr 1e-5 | speed 0.5 s/step | 0:04 left"
 
 
-def test_sparkline():
+def test_sparkline_shows_relative_heights():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0, 4, 4, 1, 1], 3) == "▁█▃"
     assert sparkline([1, 1, 1], 9) == "▁▁▁"
@@ -200,11 +200,11 @@ def test_sparkline():
         *((math.nan, "nan"), (-math.inf, "-inf")),
     ],
 )
-def test_numbers(value, text):
+def test_numbers_are_formatted_for_the_console(value, text):
     assert number(value) == text
 
 
-def test_durations():
+def test_durations_are_formatted_for_the_console():
     assert [duration(seconds) for seconds in (0.4, 59.6, 725, 11045)] == ["0:00", "1:00", "12:05", "3:04:05"]
 
 
@@ -301,7 +301,7 @@ def test_comparison_of_two_validations():
     assert compare({}, after) == []
 
 
-def test_change_that_rounds_to_zero_is_no_change():
+def test_change_that_rounds_to_zero_is_not_counted():
     (row,) = compare({"success": 0.90001}, {"success": 0.90004})
     assert (row.change, row.better) == ("no change", None)
     (row,) = compare({"success": 0.80049}, {"success": 0.80051})  # 80.0% and 80.1%, less than 0.05 apart

@@ -114,7 +114,7 @@ def shown(*groups: Group) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_the_tables_show_the_results():
+def test_tables_show_the_results():
     lines = shown(*GROUPS)
     assert [line.split()[:3] for line in lines if "%" in line and line[0] in "ab"] == [
         ["a", "2", "8"],

@@ -117,7 +117,7 @@ def test_report_sections_appear_only_with_content(tmp_path):
     assert "raised a guard" not in report.read_text(encoding="utf-8")
 
 
-def test_a_chart_of_the_guards_that_were_raised():
+def test_raised_guards_have_a_chart():
     history = [{"step": step, "reward/guard/repetition": step / 10, "reward/guard/length": 0.0} for step in range(3)]
     main, rest = charts(history)
     (chart,) = [each for each in main if each.title == "Guards raised"]

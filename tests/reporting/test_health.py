@@ -87,7 +87,7 @@ def warnings(steps, tools=("search",), compares=True):
         ("length", {"response_length/mean": 400.0}, 20, "4 times"),
     ],
 )
-def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps, said):
+def test_each_health_rule_fires_only_on_its_own_curve(rule, change, num_steps, said):
     good, bad = [HEALTHY] * 10, [HEALTHY | change] * num_steps
     assert firing(good + bad) == {rule}
     ((step, text),) = warnings(good + bad)

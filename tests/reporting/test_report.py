@@ -165,7 +165,7 @@ def test_every_metric_has_a_chart(tmp_path):
     assert not any("Gradient" in label for label in labels)  # never a number
 
 
-def test_a_run_without_a_step_yet(tmp_path):
+def test_run_without_a_completed_step_is_shown(tmp_path):
     _, page = page_of(tmp_path, history=[])
     assert "No step has been logged yet." in page.text
 
@@ -195,7 +195,7 @@ def test_report_of_an_unfinished_run(tmp_path):
     assert "The answer is 2" in report_from_run(tmp_path).read_text(encoding="utf-8")
 
 
-def test_a_folder_that_is_no_run(tmp_path):
+def test_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"not a run folder: it has no metrics\.jsonl"):
         report_from_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("")
@@ -251,7 +251,7 @@ def test_tick_labels_are_distinct(values, write, labels):
     assert all(len(label) * 6.5 <= drawing.left for label in labels)  # every label fits into its card
 
 
-def test_readings_tell_as_much_as_ticks():
+def test_values_have_as_many_digits_as_axis_ticks():
     drawing = draw(Chart("Entropy", [Series("policy", [(1, 6.1012), (2, 6.1189)])]))
     assert [column.readings[0][2] for column in drawing.columns] == ["policy 6.1012", "policy 6.1189"]
     assert drawing.lines[0].last == "6.1189"
@@ -265,7 +265,7 @@ def test_numbers_of_any_size_leave_a_page_of_ordinary_size(tmp_path):
     assert {"inf", "nan"} & set(re.findall(r"[a-z]+", page.text)) == set()
 
 
-def test_moving_average():
+def test_moving_average_is_shorter_at_both_ends():
     assert moving_average([0, 3, 6, 0], reach=1) == [1.5, 3, 3, 3]
     assert moving_average([2, 4], reach=9) == [3, 3]
 
@@ -354,7 +354,7 @@ def test_a_metric_constant_up_to_rounding_is_text_and_no_curve(tmp_path, metric,
 @pytest.mark.parametrize(
     ("metric", "values"), [("actor/ppo_kl", [1e-5, 3e-5]), ("actor/lr", [1e-7, 2e-7]), ("success", [0.0, 0.0])]
 )
-def test_small_signals_and_a_success_that_stays_are_curves(metric, values):
+def test_small_and_constant_success_rates_are_curves(metric, values):
     (chart,) = chain.from_iterable(charts(values_of(metric, values)))
     assert not chart.is_constant
 
@@ -379,7 +379,7 @@ def test_axes_have_names(tmp_path):
         assert 0 <= x <= WIDTH, label
 
 
-def test_own_rewards_and_own_metrics_come_first(tmp_path):
+def test_user_rewards_and_metrics_are_listed_first(tmp_path):
     rows = [
         {
             "step": step,

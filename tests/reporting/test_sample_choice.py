@@ -19,7 +19,7 @@ def validated(uids: str, better_by: float = 0.0) -> list[Group]:
     ]
 
 
-def test_the_best_the_worst_and_one_between():
+def test_best_worst_and_median_rollouts_are_shown():
     chosen = instructive(validated("abcd"))
     assert [(sample.task.uid, sample.number) for sample in chosen] == [("d", 1), ("b", 1), ("a", 0)]
     assert instructive([]) == []

@@ -63,7 +63,7 @@ def test_rollouts_that_end_during_a_call_are_scored_by_the_next():
     assert len(sizes) <= 3
 
 
-def test_an_async_function_and_numpy_will_do():
+def test_async_function_and_numpy_score_are_accepted():
     numpy = pytest.importorskip("numpy")
 
     async def function(solution_strs):
@@ -87,7 +87,7 @@ def test_invalid_score_names_only_its_row():
     assert "row 1" in str(bad)
 
 
-def test_a_function_that_raises_or_hangs():
+def test_function_that_raises_or_hangs_is_reported():
     def broken(solution_strs):
         raise KeyError("k")
 

@@ -40,7 +40,7 @@ def score(url, solution, truth, **options):
 
 
 @pytest.mark.slow
-def test_the_share_of_tests_passed():
+def test_reward_is_the_share_of_passed_tests():
     right, half = {"score": 1.0, "passed_all": 1.0}, {"score": 0.5, "passed_all": 0.0}
     only_small = "```python\nn = int(input())\nprint(2 * n if n < 3 else n)\n```"
     with sandbox_fusion() as (url, behaviour):
@@ -66,7 +66,7 @@ def test_the_share_of_tests_passed():
         ("def add(a, b): exit()", 0.0),
     ],
 )
-def test_tests_by_calls(code, share):
+def test_code_tests_by_calls_are_run(code, share):
     truth = {"inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", [[1, 2]]], "fn_name": "add"}
     with sandbox_fusion() as (url, _):
         assert score(url, f"```python\n{code}\n```", truth)["score"] == share
@@ -81,7 +81,7 @@ def test_tests_by_calls(code, share):
         ("import sys\nsys.exit(0)", 0.0),  # exits with status 0, but before the test does
     ],
 )
-def test_tests_by_assertions(code, share):
+def test_code_tests_by_assertions_are_run(code, share):
     truth = {"assert_case": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
     with sandbox_fusion() as (url, _):
         assert score(url, f"```python\n{code}\n```", truth)["score"] == share
@@ -153,7 +153,7 @@ def test_address_without_a_sandbox_ends_the_run():
 
 
 @pytest.mark.slow
-def test_number_of_parallel_programs():
+def test_number_of_parallel_programs_is_limited():
     async def main(url):
         reward = load_reward(config(url, max_concurrent=2))
         await asyncio.gather(*(reward("apps", DOUBLE, DOUBLES, {}) for _ in range(3)))
@@ -184,6 +184,6 @@ def test_tests_that_cannot_be_used_name_the_row():
         score("http://there", DOUBLE, '{"inputs": ["1"')
 
 
-def test_half_a_surrogate_pair_reaches_the_sandbox():
+def test_lone_surrogates_reach_the_sandbox():
     with sandbox_fusion() as (url, _):
         assert score(url, f"{DOUBLE}\n```python\nprint('\ud800')\n```", DOUBLES)["score"] == 0.0

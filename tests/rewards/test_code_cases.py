@@ -20,7 +20,7 @@ from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
         ("`" * 100_000, None),
     ],
 )
-def test_code_in_answers(text, code):
+def test_code_is_found_in_answers(text, code):
     assert code_of(text) == code
 
 
@@ -40,7 +40,7 @@ STDIN = [Case("stdin", "1", "2"), Case("stdin", "3\n4", "7")]
         ("def check(f):\n    assert f()\ncheck(f)", [Case("assert", "def check(f):\n    assert f()\ncheck(f)")]),
     ],
 )
-def test_forms_of_tests(truth, cases):
+def test_each_form_of_code_test_is_read(truth, cases):
     assert read_cases(truth) == cases
     assert read_cases(json.dumps(truth)) == cases
 

@@ -70,7 +70,7 @@ def test_a_verdict_becomes_a_reward(served):
     assert server.keys == [None, None]
 
 
-def test_an_own_prompt_schema_and_range(served, tmp_path):
+def test_custom_judge_prompt_schema_and_range_are_used(served, tmp_path):
     (tmp_path / "schema.json").write_text(
         json.dumps(
             {"properties": {"style": {"type": "integer"}, "ok": {"type": "boolean"}, "depth": {"type": "number"}}}
@@ -287,7 +287,7 @@ def test_unusable_settings_are_refused_at_the_start(options, said):
         Judge(config)
 
 
-def test_a_judge_by_name(served):
+def test_judge_is_selected_by_name(served):
     server = served(SEVEN)
     reward = load_reward(RewardConfig(name="judge", judge=JudgeConfig(url=server.url + "/", model="judge")))
     assert ask(reward, "five")["score"] == 0.7

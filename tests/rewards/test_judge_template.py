@@ -26,7 +26,7 @@ def test_template_access_outside_the_sandbox_is_an_error(text: str) -> None:
         JudgeTemplate(text, NAMES).render({"answer": "x" * 10, "question": "q"})
 
 
-def test_a_usual_template() -> None:
+def test_ordinary_template_is_rendered() -> None:
     template = JudgeTemplate("{% if question %}{{ question | upper }}{% endif %}: {{ answer * 2 }}", NAMES)
 
     assert template.render({"answer": "ab", "question": "q"}) == "Q: abab"

@@ -24,7 +24,7 @@ from agentrl.rewards.builtin.math_answers import plainly_same, same_by_algebra, 
         ("7.", "7"),
     ],
 )
-def test_plainly_the_same(answer, truth):
+def test_equal_answers_in_other_notations_are_equal(answer, truth):
     assert plainly_same(answer, truth) is True
 
 
@@ -41,7 +41,7 @@ def test_plainly_the_same(answer, truth):
         (r"\frac{1}{0}", "1"),
     ],
 )
-def test_plainly_not_the_same(answer, truth):
+def test_different_answers_are_not_equal(answer, truth):
     assert plainly_same(answer, truth) is not True
     if answer != r"\frac{1}{0}" and answer != "1,2":
         assert plainly_same(answer, truth) is False
@@ -67,7 +67,7 @@ def test_algebraic_equality_is_detected(answer, truth, same):
     assert same_by_algebra(answer, truth) == same
 
 
-def test_ground_truths():
+def test_math_ground_truths_are_read():
     assert truths_of(7) == ["7"]
     assert truths_of(r"so \boxed{\frac12}") == [r"\frac12"]
     assert truths_of(["1", "work\n#### 2"]) == ["1", "2"]

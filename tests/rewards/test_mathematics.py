@@ -30,7 +30,7 @@ def score(name, *solutions, truth="5", **kwargs):
 
 
 @pytest.mark.slow
-def test_the_last_box_counts():
+def test_last_boxed_answer_is_used():
     answers = score("math", r"\boxed{4} no, \boxed{5}", r"\boxed{5} no, \boxed{4}", "5", r"\boxed{x=\frac{10}{2}}")
     assert [each["score"] for each in answers] == [1.0, 0.0, 0.0, 1.0]
     right, wrong, none = score("math", r"\boxed{5}", r"\boxed{4}", "5", score=2.0, format_score=0.1)
@@ -38,7 +38,7 @@ def test_the_last_box_counts():
     assert score("math", r"\boxed{2}", truth=[r"\boxed{1}", "2"]) == [{"score": 1.0}]
 
 
-def test_dapos_answers():
+def test_math_dapo_scores_the_answer_line():
     right, wrong, none, box, both = score(
         "math_dapo",
         "so\nAnswer: $5$",
@@ -52,7 +52,7 @@ def test_dapos_answers():
     assert score("math_dapo", "Answer: 4", wrong=0) == [{"score": 0, "acc": 0.0}]
 
 
-def test_geometry():
+def test_geo3k_scores_answer_and_format():
     both, box, form = score("geo3k", r"<think>so</think> \boxed{5}", r"\boxed{5}", r"<think>so</think> \boxed{4}")
     assert both == {"score": 1.0, "acc": 1.0, "format": 1.0}
     assert box == {"score": 0.9, "acc": 1.0, "format": 0.0}

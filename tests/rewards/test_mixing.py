@@ -96,7 +96,7 @@ def test_rule_may_decide_only_success():
 
 
 @pytest.mark.parametrize("error", [InfraError("the judge is down"), RewardError("no finite number")])
-def test_a_component_that_fails_is_no_zero(error):
+def test_failing_component_does_not_count_as_zero(error):
     found, _ = mix({"right": {}, "judge": {}}, {"right": 1.0, "judge": error})
     assert type(found) is type(error)
     assert str(found) == f"component 'judge': {error}"

@@ -12,7 +12,7 @@ from agentrl.rewards.functions.overlong import OverlongReward, overlong_penalty
 from agentrl.rewards.loading import load_reward
 
 
-def test_the_example_of_the_paper():
+def test_overlong_penalty_equals_the_example_of_the_paper():
     """DAPO's run: 16384 expected tokens, then a buffer of 4096; 20480 at most."""
     at = {length: overlong_penalty(length, 20480, 4096, 1.0) for length in (0, 16384, 18432, 20480)}
     assert at == {0: 0.0, 16384: 0.0, 18432: -0.5, 20480: -1.0}
@@ -37,7 +37,7 @@ def score(config, **extra):
     return asyncio.run(OverlongReward(right, OverlongBufferConfig(**config), 100)("math", "", None, extra))
 
 
-def test_the_longest_trajectory_counts():
+def test_longest_trajectory_is_measured():
     config = {"enable": True, "len": 20, "penalty_factor": 0.5}
     assert score(config, response_lengths=[90, 30]) == {"score": 0.75, "acc": 1.0}
     assert score({**config, "log": True}, response_lengths=[10]) == {

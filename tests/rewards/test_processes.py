@@ -95,7 +95,7 @@ def test_a_process_that_dies_costs_one_score(user_file, death, told):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["hang", "hang without a word"])
-def test_a_scorer_that_hangs_is_killed_and_costs_one_score(user_file, kind):
+def test_hanging_scorer_is_killed_and_loses_one_score(user_file, kind):
     async def calls(reward):
         first = await ask(reward, "fine")
         reward._timeout_s = 0.2
@@ -189,7 +189,7 @@ def test_process_rewards_must_be_importable(user_file):
     assert ProcessReward(gsm8k, {}, 1.0, "gsm8k", ScorePool(1))._target == "agentrl.rewards.builtin.registry:gsm8k"
 
 
-def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):
+def test_process_that_fails_to_start_is_an_infra_error(user_file, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(InfraError, match="its process ended with status 1"):
         run(lambda reward: ask(reward, "fine"), user_file)

@@ -28,7 +28,7 @@ from agentrl.rewards.builtin.question_answering import (
         ("<answer>Paris\nFrance</answer>", ["paris france"], 1.0, 1.0),
     ],
 )
-def test_search_questions(text, truth, em, f1):
+def test_search_qa_scores_exact_match_and_f1(text, truth, em, f1):
     found = search_qa(text, truth)
     assert found == {"score": em, "em": em, "f1": pytest.approx(f1)}
     assert search_qa(text, truth, metric="f1")["score"] == pytest.approx(f1)
@@ -56,12 +56,12 @@ def test_options_of_search_questions():
         "<answer>Paris</answer>, as is well known",
     ],
 )
-def test_questions(text):
+def test_qa_finds_the_answer_in_the_last_turn(text):
     assert qa("a first turn\n" + text, ["Lutetia", "Paris"], {"last_turn": text})["score"] == 1.0
     assert qa(text, "Lyon", {})["score"] == 0.0
 
 
-def test_gold_answers():
+def test_gold_answers_are_read_from_each_format():
     trivia = {"value": "Paris", "aliases": ["City of Light", "Paris"], "normalized_value": "paris"}
     assert set(gold_answers(trivia)) == {"Paris", "City of Light"}
     assert gold_answers(7) == ["7"]
@@ -83,7 +83,7 @@ def test_gold_answers():
         ("", "positive", 0.0),
     ],
 )
-def test_labels(text, label, score):
+def test_classification_scores_the_named_label(text, label, score):
     assert classification(text, label, {"labels": ["positive", "negative"]}) == score
 
 
@@ -99,7 +99,7 @@ def test_labels(text, label, score):
         ("Because", 0.0),
     ],
 )
-def test_letter_labels(text, score):
+def test_classification_accepts_a_letter(text, score):
     assert classification(text, "B", {}) == score
     with pytest.raises(RewardError, match="is not a label"):
         classification(text, None, {})

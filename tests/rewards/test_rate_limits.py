@@ -43,15 +43,15 @@ def limited(num, **options):
     return began
 
 
-def test_requests_a_minute():
+def test_request_rate_is_limited_per_minute():
     assert limited(4, max_rpm=30) == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_tokens_a_minute():
+def test_token_rate_is_limited_per_minute():
     assert limited(3, max_tpm=6000, estimated_tokens_per_request=1000) == [0.0, 10.0, 20.0]
 
 
-def test_the_narrower_limit_holds():
+def test_smaller_limit_applies():
     assert limited(3, max_rpm=60, max_tpm=600, estimated_tokens_per_request=100) == [0.0, 10.0, 20.0]
 
 
@@ -93,7 +93,7 @@ def test_never_more_in_a_minute_than_allowed(arrivals, per_minute):
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_number_of_parallel_calls(limit):
+def test_number_of_parallel_calls_is_limited(limit):
     running, most = 0, 0
 
     async def reward(data_source, solution_str, ground_truth, extra_info):

@@ -85,7 +85,7 @@ def test_a_raising_function_is_named():
         score(lambda solution_str: exit())
 
 
-def test_a_hanging_function_is_infra_and_does_not_stall_the_loop():
+def test_hanging_function_is_an_infra_error_and_does_not_block_the_loop():
     ticks = []
 
     def slow(solution_str):
@@ -157,7 +157,7 @@ def test_signatures_that_cannot_be_served_are_refused():
     assert score(needs, model=1) == {"score": 1.0}
 
 
-def test_a_function_from_a_file(tmp_path):
+def test_reward_function_is_loaded_from_a_file(tmp_path):
     path = tmp_path / "my_reward.py"
     path.write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):\n    return bonus"
@@ -196,7 +196,7 @@ def test_gsm8k_strict_and_flexible():
         gsm8k("", "1", method="loose")
 
 
-def test_a_ground_truth_that_is_no_number_is_named():
+def test_ground_truth_that_is_not_a_number_is_named():
     reward = load_reward(RewardConfig(name="gsm8k"))
     with pytest.raises(RewardError, match=r"row 5\): the ground truth 'abc' is not a number"):
         asyncio.run(reward("gsm8k", "#### 1", "abc", {"index": 5}))

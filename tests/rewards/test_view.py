@@ -68,10 +68,10 @@ def test_several_trajectories_are_joined_and_copies_do_not_count_twice():
     assert extra["completion_ids"] == list(b"call<tool>42</tool>It is 42.done")
 
 
-def test_a_rollout_without_model_text():
+def test_rollout_without_model_text_is_scored():
     solution, extra = solution_view(rollout([(Author.PROMPT, "hello")]), text, include_tool_text=True)
     assert (solution, extra["last_turn"], extra["num_turns"]) == ("", "", 0)
 
 
-def test_a_dialogue_that_begins_with_the_model():
+def test_dialogue_may_start_with_the_model():
     assert solution_view(rollout([(Author.MODEL, "hi")]), text, include_tool_text=True)[0] == "hi"

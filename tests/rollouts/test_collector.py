@@ -72,7 +72,7 @@ def test_failed_rollout_does_not_affect_others(monkeypatch):
     assert [group.rollouts[0].stop is Stop.ERROR for group in groups] == [False, True, False, False]
 
 
-def test_a_step_without_one_good_rollout_ends_the_run(monkeypatch):
+def test_step_in_which_all_rollouts_fail_ends_the_run(monkeypatch):
     with pytest.raises(AllFailedError, match=r"all 8 rollouts failed; the first: KeyError: 0 \(.*test_collector.py"):
         gather(runner(ListEngine("5"), own(monkeypatch, failing_at(0, 1, 2, 3))))
 
@@ -82,11 +82,11 @@ def test_same_failure_is_reported_once(monkeypatch, caplog):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_the_users_mistake_ends_the_run_and_everything_is_released(monkeypatch):
+def test_user_error_ends_the_run_and_releases_everything(monkeypatch):
     async def run(self, task, generate, tools, interaction, sampling):
         await generate([1, 2], sampling)
         if task.index == 2:
-            raise ConfigError("x: wrong")
+            raise ConfigError.keyless("x: wrong")
         await asyncio.sleep(60)
 
     engine = ListEngine("5")
@@ -126,7 +126,7 @@ def scored(stop=Stop.FINISHED, **rewards):
 
 
 @pytest.mark.parametrize("greedy", [scored(Stop.ERROR), scored()])
-def test_greedy_rollout_without_score_is_no_baseline(greedy):
+def test_greedy_rollout_without_score_gives_no_baseline(greedy):
     group = group_of(TASK, [scored(score=1.0), greedy], n=1)
     assert [each.rewards for each in group.rollouts] == [{"score": 1.0}]
 
@@ -145,7 +145,7 @@ def test_no_greedy_rollout_unless_requested():
     assert group_of(TASK, [scored(score=0.0, baseline=1.0)], n=1).rollouts[0].rewards == {"score": 0.0, "baseline": 1.0}
 
 
-def test_no_tasks_no_groups():
+def test_no_tasks_give_no_groups():
     assert gather(runner(ListEngine("5"), config()), []) == []
 
 

@@ -63,7 +63,7 @@ def test_the_result_fits_and_differs_only_inside_the_last_user_text(key, blocks,
         assert kept.count(token) <= whole.count(token)
 
 
-def test_not_much_more_is_cut_than_must_be():
+def test_prompts_are_cut_no_more_than_needed():
     measure = MEASURES["chatml", "tool_agent"]
     task = Task([{"role": "user", "content": "What is the weather like in Paris? " * 40}])
     length = measure.length_of(task)

@@ -37,7 +37,7 @@ def called(name: str, outcome: Outcome = Outcome.OK, duration_s: float = 0.0, nu
     return ToolCall(name, "{}", "", outcome, duration_s, num_tokens)
 
 
-def test_rewards_and_sizes():
+def test_rewards_and_sizes_are_reported():
     two = Rollout([trajectory(3), trajectory(4, 5, 6)], Stop.DEADLINE, {"score": 0.0, "style": 1.0})
     metrics = rollout_metrics([group(rollout(1.0, 2, rewards={"style": 0.5}), two), group(rollout(0.5, 1), source="b")])
     expected = {
@@ -62,7 +62,7 @@ def test_rewards_and_sizes():
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_the_threshold_of_success():
+def test_success_threshold_is_used():
     assert rollout_metrics([group(rollout(0.5, 1))], success_threshold=0.5)["success"] == 1.0
 
 
@@ -84,7 +84,7 @@ def test_rollouts_that_failed_from_outside_are_only_counted():
     assert rollout_metrics([]) == {}
 
 
-def test_tools():
+def test_tool_metrics_are_computed_per_tool():
     calls = [called("search", duration_s=float(second), num_tokens=10) for second in range(1, 20)]
     calls += [called("search", Outcome.TIMEOUT, 20.0), called("serach", Outcome.FORMAT_ERROR)]
     metrics = rollout_metrics([group(rollout(1.0, 1, tool_calls=calls[:10]), rollout(0.0, 1, tool_calls=calls[10:]))])

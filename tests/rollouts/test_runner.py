@@ -64,7 +64,7 @@ def test_tool_past_the_deadline_is_cut_and_tokens_are_kept(monkeypatch):
     assert engine.released
 
 
-def test_an_engine_that_aborts_before_the_deadline_was_not_late():
+def test_abort_before_the_deadline_is_not_a_deadline_stop():
     class Aborting(ListEngine):
         async def generate(self, request):
             return await super().generate(replace(request, deadline_s=0.0))
@@ -124,9 +124,9 @@ def test_timeout_error_of_the_loop_is_an_error_not_the_deadline(own):
     assert (rollout.stop, rollout.error.split(" ")[0]) == (Stop.ERROR, "TimeoutError:")
 
 
-def test_the_users_mistake_ends_the_run(own):
+def test_user_error_ends_the_run(own):
     async def run(self, task, generate, tools, interaction, sampling):
-        raise ConfigError("rollout.x: no")
+        raise ConfigError.keyless("rollout.x: no")
 
     with pytest.raises(ConfigError, match=r"rollout\.x: no"):
         roll(ListEngine(), own(run))
@@ -148,7 +148,7 @@ def test_reward_service_failure_is_an_infra_failure():
     assert (rollout.infra_failed, rollout.error, rollout.valid) == (True, "reward: the judge is down", False)
 
 
-def test_inputs_of_the_reward():
+def test_reward_gets_the_documented_inputs():
     shown = {}
 
     async def reward(data_source, solution_str, ground_truth, extra_info):

@@ -53,7 +53,7 @@ class SlowBackend(FileBackend):
 
 class TornBackend(FileBackend):
     async def load(self, path):
-        raise ConfigError("torn")
+        raise ConfigError.keyless("torn")
 
 
 def opened(run_dir, backend=None, **trainer):
@@ -135,7 +135,7 @@ def test_a_checkpoint_appears_when_all_its_files_are_written(tmp_path):
     in_background(tmp_path, life)
 
 
-def test_a_second_save_waits_for_the_first(tmp_path):
+def test_second_save_waits_for_the_first_to_finish(tmp_path):
     async def life(checkpoints, backend):
         await checkpoints.save(1)
         first = backend.write
@@ -155,7 +155,7 @@ def test_a_second_save_waits_for_the_first(tmp_path):
 def test_a_failed_save_in_the_background_ends_the_run_and_keeps_the_earlier_checkpoint(tmp_path):
     async def life(checkpoints, backend):
         await checkpoints.save(2)
-        backend.write(ConfigError("the disk is full"))
+        backend.write(ConfigError.keyless("the disk is full"))
         for use in (checkpoints.finish, checkpoints.finish, lambda: checkpoints.save(3)):
             with pytest.raises(ConfigError, match="full"):
                 await use()

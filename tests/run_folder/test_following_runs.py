@@ -98,7 +98,7 @@ def test_a_run_resumed_at_any_step_ends_in_the_same_way(task_folder, following, 
 
 
 @pytest.mark.slow
-def test_a_moved_reference_is_kept_on_resume_even_if_it_is_now_fixed(task_folder, following, tmp_path):
+def test_synced_reference_is_kept_on_resume_without_further_sync(task_folder, following, tmp_path):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-2", "ref.sync_steps=null"]
     assert train(task_folder, again, *FOLLOWING, *back) == 0

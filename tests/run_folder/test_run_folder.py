@@ -20,7 +20,7 @@ from agentrl.config.document import redacted
 from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError
 from agentrl.run_folder.checkpoints import STATE_FILE, start_of
-from agentrl.run_folder.files import StorageError, disk_faults_in_one_line, locked, write_atomically
+from agentrl.run_folder.files import StorageError, disk_errors_in_one_line, locked, write_atomically
 from agentrl.run_folder.resume import check_folder, how_to_resume
 from agentrl.telemetry.jsonl import JsonlTracker
 from agentrl.trainer.builders.records import open_records
@@ -58,7 +58,7 @@ def inputs(folder) -> list[str]:
     return [f"model.path={folder}", f"data.train_files={folder}/rows.jsonl"]
 
 
-def test_a_second_run_in_one_folder_is_refused_in_one_line(tmp_path, capsys):
+def test_second_run_in_one_folder_is_refused(tmp_path, capsys):
     with locked(tmp_path):
         given = [*inputs(tmp_path / "in"), f"trainer.default_local_dir={tmp_path}"]
         assert main(["train", *given]) == 2
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         pass
 
 
-def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch, capsys):
+def test_full_disk_at_the_start_is_a_one_line_error(tmp_path, monkeypatch, capsys):
     given = [*inputs(tmp_path / "in"), f"trainer.default_local_dir={tmp_path}"]
     with monkeypatch.context() as patch:
         patch.setattr(os, "ftruncate", really_full)  # ftruncate of the lock file
@@ -212,7 +212,7 @@ def test_run_goes_back_to_a_given_step(begun, capsys):
         ("checkpoints", "there are RUN/checkpoints/step-3, RUN/checkpoints/step-40"),
     ],
 )
-def test_a_path_that_is_no_checkpoint_is_refused_with_those_that_are(begun, path, hint):
+def test_path_that_is_not_a_checkpoint_is_refused_with_a_list_of_checkpoints(begun, path, hint):
     save_steps(begun, 40)
     with pytest.raises(ConfigError) as refused:
         check_folder(back_to(begun, begun / path))
@@ -301,38 +301,38 @@ def really_full(*_, **__):
         file.write("x")
 
 
-def test_a_full_disk_is_one_line_and_other_errors_are_our_own(tmp_path):
-    with pytest.raises(StorageError) as full, disk_faults_in_one_line(tmp_path, lambda: "go on"):
+def test_full_disk_is_a_user_error_and_other_errors_propagate(tmp_path):
+    with pytest.raises(StorageError) as full, disk_errors_in_one_line(tmp_path, lambda: "go on"):
         really_full()
     assert str(full.value) == f"writing to '{tmp_path}': no space left on device; make room. go on"
-    with pytest.raises(FileNotFoundError), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(FileNotFoundError), disk_errors_in_one_line(tmp_path, str):
         (tmp_path / "none").read_text()
 
 
 def fail_in(folder, work):
-    with disk_faults_in_one_line(folder, lambda: "go on"):
+    with disk_errors_in_one_line(folder, lambda: "go on"):
         work()
 
 
-def test_a_disk_that_fails_is_one_line(tmp_path):
+def test_disk_failure_is_a_one_line_error(tmp_path):
     memory = Path("/proc/self/mem")  # reading at its beginning fails
     with memory.open("rb", buffering=0) as file, pytest.raises(StorageError) as failed:
         fail_in(tmp_path, lambda: file.read(1))
     assert str(failed.value) == f"writing to '{tmp_path}': input/output error. go on"
-    with pytest.raises(StorageError, match="read-only file system"), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(StorageError, match="read-only file system"), disk_errors_in_one_line(tmp_path, str):
         raise OSError(errno.EROFS, "x")
 
 
 def test_a_file_of_the_run_that_may_not_be_written_is_named(tmp_path):
     own, other = (PermissionError(errno.EACCES, "x", path) for path in (tmp_path / "run/a", tmp_path / "b"))
-    with pytest.raises(StorageError) as refused, disk_faults_in_one_line(tmp_path / "run", lambda: "go on"):
+    with pytest.raises(StorageError) as refused, disk_errors_in_one_line(tmp_path / "run", lambda: "go on"):
         raise own
     assert str(refused.value) == f"writing to '{tmp_path}/run/a': permission denied. go on"
-    with pytest.raises(PermissionError), disk_faults_in_one_line(tmp_path / "run", str):
+    with pytest.raises(PermissionError), disk_errors_in_one_line(tmp_path / "run", str):
         raise other
 
 
-def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+def test_full_disk_leaves_the_previous_file_unchanged(tmp_path, monkeypatch):
     write_atomically(tmp_path / "file", "first")
     monkeypatch.setattr(Path, "replace", really_full)
     with pytest.raises(OSError, match="No space left"):
@@ -363,9 +363,7 @@ def calculator(task_folder, tmp_path, monkeypatch):
     "where",
     ["checkpoint", "metrics", "trajectories", "report"],
 )
-def test_a_full_disk_ends_a_run_in_one_line_with_its_last_checkpoint_complete(
-    calculator, tmp_path, monkeypatch, capsys, where
-):
+def test_full_disk_ends_a_run_with_a_complete_last_checkpoint(calculator, tmp_path, monkeypatch, capsys, where):
     from agentrl.reporting import report
     from agentrl.run_folder import checkpoints as checkpoint
     from agentrl.store import TrajectoryStore
@@ -389,5 +387,5 @@ def test_a_full_disk_ends_a_run_in_one_line_with_its_last_checkpoint_complete(
 
 
 def test_quota_errors_count_as_a_full_disk(tmp_path):
-    with pytest.raises(StorageError, match="quota"), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(StorageError, match="quota"), disk_errors_in_one_line(tmp_path, str):
         raise OSError(errno.EDQUOT, "x")

@@ -85,7 +85,7 @@ def words(model: Path, *overrides: str, files: str = "train_files=[rows.parquet]
 
 
 @pytest.mark.slow
-def test_a_tool_that_shows_an_image_in_a_generated_rollout(here, model):
+def test_tool_image_is_kept_in_a_generated_rollout(here, model):
     assert main(["generate", *words(model, "rollout.n=2")]) == 0
     store = TrajectoryStore(Path("run/trajectories/train"))
     first, second = store.groups(store.steps[0])
@@ -113,7 +113,7 @@ def test_a_tool_that_shows_an_image_in_a_generated_rollout(here, model):
     assert Image.open(BytesIO(store.media(blue))).getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_an_evaluation_of_rows_with_images(here, model):
+def test_rows_with_images_are_evaluated(here, model):
     assert main(["eval", *words(model, files="val_files=[rows.parquet]")]) == 0
     assert json.loads(Path("run/eval.json").read_text())["overall"]["num_rollouts"] == 2
     assert len(list(Path("run/media").iterdir())) == 2

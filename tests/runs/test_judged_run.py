@@ -93,7 +93,7 @@ def test_judge_failures_are_excluded_and_not_scored_0(run):
     assert failed.error.endswith("status 400: too long")
 
 
-def test_a_judge_that_is_down_from_the_start_ends_the_run_in_one_line(run, capsys):
+def test_judge_unreachable_from_the_start_ends_the_run_with_one_line(run, capsys):
     with serving(JudgeServer(otherwise=lambda body: Reply(status=503, raw=b"starting"))) as server:
         status, _ = run(server, **{"reward.judge.max_retries": 0})
     assert status == 2

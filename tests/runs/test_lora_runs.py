@@ -81,7 +81,7 @@ def test_lora_run_resumes_bitwise_and_its_adapter_is_evaluated_and_exported(task
         (["model.lora_rank=2", "model.target_modules=q_projj"], "did you mean 'q_proj'?"),
     ],
 )
-def test_options_that_cannot_work(task_folder, tmp_path, capsys, overrides, complaint):
+def test_options_that_cannot_work_are_refused(task_folder, tmp_path, capsys, overrides, complaint):
     assert run("train", task_folder, tmp_path, *overrides) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line

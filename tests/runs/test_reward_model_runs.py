@@ -117,12 +117,12 @@ def test_labels_are_learnt(name, task_folder, tmp_path):
     assert last["actor/num_tokens"] == (8 if name == "reward_steps" else 4)
 
 
-def test_a_metric_that_it_will_not_have_is_refused(task_folder, tmp_path, capsys):
+def test_unknown_metric_is_refused(task_folder, tmp_path, capsys):
     assert train(task_folder, tmp_path, "reward_pairs", "trainer.save_best=val/auc") == 2
     assert "'trainer.save_best': the validation has no 'val/auc'" in capsys.readouterr().err
 
 
-def test_numbers_that_are_no_probabilities_are_refused_by_their_row(task_folder, tmp_path, capsys):
+def test_numbers_that_are_not_probabilities_are_refused_with_their_row(task_folder, tmp_path, capsys):
     (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": talk(1, True), "label": 7}))
     files = [f"data.train_files={tmp_path}/bad.jsonl", "data.val_files=[]", "trainer.test_freq=0"]
     assert train(task_folder, tmp_path, "reward_outcomes", *files) == 2

@@ -137,7 +137,7 @@ def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
     wait_for_the_end(tag)
 
 
-def test_run_goes_on_after_a_training_node_was_lost(task_folder, tmp_path):
+def test_run_continues_after_losing_a_training_node(task_folder, tmp_path):
     tag = uuid.uuid4().hex
     with ray_cluster({"CPU": 0}, {"CPU": 1}, {"CPU": 1}, {"CPU": 1}) as cluster:  # the head cannot be replaced
         run = two_nodes(cluster, task_folder, tmp_path, "trainer.max_restarts=1")

@@ -86,7 +86,7 @@ def versions(run: Path) -> dict[int, set[int]]:
     }
 
 
-def test_a_run_on_policy(task_folder, tmp_path, attached):
+def test_run_on_policy_has_no_mismatch(task_folder, tmp_path, attached):
     train(task_folder, tmp_path, f"rollout.sglang.urls=[{attached.url}]")
     check_counts(tmp_path)
     assert versions(tmp_path) == {step: {step - 1} for step in range(1, NUM_STEPS + 1)}
@@ -96,7 +96,7 @@ def test_a_run_on_policy(task_folder, tmp_path, attached):
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_a_run_with_staleness(task_folder, tmp_path, attached, mode):
+def test_run_with_staleness_trains(task_folder, tmp_path, attached, mode):
     staleness = ("trainer.max_staleness=2", f"rollout.weight_update_mode={mode}")
     train(task_folder, tmp_path, f"rollout.sglang.urls=[{attached.url}]", *staleness)
     check_counts(tmp_path)
@@ -106,7 +106,7 @@ def test_a_run_with_staleness(task_folder, tmp_path, attached, mode):
     assert any(version < step - 1 for step, found in sampled.items() for version in found)
 
 
-def test_a_server_killed_in_the_middle_of_a_step(task_folder, tmp_path, monkeypatch):
+def test_server_killed_during_a_step_is_replaced(task_folder, tmp_path, monkeypatch):
     """The run continues with a restarted server, and contains the same groups as without the kill."""
     require_sglang()
     from agentrl.engines.sglang.engine import SglangEngine

@@ -140,6 +140,6 @@ def test_unusable_uploads_are_reported(run, tmp_path):
         prepare_upload(agentrl.Run(tmp_path / "empty"), "o/m")
 
 
-def test_a_name_that_the_hub_refuses_is_one_line(run, hub):
+def test_name_refused_by_the_hub_is_a_one_line_error(run, hub):
     with pytest.raises(ConfigError, match="cannot upload to 'not a name': HFValidationError"):
         push(prepare_upload(run, "not a name"))

@@ -36,19 +36,19 @@ FORMS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_secrets_are_known_by_their_names_at_any_depth(name: str) -> None:
+def test_secrets_are_recognized_by_their_names_at_any_depth(name: str) -> None:
     value = {"a": [{"b": {name: "hunter22"}}], name: {"deep": ["hunter22", 3]}}
 
     assert "hunter22" not in json.dumps(redacted_value(value))
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "api_key_env", "score_key", "tokenizer_path", "monkey", "keyword"])
-def test_other_names_are_no_secrets(name: str) -> None:
+def test_other_names_are_not_secrets(name: str) -> None:
     assert not is_secret_name(name)
 
 
 @pytest.mark.parametrize("text", FORMS)
-def test_secrets_are_known_by_their_form(text: str) -> None:
+def test_secrets_are_recognized_by_their_form(text: str) -> None:
     shown = redacted_text(f"before {text} after")
 
     assert REDACTED in shown

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentrl.stats.calibration import brier_score, expected_calibration_error
 
 
-def test_the_worked_example():
+def test_calibration_error_equals_the_worked_example():
     assert expected_calibration_error([0.1, 0.3, 0.9], [0, 1, 1], num_bins=2) == pytest.approx(0.7 / 3)
 
 

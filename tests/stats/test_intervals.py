@@ -28,7 +28,7 @@ def test_one_value_per_task_gives_students_interval():
     assert ends(estimate) == pytest.approx((2.5 - reach, 2.5 + reach))
 
 
-def test_siblings_count_by_the_pairwise_formula_of_miller():
+def test_interval_of_clustered_rollouts_equals_millers_formula():
     """SE^2 = sum over pairs of one task of (x - m)(y - m) / N^2, with G / (G - 1) for few tasks."""
     clusters = [[1.0, 3.0, 2.0], [5.0], [0.0, 0.5]]
     values = [value for cluster in clusters for value in cluster]

@@ -14,7 +14,7 @@ from agentrl.stats.ranking import area_under_curve, mean_ranks, rank_correlation
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=12)
 
 
-def test_the_worked_example():
+def test_area_under_curve_equals_the_worked_example():
     assert area_under_curve([1, 2, 2, 3], [False, False, True, True]) == 0.875
 
 
@@ -30,7 +30,7 @@ def test_equal_values_share_their_rank():
     assert mean_ranks([5, 1, 5, 9]).tolist() == [2.5, 1.0, 2.5, 4.0]
 
 
-def test_rank_correlation_values():
+def test_rank_correlation_equals_known_values():
     assert rank_correlation([1, 2, 3, 4], [10, 20, 30, 1000]) == pytest.approx(1)
     assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert rank_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / (5 * 24))

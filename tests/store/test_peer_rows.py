@@ -44,9 +44,7 @@ def rollouts() -> Group:
     return Group(Task(PROMPT, "2", "sums", 4, "u", tools_kwargs=kwargs, extra_info={"level": "easy"}), done)
 
 
-def test_trl_reads_our_pairs_and_we_its_completions(
-    peer: Callable[..., Any], task_folder: Path, tmp_path: Path
-) -> None:
+def test_trl_and_agentrl_read_each_others_data(peer: Callable[..., Any], task_folder: Path, tmp_path: Path) -> None:
     TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
     siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
     write_lines(tmp_path / "pairs.jsonl", pair_rows("best", 0.0)([siblings], Selection(tools=[TOOL])))
@@ -73,7 +71,7 @@ def test_trl_reads_our_pairs_and_we_its_completions(
         assert rollout.rewards == {"length": float(length), **even, "score": length + sum(even.values())}
 
 
-def test_verl_reads_our_tasks_and_we_its_dump(peer: Callable[..., Any], task_folder: Path, tmp_path: Path) -> None:
+def test_verl_and_agentrl_read_each_others_data(peer: Callable[..., Any], task_folder: Path, tmp_path: Path) -> None:
     TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
     siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
     write_table(tmp_path / "tasks.parquet", task_rows([siblings], Selection()))

@@ -40,7 +40,7 @@ def test_each_trajectory_has_the_advantages_of_its_sample(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", [{"rollout_id": "c/0"}, {"token_ids": [1, 2, 9]}, {"loss_mask": [0, 0, 0]}])
-def test_a_sample_of_no_trajectory_is_our_own_mistake(change: dict[str, object], tmp_path: Path) -> None:
+def test_sample_without_a_trajectory_is_an_internal_error(change: dict[str, object], tmp_path: Path) -> None:
     samples = credited(a_step())
     samples[1] = replace(samples[1], **change)
     with pytest.raises(ValueError, match="belongs to no trajectory"):

@@ -170,9 +170,7 @@ def flipped(path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line_with_its_name(
-    damage: Callable[[Path], object], complaint: str, tmp_path: Path
-) -> None:
+def test_unreadable_file_is_named_in_one_line(damage: Callable[[Path], object], complaint: str, tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     path = store.write(1, a_step())
     damage(path)

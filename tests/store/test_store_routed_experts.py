@@ -102,7 +102,7 @@ def longer(content: bytearray) -> bytes:
         (None, "the routed experts of 'step-000001.parquet' are missing"),
     ],
 )
-def test_damage_is_noticed(tmp_path: Path, damage, complaint):
+def test_damage_is_detected(tmp_path: Path, damage, complaint):
     store = TrajectoryStore(tmp_path)
     beside = experts_path(store.write(1, with_experts()))
     if damage:

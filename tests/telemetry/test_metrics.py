@@ -44,12 +44,12 @@ def test_each_metric_is_declared_once_with_a_unit_and_a_sentence():
         *("reward/my_part", "actor/my_number", "val/reward/my_part", "success/my_data", "tool/my_tool/timeout"),
     ],
 )
-def test_a_name_is_declared(name):
+def test_declared_metric_names_are_found(name):
     assert find_metric(name)
 
 
 @pytest.mark.parametrize("name", ["speed", "val/speed", "timing_s/lern", "staleness/men", "rollout/excluded/Two Words"])
-def test_a_name_is_not_declared(name):
+def test_undeclared_metric_names_are_not_found(name):
     assert find_metric(name) is None
 
 

@@ -81,13 +81,13 @@ def test_wandb_logs_everything_and_a_resumed_run_keeps_its_id(wandb, tmp_path):
     assert ids[0] == ids[1] != ids[2]
 
 
-def test_wandb_without_a_key_is_one_line(wandb, tmp_path):
+def test_wandb_without_a_key_is_a_one_line_error(wandb, tmp_path):
     wandb.module.init.side_effect = wandb.module.Error("no key:\n  log in first")
     with pytest.raises(ConfigError, match=r"wandb cannot start: no key: log in first$"):
         wandb.open(TrackedRun(tmp_path))
 
 
-def test_wandb_alerts(wandb, tmp_path):
+def test_warnings_are_sent_as_wandb_alerts(wandb, tmp_path):
     tracker = wandb.open(TrackedRun(tmp_path))
     assert isinstance(tracker, WarningTracker)
     tracker.log_warning(3, "all is lost")

@@ -62,7 +62,7 @@ def test_tensorboard_reads_back_what_was_logged_and_hides_what_was_redone(tmp_pa
 
 
 @pytest.mark.own_metrics
-def test_trackers_by_name(tmp_path):
+def test_trackers_are_loaded_by_name(tmp_path):
     tracker = trackers.get("jsonl")(TrackedRun(tmp_path))
     tracker.log(1, {"x": 1.0})
     tracker.close()

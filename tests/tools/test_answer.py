@@ -27,7 +27,7 @@ from agentrl.utils.images import data_url
         (("t", True, {"m": 1}), "t", 1.0, {"m": 1}),
     ],
 )
-def test_shapes(returned, text, reward, metrics):
+def test_each_return_value_of_a_tool_is_read(returned, text, reward, metrics):
     answer = read_answer(returned)
     assert (answer.text, answer.reward, answer.metrics, answer.images) == (text, reward, metrics, [])
 

@@ -30,7 +30,7 @@ from agentrl.tools.calculator import calculator, evaluate
         ("2**1023", str(2**1023)),
     ],
 )
-def test_values(expression, shown):
+def test_calculator_results_are_formatted(expression, shown):
     assert calculator(expression) == shown
 
 

@@ -66,7 +66,7 @@ def short_releases(monkeypatch):
     cancel_after_s=st.none() | st.floats(0, 0.006),
     parallel=st.booleans(),
 )
-def test_created_and_released_balance(script, num_calls, cancel_after_s, parallel):
+def test_each_created_instance_is_released(script, num_calls, cancel_after_s, parallel):
     tool = Scripted(script)
     outcomes = []
 

@@ -65,7 +65,7 @@ def loaded(config):
     return load_toolbox(config).tools
 
 
-def test_shipped_calculator():
+def test_shipped_calculator_tool_is_loaded():
     box = load_toolbox(MultiTurnConfig(tool_config_path=CONFIGS / "calculator.yaml"))
     (schema,) = box.schemas
     assert schema.function.parameters["required"] == ["expression"]
@@ -87,7 +87,7 @@ def test_a_row_without_its_ground_truth_ends_the_run():
         run_calls([tool], call("calc_gsm8k_reward", answer="1"))
 
 
-def test_verls_format(config):
+def test_verl_tool_format_is_read(config):
     text = """
 tools:
   - class_name: HERE/my_tools.py:Needs
@@ -116,7 +116,7 @@ tools:
     assert OpenAIFunctionToolSchema is type(tools[0].tool_schema)
 
 
-def test_the_short_form(config):
+def test_short_tool_format_is_read(config):
     text = """
 tools:
   - name: calculator
@@ -141,7 +141,7 @@ tools:
     assert [result.text for result in results] == ["A", "3"]
 
 
-def test_a_file_of_functions(config, tmp_path):
+def test_tools_are_loaded_from_a_file_of_functions(config, tmp_path):
     (tool,) = load_tools(MultiTurnConfig(function_tool_path=tmp_path / "my_tools.py"))
     assert tool.name == "add"
 

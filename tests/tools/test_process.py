@@ -82,7 +82,7 @@ def test_calls_run_in_one_other_process_that_is_killed_and_replaced(act):
             os.kill(int(pid), 0)
 
 
-def test_a_process_that_cannot_start_is_infra(act, tmp_path):
+def test_process_that_fails_to_start_is_an_infra_error(act, tmp_path):
     async def main():
         box = Toolbox([as_tool(act)])
         (tmp_path / "acting.py").write_text("raise OSError('moved')")

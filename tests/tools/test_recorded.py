@@ -115,7 +115,7 @@ def test_a_recorded_format_error_is_answered_as_it_was():
     assert results == [("Error: as told then", Outcome.FORMAT_ERROR, 0.0)]
 
 
-def test_the_row_chooses_its_tools_and_must_be_the_recorded_one():
+def test_tools_of_a_row_must_match_the_recorded_row():
     both = [*SCHEMAS, schema("second")]
     chosen = task(uid="t", extra_info={"tool_config": {"available_tools": ["second"]}})
     results, _, _ = play([], call("recorder", place="a"), row=chosen, schemas=both)

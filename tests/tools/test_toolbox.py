@@ -90,7 +90,7 @@ def test_a_failing_tool_is_logged_once(caplog):
     ]
 
 
-def test_a_users_mistake_ends_the_run():
+def test_mistake_of_the_user_ends_the_run():
     def strict() -> str:
         raise DataError("row without a key")
 
@@ -99,7 +99,7 @@ def test_a_users_mistake_ends_the_run():
 
 
 @pytest.mark.parametrize("returned", [None, b"text", 3, {"a": 1}, [1]])
-def test_odd_answers_become_text(returned):
+def test_unusual_return_values_become_text(returned):
     def odd() -> object:
         return returned
 
@@ -128,7 +128,7 @@ def test_execute_that_returns_nothing_useful():
     assert one(Silent()).outcome is Outcome.OK
 
 
-def test_a_plain_function_that_returns_a_coroutine():
+def test_plain_function_may_return_a_coroutine():
     async def inner():
         return "x"
 
@@ -248,7 +248,7 @@ def test_threads_that_a_coroutine_starts_do_not_block_the_exit():
 # lifecycle
 
 
-def test_state_lasts_over_the_calls_of_a_trajectory_and_no_longer():
+def test_tool_state_lasts_for_one_rollout():
     tool = Recorder()
     first, session = run_calls([tool], *[call("recorder")] * 3)
     second, _ = run_calls([tool], call("recorder"))
@@ -458,7 +458,7 @@ def test_two_tools_of_one_name_are_refused():
         Toolbox([calculator, calculator])
 
 
-def test_a_tools_own_timeout_wins():
+def test_timeout_of_a_tool_overrides_the_default():
     assert Toolbox([Recorder({"timeout": 3})], QUICK).tools["recorder"].deadline_s == 3
     with pytest.raises(ConfigError, match="timeout_s must be a number above 0"):
         Toolbox([Recorder({"timeout_s": "soon"})])

@@ -29,7 +29,7 @@ def test_gauges_are_reported_unchanged() -> None:
     assert step["engine/later_cached_share"] == pytest.approx(0.75)
 
 
-def test_the_changed_share_is_that_of_the_last_weights() -> None:
+def test_changed_share_is_relative_to_the_last_sent_weights() -> None:
     now = {"weight_sent_bytes": 100.0, "weight_compare_s": 1.0}
     meter = EngineMeter(lambda: dict(now))
     now |= {"weight_sent_bytes": 130.0, "weight_compare_s": 1.5, "weight_changed_share": 0.02}

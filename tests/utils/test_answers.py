@@ -22,7 +22,7 @@ from agentrl.utils.answers import answer_line, as_number, boxed, final_answer, f
         ("", None, None),
     ],
 )
-def test_final_numbers(text, strict, flexible):
+def test_final_number_is_read_strictly_or_flexibly(text, strict, flexible):
     assert final_number(text, "strict") == (strict and Decimal(strict))
     assert final_number(text, "flexible") == (flexible and Decimal(flexible))
 
@@ -40,11 +40,11 @@ def test_final_numbers(text, strict, flexible):
         (None, None),
     ],
 )
-def test_ground_truths(value, number):
+def test_ground_truths_are_read_as_numbers(value, number):
     assert as_number(value) == number
 
 
-def test_normalised_text():
+def test_text_is_normalised():
     assert normalised("<think>It was Lyon.</think>\n Paris  is\tIT. ") == "paris is it"
     assert normalised("ｆｕｌｌ") == "full"
 
@@ -65,7 +65,7 @@ def test_normalised_text():
         ("42", None),
     ],
 )
-def test_boxed_answers(text, answer):
+def test_boxed_answers_are_read(text, answer):
     assert boxed(text) == answer
 
 
@@ -85,7 +85,7 @@ def test_boxed_answers(text, answer):
         ("<answer>" * 20_000 + "a</answer>" * 20_000, "a"),
     ],
 )
-def test_tagged_answers(text, answer):
+def test_tagged_answers_are_read(text, answer):
     assert tagged(text) == answer
 
 
@@ -102,7 +102,7 @@ def test_tagged_answers(text, answer):
         ("nonanswer: 7", None),
     ],
 )
-def test_answers_on_a_line_of_their_own(text, answer):
+def test_answer_on_a_separate_line_is_read(text, answer):
     assert answer_line(text) == answer
 
 

@@ -88,7 +88,7 @@ def test_missing_server_is_an_error():
         ("https://in.house:8000/v1", None),
     ],
 )
-def test_the_environment_names_a_proxy(monkeypatch, url, proxy):
+def test_proxy_is_read_from_the_environment(monkeypatch, url, proxy):
     monkeypatch.setenv("https_proxy", "http://proxy:1")
     monkeypatch.setenv("http_proxy", "http://proxy:2")
     monkeypatch.setenv("no_proxy", "127.0.0.1,.house")

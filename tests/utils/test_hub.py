@@ -72,7 +72,7 @@ def refusal(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_model_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.MonkeyPatch):
+def test_model_unknown_to_the_hub_is_named(hub: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", hub)
     assert refusal("org/nope").startswith(
         "model.path: there is no folder 'org/nope', and no model of that name on the hub"
@@ -81,7 +81,7 @@ def test_a_model_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.Monkey
     assert "no model of that name on the hub" in refusal("a--b/c.git")  # the hub does not allow such names
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):
+def test_unreachable_hub_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     line = refusal("org/nope")
     assert line.startswith("model.path: there is no folder 'org/nope', and the hub cannot be reached (")
@@ -111,7 +111,7 @@ def dataset_refusal(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_dataset_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.MonkeyPatch):
+def test_dataset_unknown_to_the_hub_is_named(hub: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", hub)
     Hub.asked.clear()
     start = "org/nope: there is no file of that name, and no dataset of that name on the hub"
@@ -119,7 +119,7 @@ def test_a_dataset_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.Monk
     assert Hub.asked == ["/api/datasets/org/nope"]
 
 
-def test_a_dataset_and_a_hub_that_cannot_be_reached(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_unreachable_dataset_and_hub_are_named(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     line = dataset_refusal("org/nope")
     assert line.startswith("org/nope: there is no file of that name, and the hub cannot be reached (")

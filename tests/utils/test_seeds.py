@@ -12,5 +12,5 @@ def test_seed_depends_only_on_its_parts(one, other) -> None:
     assert (derive_seed(*one) == derive_seed(*other)) == (one == other)
 
 
-def test_the_function_never_changes() -> None:
+def test_derived_seed_is_the_same_in_all_versions() -> None:
     assert derive_seed(0, 1, 2) == 1772749440416956875

@@ -480,7 +480,7 @@ def test_long_rollouts_render_tokens_only_near_the_viewport(visit, tmp_path):
     assert "49999" in page.locator("#hover").inner_text()
 
 
-def test_late_answer_is_not_shown_for_a_newer_address(visit, run):
+def test_late_response_is_not_shown_on_a_newer_page(visit, run):
     page = visit(run)
     late = []
     page.route("**/api/rollout?*uid=1-5&*", lambda route: late.append(route))
@@ -574,7 +574,7 @@ def test_a_run_deleted_while_it_is_viewed_is_reported(visit, run):
     page.wait_for_selector(".problem", state="detached")
 
 
-def test_a_run_under_way_grows_without_a_reload(visit, run):
+def test_page_of_a_running_run_updates_without_reload(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     page.evaluate("window.kept = true")
@@ -600,7 +600,7 @@ def test_a_damaged_file_is_reported_and_the_rest_works(visit, run):
     expect_status(page, "126 of 126 rollouts")
 
 
-def test_a_stopped_server_is_reported(visit, run, chromium):
+def test_stopped_server_is_named_in_the_error(visit, run, chromium):
     page = visit(run)
     page.route("**/api/state*", lambda route: route.fulfill(status=503))
     page.wait_for_selector("text=The server has stopped")

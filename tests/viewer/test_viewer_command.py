@@ -46,7 +46,7 @@ def test_folder_of_runs_lists_newest_first_without_following_links(tmp_path):
     assert not any(run.index.snapshot().parts for run in runs)  # read only when a page requests it
 
 
-def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
+def test_port_in_use_and_missing_tokenizer_are_one_line_errors(capsys, tmp_path):
     write_run(tmp_path, {1: [group("a", rollout())]})
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -73,7 +73,7 @@ def test_invalid_json_numbers_and_depth_are_errors(view, tmp_path):
     assert told["turn_rewards"][0]["value"] == 0.5
 
 
-def test_a_message_that_is_no_mapping_is_refused_in_one_line(view, tmp_path):
+def test_message_that_is_not_a_mapping_is_refused(view, tmp_path):
     odd = Rollout([Trajectory([Segment(Author.PROMPT, [1])], ["no message"])], Stop.FINISHED)
     answer = view(write_run(tmp_path, {1: [group("a", odd)]})).get("api/rollout", uid="a", **PLACE)
     assert answer.status_code == 400

@@ -35,7 +35,7 @@ def found(asked, text, **words):
 @pytest.mark.parametrize(
     "text", ["answer", "ANSWER IS", 'said "no"\nand', "back\\slash", "<script>", "onerror=", "\u202eevil", "\ufdd0d83d"]
 )
-def test_text_is_found_upper_and_lower_case_alike(asked, text):
+def test_text_search_ignores_case(asked, text):
     """A URL encodes half a surrogate pair in the same way as a trajectory file."""
     expected = [(said, 0) for said in reversed(TEXTS[:5]) if original(text).lower() in said.lower()]
     assert len(expected) == 1

@@ -91,7 +91,7 @@ def probed(logprobs, version=4):
         assert engine.released == ["probe-4"]
 
 
-def test_the_differences_are_those_of_the_sampled_tokens():
+def test_probe_differences_are_measured_on_sampled_tokens():
     assert probed([-1.25, -1.0, -0.5]) == {"publish/probe_max_diff": 0.5, "publish/probe_mean_diff": 0.25}
 
 

@@ -45,7 +45,7 @@ def test_each_version_is_published_once():
 
 
 @pytest.mark.parametrize("mode", ["drain", "retract", "in_place"])
-def test_the_engine_is_paused_meanwhile(mode):
+def test_engine_is_paused_during_the_update(mode):
     side = Recorder()
     asyncio.run(Publisher(side, side, mode=mode).publish(2))
     assert side.asked == [mode, (["a", "b"], 2), "resume"]

@@ -8,7 +8,7 @@ from agentrl.algos.advantages.members import AdvantageBatch, find_members
 from agentrl.algos.advantages.normalization import whitened
 from agentrl.algos.advantages.sequences import discounted_sums, find_sequences
 from agentrl.algos.options import with_needs
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 
 @with_needs("values")
@@ -24,7 +24,11 @@ def gae(batch: AdvantageBatch, *, gamma: float = 1.0, lam: float = 1.0, whiten: 
         ConfigError: `values` is missing.
     """
     if batch.values is None:
-        raise ConfigError("advantage estimator 'gae' needs the values of a critic for each token")
+        raise ConfigError.at(
+            "algorithm.adv_estimator",
+            Kind.MISSING,
+            "advantage estimator 'gae' needs the values of a critic for each token",
+        )
     sequences = find_sequences(batch, find_members(batch))
     values = sequences.of_tokens(batch.values)
     following = values.roll(-1, dims=1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl.algos.advantages.members import AdvantageBatch, Members, find_members
 from agentrl.algos.advantages.normalization import standardised_in_groups, whitened
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 
 def gdpo(
@@ -33,8 +33,10 @@ def gdpo(
     rewards_MK = _rewards(batch, members, tuple(gdpo_reward_keys))
     weights = tuple(gdpo_reward_weights) or (1.0,) * rewards_MK.shape[1]
     if len(weights) != rewards_MK.shape[1]:
-        raise ConfigError(
-            f"gdpo_reward_weights has {len(weights)} weights for {rewards_MK.shape[1]} rewards, expected one for each"
+        raise ConfigError.at(
+            "algorithm.gdpo_reward_weights",
+            Kind.WRONG_VALUE,
+            f"gdpo_reward_weights has {len(weights)} weights for {rewards_MK.shape[1]} rewards, expected one for each",
         )
     there = members.valid[:, None]
     apart = [standardised_in_groups(each[:, None], there, members, norm_adv_by_std) for each in rewards_MK.unbind(1)]
@@ -55,10 +57,18 @@ def _rewards(batch: AdvantageBatch, members: Members, keys: tuple[str, ...]) -> 
 
 def _component(batch: AdvantageBatch, members: Members, key: str) -> Tensor:
     if key not in batch.components:
-        raise ConfigError(f"gdpo_reward_keys: the rollouts have no reward '{key}': {suggestion(key, batch.components)}")
+        raise ConfigError.at(
+            "algorithm.gdpo_reward_keys",
+            Kind.NOT_FOUND,
+            f"gdpo_reward_keys: the rollouts have no reward '{key}': {suggestion(key, batch.components)}",
+        )
     rewards = torch.zeros_like(members.scores)
     rewards[members.of_row] = batch.components[key].to(rewards)  # all rows of a rollout have the same value
     if not rewards[members.valid].isfinite().all():
         row = next(row for row, member in enumerate(members.of_row) if not rewards[member].isfinite())
-        raise ConfigError(f"reward '{key}' of row {row} (task '{batch.uids[row]}') is {rewards[members.of_row[row]]}")
+        raise ConfigError.at(
+            "algorithm.gdpo_reward_keys",
+            Kind.WRONG_VALUE,
+            f"reward '{key}' of row {row} (task '{batch.uids[row]}') is {rewards[members.of_row[row]]}",
+        )
     return rewards

@@ -12,7 +12,7 @@ from torch import Tensor
 from agentrl.algos.advantages.members import AdvantageBatch, Members, equal, find_members
 from agentrl.algos.advantages.normalization import standardised, standardised_in_groups
 from agentrl.algos.advantages.sequences import Sequences, discounted_sums, find_sequences, find_turns
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 Keys = Sequence[str | None]
 
@@ -78,7 +78,11 @@ def _same_state(group: Sequence[int], keys: Sequence[Keys]) -> Iterator[list[tup
 def _keys_of_members(batch: AdvantageBatch, sequences: Sequences, members: Members) -> list[list[str | None]]:
     """Return the keys of each valid member's turns over all its rows, `[M][turns]`."""
     if batch.observation_keys is None:
-        raise ConfigError("advantage estimator 'gigpo' needs observation_keys, the state at the start of each turn")
+        raise ConfigError.at(
+            "algorithm.adv_estimator",
+            Kind.MISSING,
+            "advantage estimator 'gigpo' needs observation_keys, the state at the start of each turn",
+        )
     keys: list[list[str | None]] = [[] for _ in range(len(members.scores))]
     for row, (member, of_row) in enumerate(zip(members.of_row.tolist(), batch.observation_keys, strict=True)):
         if members.valid[member]:
@@ -90,6 +94,6 @@ def _keys_of_members(batch: AdvantageBatch, sequences: Sequences, members: Membe
 def _check_number(row: int, keys: Keys, trained_T: Tensor) -> None:
     num_turns = int(trained_T[:1].sum() + (trained_T[1:] & ~trained_T[:-1]).sum())
     if len(keys) != num_turns:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"observation_keys has {len(keys)} keys for the {num_turns} turns of row {row}, expected one for each"
         )

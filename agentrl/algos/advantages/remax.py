@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentrl.algos.advantages.members import AdvantageBatch, find_members
 from agentrl.algos.advantages.sequences import discounted_sums, find_sequences
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 
 def remax(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,11 @@ def remax(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
         ConfigError: `baselines` is missing.
     """
     if batch.baselines is None:
-        raise ConfigError("advantage estimator 'remax' needs baselines, the reward of a greedy rollout for each row")
+        raise ConfigError.at(
+            "algorithm.adv_estimator",
+            Kind.MISSING,
+            "advantage estimator 'remax' needs baselines, the reward of a greedy rollout for each row",
+        )
     sequences = find_sequences(batch, find_members(batch))
     returns = sequences.spread(discounted_sums(sequences.sums(batch.token_rewards), 1.0))
     baselines_B1 = batch.baselines.double()[:, None]

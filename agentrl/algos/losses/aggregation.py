@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -40,9 +40,13 @@ def aggregation_weights(
         ConfigError: an unknown mode, or `seq-mean-token-sum-norm` without a positive `norm_length`.
     """
     if mode not in MODES:
-        raise ConfigError(f"unknown aggregation '{mode}': {suggestion(mode, MODES)}")
+        raise ConfigError.at(
+            "actor.loss_agg_mode", Kind.NOT_FOUND, f"unknown aggregation '{mode}': {suggestion(mode, MODES)}"
+        )
     if mode == "seq-mean-token-sum-norm" and not norm_length:
-        raise ConfigError("aggregation 'seq-mean-token-sum-norm' needs a positive norm_length")
+        raise ConfigError.at(
+            "actor.loss_agg_mode", Kind.MISSING, "aggregation 'seq-mean-token-sum-norm' needs a positive norm_length"
+        )
     ids = [name or row for row, name in enumerate(rollout_ids or [""] * len(num_trained_tokens))]
     tokens_of: Counter[str | int] = Counter()
     for name, count in zip(ids, num_trained_tokens, strict=True):

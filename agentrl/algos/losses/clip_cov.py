@@ -12,7 +12,7 @@ from torch import Tensor
 from agentrl.algos.losses.registry import LossBatch, TokenLoss
 from agentrl.algos.losses.vanilla import clip
 from agentrl.algos.options import with_scope
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 
 @with_scope("batch")
@@ -37,7 +37,11 @@ def clip_cov(
         ConfigError: `clip_cov_lb` is not below `clip_cov_ub`.
     """
     if clip_cov_lb >= clip_cov_ub:
-        raise ConfigError(f"clip_cov_lb must be below clip_cov_ub, but {clip_cov_lb:g} is not below {clip_cov_ub:g}")
+        raise ConfigError.at(
+            "actor.policy_loss.clip_cov_lb",
+            Kind.WRONG_VALUE,
+            f"clip_cov_lb must be below clip_cov_ub, but {clip_cov_lb:g} is not below {clip_cov_ub:g}",
+        )
     log_ratio = batch.bounded_log_ratio()
     ratio = log_ratio.exp()
     losses, clipped = clip(ratio, batch.advantages, clip_ratio_low, clip_ratio_high)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.losses.registry import LossBatch, TokenLoss
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 RADIUS = {"tv": 0.15, "kl": 0.05}
 """Largest allowed divergence of a token's distribution, as in the paper's experiments."""
@@ -36,7 +36,11 @@ def dppo(
         ConfigError: there is no such divergence.
     """
     if divergence not in RADIUS:
-        raise ConfigError(f"policy loss 'dppo' has no divergence '{divergence}': {suggestion(divergence, RADIUS)}")
+        raise ConfigError.at(
+            "actor.policy_loss.options",
+            Kind.NOT_FOUND,
+            f"policy loss 'dppo' has no divergence '{divergence}': {suggestion(divergence, RADIUS)}",
+        )
     log_ratio, logprobs = batch.log_ratio().detach(), batch.logprobs.detach()
     policy, old = logprobs.exp(), (logprobs - log_ratio).exp()
     distance = (policy - old).abs() if divergence == "tv" else _binary_kl(old, policy, log_ratio)

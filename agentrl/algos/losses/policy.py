@@ -13,7 +13,7 @@ from agentrl.algos.kl_divergence import kl
 from agentrl.algos.losses.aggregation import aggregate, token_mean
 from agentrl.algos.losses.registry import POLICY_LOSSES, policy_loss
 from agentrl.algos.options import scope_of
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,11 @@ class PenalisedLoss(AroundLoss):
     def _terms(self, batch: TokenBatch) -> Iterator[tuple[str, float, Tensor]]:
         if self.kl_coef is not None:
             if batch.ref_logprobs is None:
-                raise ConfigError("actor.use_kl_loss needs ref_logprobs on every sample, but there are none")
+                raise ConfigError.at(
+                    "actor.use_kl_loss",
+                    Kind.MISSING,
+                    "actor.use_kl_loss needs ref_logprobs on every sample, but there are none",
+                )
             yield "kl_loss", self.kl_coef, kl(self.kl_kind, batch.logprobs, batch.ref_logprobs)
         if self.entropy_coef:
             yield "entropy", -self.entropy_coef, batch.entropy

@@ -37,7 +37,7 @@ class LossBatch:
             ConfigError: `old_logprobs` is missing.
         """
         if self.old_logprobs is None:
-            raise ConfigError("this policy loss needs old_logprobs, but old_logprobs is None")
+            raise ConfigError.keyless("this policy loss needs old_logprobs, but old_logprobs is None")
         # torch.where instead of a product: values outside the mask may be infinite
         return torch.where(self.loss_mask.bool(), self.logprobs - self.old_logprobs, 0.0)
 

@@ -40,7 +40,7 @@ class PairBatch:
             ConfigError: the reference log-probabilities are missing.
         """
         if self.ref_chosen_logps is None or self.ref_rejected_logps is None:
-            raise ConfigError("this preference loss needs the logps of a reference policy, but they are None")
+            raise ConfigError.keyless("this preference loss needs the logps of a reference policy, but they are None")
         return self.chosen_logps - self.ref_chosen_logps, self.rejected_logps - self.ref_rejected_logps
 
 

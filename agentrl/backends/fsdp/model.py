@@ -39,7 +39,7 @@ from agentrl.types.sample import Sample
 
 
 class ShardedModel(TorchBackend):
-    """A model of which each rank holds a part. All ranks call its methods at once, on the thread of their calls.
+    """A model of which each rank holds a part. All ranks call its methods together, on the thread of their calls.
 
     Attributes:
         is_in_first_copy: whether this rank has a part of the first copy of the weights, which is published and saved.

@@ -41,7 +41,7 @@ BEAT_S = 1.0
 LOST_PEER_STATUS = 75
 """Exit status of a rank that ends because another has ended: EX_TEMPFAIL of sysexits.h."""
 FOREVER = timedelta(days=365)
-"""Timeout of a rank that waits for the next call. A rank that dies is noticed at once, because its sockets close."""
+"""Timeout of a rank that waits for the next call. A rank that dies is noticed sooner: its sockets close."""
 
 
 class LostPeerError(AgentRLError):
@@ -83,7 +83,7 @@ class Ranks:
         return bool(self._nodes[rank] == self._nodes[0])
 
     def each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:  # Any: any call
-        """Call `function(ranks, *arguments[rank])` on every rank at once; return the results in order of rank.
+        """Call `function(ranks, *arguments[rank])` on all ranks at the same time; return the results in order of rank.
 
         Args:
             function: a function of a module, not a lambda.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from agentrl.backends.torch.peers import SequencePeers
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 if TYPE_CHECKING:
     from agentrl.backends.torch.forward import PositionwiseModel
@@ -55,11 +55,19 @@ def check_sequence(model: PositionwiseModel, size: int) -> None:
     config = model.model.config.get_text_config()
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.num_attention_heads % size:
-        raise ConfigError(f"'{KEY}={size}' does not divide the {config.num_attention_heads} attention heads")
+        raise ConfigError.at(
+            KEY, Kind.WRONG_VALUE, f"`{KEY}={size}` does not divide the {config.num_attention_heads} attention heads"
+        )
     if rope in ("dynamic", "longrope"):
-        raise ConfigError(f"'{KEY}={size}' does not support position embeddings of type {rope}: set it to 1")
+        raise ConfigError.at(
+            KEY, Kind.NOT_SUPPORTED, f"`{KEY}={size}` does not support position embeddings of type {rope}: set it to 1"
+        )
     if not model.shares_prefixes:
-        raise ConfigError(f"'{KEY}={size}' needs a model that can share prefixes (see the warning above): set it to 1")
+        raise ConfigError.at(
+            KEY,
+            Kind.NOT_SUPPORTED,
+            f"`{KEY}={size}` needs a model that can share prefixes (see the warning above): set it to 1",
+        )
 
 
 def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:

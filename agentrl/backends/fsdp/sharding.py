@@ -26,7 +26,7 @@ LOADED = "_is_hf_initialized"
 
 
 class Root(nn.Module):
-    """Root of a sharded model. Its forward pass runs a function, so body and head of the model are one pass of FSDP."""
+    """Root of a sharded model. Its forward pass runs a given function, so FSDP sees body and head as one pass."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy `weights`, each complete or a part, over those of the same names; to a sharded weight only its part."""
+    """Copy `weights`, each complete or a part, into `own` by name. A sharded weight gets only its part."""
     with torch.no_grad():
         for name, value in weights.items():
             target = own[name]

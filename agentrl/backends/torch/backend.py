@@ -29,7 +29,7 @@ from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.engines.base import WeightStream
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapters import adapter_off, has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.loading import find_device, load_tokenizer, max_positions
@@ -311,7 +311,8 @@ def prepared_model(
     if not trainable:
         return loaded.requires_grad_(False)
     if loaded.dtype == torch.float16 or actor.autocast == "float16":
-        raise ConfigError("float16 gradients underflow: train in bfloat16, or in float32 with actor.autocast=bfloat16")
+        text = "float16 gradients underflow: train in bfloat16, or in float32 with actor.autocast=bfloat16"
+        raise ConfigError.at("model.dtype", Kind.NOT_SUPPORTED, text)
     freeze_modules(loaded, actor.freeze_modules)
     if model.enable_gradient_checkpointing:
         enable_checkpointing(loaded)

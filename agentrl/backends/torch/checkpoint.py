@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.adapters import adapter_parameters, has_adapter, read_adapter, write_adapter
 from agentrl.models.loading import load_model, quiet_transformers
@@ -126,7 +126,7 @@ def write_errors(path: Path) -> Iterator[None]:
             raise
         free_mib = shutil.disk_usage(path.parent).free / 2**20
         reason = f"{' '.join(str(error).split())}; {free_mib:.0f} MiB are free there"
-        raise ConfigError(f"cannot write '{path}' ({reason}); the previous content is unchanged") from error
+        raise ConfigError.keyless(f"cannot write '{path}' ({reason}); the previous content is unchanged") from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -137,14 +137,14 @@ def read_state(path: Path) -> dict[str, Any]:
     """
     file = path / STATE_FILE
     if not file.is_file():
-        raise ConfigError(f"it is not a checkpoint: {STATE_FILE} is missing")
+        raise ConfigError.keyless(f"it is not a checkpoint: {STATE_FILE} is missing")
     try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         if missing := {"optimizer", "random"} - state.keys():
             raise ValueError(f"it has no '{min(missing)}'")
     except Exception as error:  # invalid or truncated pickles raise many kinds of errors
         reason = " ".join(str(error).split()).partition(". ")[0][:150]  # without torch's advice to trust the file
-        raise ConfigError(f"{STATE_FILE} is truncated or not a file of agentrl ({reason})") from error
+        raise ConfigError.keyless(f"{STATE_FILE} is truncated or not a file of agentrl ({reason})") from error
     return state
 
 
@@ -156,9 +156,13 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     """
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
-        raise ConfigError(f"it holds {saved}, but this run trains {own}")
+        raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
     if not same_rest:
-        raise ConfigError("other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed")
+        raise ConfigError.at(
+            "actor.freeze_modules",
+            Kind.CONFLICT,
+            "other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed",
+        )
 
 
 def read_weights(
@@ -191,7 +195,7 @@ def saved_weights(
     own, theirs = ({name: value.shape for name, value in each.items()} for each in (model.state_dict(), saved))
     for name in own.keys() | theirs.keys():
         if own.get(name) != theirs.get(name):
-            raise ConfigError(f"its weights belong to another model, such as '{name}'")
+            raise ConfigError.keyless(f"its weights belong to another model, such as '{name}'")
     return saved
 
 
@@ -201,10 +205,12 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"cannot resume from '{path}': {error}; {REMEDY}") from error
+        raise ConfigError.keyless(f"cannot resume from '{path}': {error}; {REMEDY}") from error
     except (RuntimeError, KeyError, TypeError, ValueError) as error:  # shapes or names differ from this model's
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"'{path}' is a checkpoint of another model or optimizer ({reason}): {REMEDY}") from error
+        raise ConfigError.keyless(
+            f"'{path}' is a checkpoint of another model or optimizer ({reason}): {REMEDY}"
+        ) from error
 
 
 def random_states() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from agentrl.engines.base import WeightStream
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,13 +33,19 @@ def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
         if not fitting:
             names = {around for name in parameters for around in _around(name)}
             (nearest,) = difflib.get_close_matches(pattern, sorted(names), n=1, cutoff=0)
-            raise ConfigError(
-                f"'actor.freeze_modules': no module or weight is called '{pattern}': the nearest name is '{nearest}'"
+            raise ConfigError.at(
+                "actor.freeze_modules",
+                Kind.NOT_FOUND,
+                f"`actor.freeze_modules`: no module or weight is called '{pattern}': the nearest name is '{nearest}'",
             )
         for value in fitting:
             value.requires_grad_(False)
     if not any(value.requires_grad for value in parameters.values()):
-        raise ConfigError("'actor.freeze_modules' freezes all weights, so nothing is trained")
+        raise ConfigError.at(
+            "actor.freeze_modules",
+            Kind.WRONG_VALUE,
+            "`actor.freeze_modules` freezes all weights, so nothing is trained",
+        )
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,7 +22,11 @@ def enable_checkpointing(model: PreTrainedModel) -> None:
         ConfigError: the model does not support gradient checkpointing.
     """
     if not model.supports_gradient_checkpointing:
-        raise ConfigError(f"model.enable_gradient_checkpointing: {type(model).__name__} does not support it")
+        raise ConfigError.at(
+            "model.enable_gradient_checkpointing",
+            Kind.NOT_SUPPORTED,
+            f"model.enable_gradient_checkpointing: {type(model).__name__} does not support it",
+        )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 MAX_LOGITS = 2**27
-"""Most logits in memory at once: 512 MB in float32."""
+"""Maximum number of logits in memory at the same time: 512 MB in float32."""
 
 
 def token_logprobs(

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.config.actor import OptimConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.scalar import HEAD
 
 if TYPE_CHECKING:
@@ -129,7 +129,11 @@ class ScheduledOptimizer:
 
     def _check_names(self, state: dict[str, Any]) -> None:
         if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
-            raise ConfigError(f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
+            raise ConfigError.at(
+                "actor.optim.name",
+                Kind.CONFLICT,
+                f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state",
+            )
 
     def load_named_state(self, found: Mapping[str, Tensor], num_updates: int) -> None:
         """Restore the tensors of `named_state`, which become the state itself."""

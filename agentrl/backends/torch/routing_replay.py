@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from agentrl.backends.torch.batches import OnePass, Outputs, at_once
 from agentrl.backends.torch.self_check import difference, unfaithful
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.attention import UnfaithfulError
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ class RoutingReplay:
         self._own: dict[int, Tensor] | None = None  # records the layers' own choices, only during the test
         self._blocks = _blocks(model)
         if not self._blocks:
-            raise ConfigError(f"'{KEY}' needs a mixture of experts: no layer of {type(model).__name__} has `experts`")
+            raise ConfigError.at(
+                KEY,
+                Kind.NOT_SUPPORTED,
+                f"`{KEY}` needs a mixture of experts: no layer of {type(model).__name__} has `experts`",
+            )
         for layer, block in self._blocks.items():
             vars(block)["forward"] = partial(self._forward, layer, block.forward)
         self._num_experts = min(map(_num_experts, self._blocks.values()))
@@ -53,9 +57,11 @@ class RoutingReplay:
             with unfaithful(), torch.no_grad():
                 one_pass(partial(self._try, model))
         except UnfaithfulError as error:
-            raise ConfigError(
-                f"'{KEY}': the router of {type(model).__name__} is not supported ({error}): use a model"
-                " built like Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3"
+            raise ConfigError.at(
+                KEY,
+                Kind.NOT_SUPPORTED,
+                f"`{KEY}`: the router of {type(model).__name__} is not supported ({error}): use a model"
+                " built like Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3",
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:

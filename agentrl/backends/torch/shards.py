@@ -55,7 +55,7 @@ def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None)
         raise
     except (Exception, CheckpointException) as error:  # truncated or foreign files raise many kinds of errors
         reason = " ".join(str(error).split())[:150]
-        raise ConfigError(f"{SHARDS} is incomplete or corrupt ({reason})") from error
+        raise ConfigError.keyless(f"{SHARDS} is incomplete or corrupt ({reason})") from error
     return state
 
 
@@ -63,11 +63,11 @@ def _empty(name: str, saved: object, parameters: Mapping[str, Tensor]) -> Tensor
     """Return a tensor for a saved one: shaped and sharded as its parameter, or a single number."""
     parameter = parameters.get(name.rpartition("/")[0])
     if parameter is None or not isinstance(saved, metadata.TensorStorageMetadata):
-        raise ConfigError(f"{SHARDS} belongs to another model: '{name}'")
+        raise ConfigError.keyless(f"{SHARDS} belongs to another model: '{name}'")
     if parameter.shape == saved.size:
         return torch.zeros_like(parameter, dtype=saved.properties.dtype, requires_grad=False)
     if saved.size.numel() != 1:
-        raise ConfigError(f"{SHARDS} belongs to another model: '{name}' has shape {tuple(saved.size)}")
+        raise ConfigError.keyless(f"{SHARDS} belongs to another model: '{name}' has shape {tuple(saved.size)}")
     return torch.zeros(saved.size, dtype=saved.properties.dtype)
 
 

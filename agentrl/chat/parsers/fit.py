@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.chat.base import ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
 from agentrl.chat.template import calling_turn
-from agentrl.errors import ConfigError, TemplateError
+from agentrl.errors import ConfigError, Kind, TemplateError
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     if written is None:
         if getattr(parser, "taught_by_prompt", False):
             return
-        raise ConfigError(
+        raise ConfigError.at(
+            "rollout.multi_turn.format",
+            Kind.CONFLICT,
             f"tool parser '{parser_name}' does not fit the chat template, which writes no tool calls: "
-            "use a template that does, or 'react'"
+            "use a template that does, or 'react'",
         )
     if _reads(parser, written, schemas[0].name):
         return
@@ -50,7 +52,11 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
         f"no registered parser does ({', '.join(tool_parsers.names())}); SGLang's parsers are called sglang/NAME"
     )
     hint = f"use '{others[0]}'" if others else none_does
-    raise ConfigError(f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}")
+    raise ConfigError.at(
+        "rollout.multi_turn.format",
+        Kind.CONFLICT,
+        f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}",
+    )
 
 
 def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
 from agentrl.concurrency.child import ChildProcess, EndedError
-from agentrl.errors import ConfigError, UnknownNameError, install_command, suggestion
+from agentrl.errors import ConfigError, Kind, UnknownNameError, install_command, suggestion
 from agentrl.types.messages import ToolSchema
 
 PREFIX = "sglang/"
@@ -186,8 +186,10 @@ def read_tools(schemas: Sequence[ToolSchema]) -> list[object]:
 def detectors() -> dict[str, Callable[[], _Detector]]:
     """SGLang's detector classes by name; raises `ConfigError` if SGLang is not installed."""
     if find_spec("sglang") is None:
-        raise ConfigError(
-            f"tool parsers {PREFIX}NAME are SGLang's, which is not installed: {install_command('sglang')}"
+        raise ConfigError.at(
+            "rollout.multi_turn.format",
+            Kind.NOT_FOUND,
+            f"tool parsers {PREFIX}NAME need SGLang, which is not installed: {install_command('sglang')}",
         )
     from sglang.srt.environ import envs
     from sglang.srt.function_call.function_call_parser import FunctionCallParser

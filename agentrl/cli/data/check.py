@@ -56,7 +56,9 @@ def _config(options: argparse.Namespace) -> RunConfig:
         overrides.append(f"model.path={NO_MODEL}")
     config = compose_config(overrides, options.config_dir, check_data_early)
     if not (config.data.train_files or config.data.val_files):
-        raise ConfigError("no files to check: give FILE..., or +experiment=NAME to check the files of an experiment")
+        raise ConfigError.keyless(
+            "no files to check: give FILE..., or +experiment=NAME to check the files of an experiment"
+        )
     return config
 
 

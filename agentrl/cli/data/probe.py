@@ -17,7 +17,7 @@ from agentrl.data.rows.base import Rows
 from agentrl.data.rows.custom import load_custom_rows
 from agentrl.data.rows.open import open_rows
 from agentrl.data.threads import on_threads
-from agentrl.errors import ConfigError, DataError, TemplateError
+from agentrl.errors import ConfigError, DataError, Kind, TemplateError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.loading import load_tokenizer
@@ -91,7 +91,9 @@ async def _probe(
 def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model: bool) -> list[Rows]:
     def tokenizer() -> object:
         if not with_model:
-            raise ConfigError("data.custom_cls: the class needs a tokenizer: give --model")
+            raise ConfigError.at(
+                "data.custom_cls", Kind.MISSING, "data.custom_cls: the class needs a tokenizer: give --model"
+            )
         return load_tokenizer(config.model)
 
     if config.data.custom_cls.path is None:

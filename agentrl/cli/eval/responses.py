@@ -18,7 +18,7 @@ from agentrl.compat.verl.keys.evaluation import EVALUATION, RESPONSE_KEY, RESPON
 from agentrl.compat.verl.keys.translate import nested, translate, verl_key
 from agentrl.concurrency.notebook import run_loop
 from agentrl.config import RunConfig, validate_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.reporting.evaluation import evaluation
 from agentrl.trainer.generation import RESPONSES as COLUMN
 from agentrl.trainer.score_responses import score_responses
@@ -72,7 +72,9 @@ def _evaluate_verl(overrides: Sequence[str]) -> None:
     draft = translate(read_verl(options.overrides, options.config_dir, options.config_name, EVALUATION), EVALUATION)
     file, column = draft.values.pop(RESPONSES, None), draft.values.pop(RESPONSE_KEY)
     if file is None:
-        raise ConfigError("'data.path' is missing: give a file with a column of responses")
+        raise ConfigError.at(
+            "data.path", Kind.MISSING, "`data.path` is missing: give a file with a column of responses"
+        )
     if "reward.custom_reward_function.path" not in draft.values:
         draft.values.pop("reward.custom_reward_function.name", None)
     try:

@@ -56,7 +56,7 @@ def report(
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps({**found.values(), **(further or {})}, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(f"cannot write '{file}': {error.strerror}; give another file with --json") from error
+        raise ConfigError.keyless(f"cannot write '{file}': {error.strerror}; give another file with --json") from error
     print_evaluation(found, file, sampling=sampling)
 
 

@@ -37,12 +37,12 @@ def read_verl(
     """
     try:
         parsed = parse_overrides(overrides)
-        said = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
-        whole = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), said), resolve=True)
-        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said)), table))
+        given = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
+        complete = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), given), resolve=True)
+        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(given)), table))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
-    values = dict(flattened(cast("dict[str, object]", whole), table))
+        raise ConfigError.keyless(" ".join(str(error).split())) from None
+    values = dict(flattened(cast("dict[str, object]", complete), table))
     return nested({key: value for key, value in values.items() if any(part in keys for part in _upwards(key))})
 
 
@@ -80,9 +80,9 @@ def _upwards(key: str) -> Iterator[str]:
 def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hydra has no types
     key = override.key_or_group
     if override.is_sweep_override():
-        raise ConfigError(f"'{key}' has several values: write them as a list, {key}=[a,b]")
+        raise ConfigError.keyless(f"'{key}' has several values: write them as a list, {key}=[a,b]")
     if override.type == OverrideType.DEL:
-        raise ConfigError(f"'~{key}': a key cannot be removed; set another value instead")
+        raise ConfigError.keyless(f"'~{key}': a key cannot be removed; set another value instead")
     return OmegaConf.create(nested({key: override.value()}))
 
 
@@ -93,12 +93,12 @@ def _file(folder: Path | None, name: str | None, base_name: str) -> DictConfig:
     path = ((folder or Path("config")) / (name or base_name)).with_suffix(".yaml")
     if not path.is_file():
         names = [file.stem for file in path.parent.glob("*.yaml")]
-        raise ConfigError(f"there is no file '{path}': {suggestion(path.stem, names)}")
+        raise ConfigError.keyless(f"there is no file '{path}': {suggestion(path.stem, names)}")
     content = OmegaConf.load(path)
     if not isinstance(content, DictConfig):
-        raise ConfigError(f"{path}: expected keys and values")
+        raise ConfigError.keyless(f"{path}: expected keys and values")
     for base in content.pop("defaults", []):
         if base not in (base_name, "_self_"):
-            raise ConfigError(f"{path}: builds on '{base}'; only {base_name} is known here")
+            raise ConfigError.keyless(f"{path}: builds on '{base}'; only {base_name} is known here")
     content.pop("hydra", None)
     return content

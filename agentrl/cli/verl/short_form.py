@@ -142,7 +142,7 @@ def _read(short: Short, text: str, flag: bool = False) -> object:
     except ValueError:
         name = f"--{short.flag}" if flag else short.variable
         expected = "a whole number" if short.read is int else "a number" if short.read is float else "true or false"
-        raise ConfigError(f"{name}: expected {expected}, got '{text}'") from None
+        raise ConfigError.keyless(f"{name}: expected {expected}, got '{text}'") from None
 
 
 if __name__ == "__main__":

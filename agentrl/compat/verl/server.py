@@ -53,7 +53,9 @@ class ServerManager:
             ConfigError: images, or an unsupported sampling parameter.
         """
         if image_data or video_data or audio_data:
-            raise ConfigError("server_manager.generate: image_data, video_data and audio_data are not supported")
+            raise ConfigError.keyless(
+                "server_manager.generate: image_data, video_data and audio_data are not supported"
+            )
         sampling = sampling_of(sampling_params, self._sampling)
         context = list(prompt_ids)
         number = self._conversations.setdefault(request_id, len(self._conversations))
@@ -83,7 +85,7 @@ def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingPa
             changes[_NAMES[key]] = value
         elif key not in _IGNORED and key not in _NAMES and value is not None and value != _NEUTRAL.get(key):
             known = "is not supported" if key in _NEUTRAL else suggestion(key, [*_NAMES, *_NEUTRAL])
-            raise ConfigError(f"sampling_params: '{key}: {value}': {known}")
+            raise ConfigError.keyless(f"sampling_params: '{key}: {value}': {known}")
     if "stop" in changes:
         stop = changes["stop"]
         changes["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[arg-type]  # else a list

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from agentrl.config.data import DataConfig
 from agentrl.data.rows.base import Row
-from agentrl.errors import ConfigError, DataError, UnknownNameError
+from agentrl.errors import ConfigError, DataError, Kind, UnknownNameError
 from agentrl.registry import load_object
 from agentrl.utils.signatures import keyword_filter, parameters_of
 from agentrl.utils.user_code import format_error
@@ -95,9 +95,9 @@ def load_custom_rows(
     try:
         cls = load_object(f"{path}:{name}")
     except UnknownNameError as error:
-        raise ConfigError(f"data.custom_cls: {error}") from error
+        raise ConfigError.at("data.custom_cls", Kind.NOT_FOUND, f"data.custom_cls: {error}") from error
     if not callable(cls):
-        raise ConfigError(f"{where} is not a class")
+        raise ConfigError.at("data.custom_cls", Kind.WRONG_VALUE, f"{where} is not a class")
     arguments = _arguments(cls, files, config, max_samples, tokenizer, where)
     try:
         return CustomRows(cls(**arguments), f"{path}:{name}", config.prompt_key)
@@ -125,7 +125,9 @@ def _arguments(
     needed = [each for each in parameters.values() if each.default is each.empty and each.kind < each.VAR_KEYWORD]
     for each in needed:
         if each.name not in given and each.kind is not each.VAR_POSITIONAL:
-            raise ConfigError(f"{where} needs '{each.name}', but gets only {', '.join(given)}")
+            raise ConfigError.at(
+                "data.custom_cls", Kind.WRONG_VALUE, f"{where} needs '{each.name}', but gets only {', '.join(given)}"
+            )
     taken = keyword_filter(cls)(given)
     if "data_files" in taken and "files" not in parameters:
         taken.pop("files", None)

@@ -12,7 +12,7 @@ import yaml
 from pydantic import JsonValue
 
 from agentrl.config.rollout import SglangConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.security.redaction import remember_secret
 
 
@@ -47,7 +47,11 @@ def key_of(sglang: SglangConfig) -> str | None:
     if sglang.api_key_env is None:
         return None
     if not (key := os.environ.get(sglang.api_key_env)):
-        raise ConfigError(f"rollout.sglang.api_key_env: the environment has no '{sglang.api_key_env}'")
+        raise ConfigError.at(
+            "rollout.sglang.api_key_env",
+            Kind.NOT_FOUND,
+            f"rollout.sglang.api_key_env: the environment has no '{sglang.api_key_env}'",
+        )
     remember_secret(key)
     return key
 
@@ -58,5 +62,9 @@ def _own(path: JsonValue) -> dict[str, JsonValue]:
     try:
         value = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"rollout.sglang.server_args.config: '{path}' cannot be read: {error}") from None
+        raise ConfigError.at(
+            "rollout.sglang.server_args.config",
+            Kind.NOT_FOUND,
+            f"rollout.sglang.server_args.config: '{path}' cannot be read: {error}",
+        ) from None
     return value if isinstance(value, dict) else {}

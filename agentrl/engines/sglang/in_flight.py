@@ -158,7 +158,7 @@ class ActiveRequests:
                 await asyncio.wait({post}, timeout=max(0.0, known - asyncio.get_running_loop().time()))
                 pause_s = 0.02
                 while not post.done():
-                    await asyncio.gather(*(self._tell(replica, active.rid) for replica in self._servers_of(active)))
+                    await asyncio.gather(*(self._abort_on(replica, active.rid) for replica in self._servers_of(active)))
                     await asyncio.wait({post}, timeout=pause_s)
                     pause_s *= 2
         except TimeoutError:
@@ -169,6 +169,6 @@ class ActiveRequests:
             return [replica for replica in self._replicas if replica.health is Health.READY]
         return [active.replica] if active.replica else []
 
-    async def _tell(self, replica: Replica, rid: str) -> None:
+    async def _abort_on(self, replica: Replica, rid: str) -> None:
         with suppress(ServerError):  # `HealthMonitor` handles dead and hung servers
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

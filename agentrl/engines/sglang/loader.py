@@ -21,11 +21,11 @@ from agentrl.engines.sglang.features import Features, read_features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import RESERVED, Terms
 from agentrl.engines.sglang.servers.options import server_options
-from agentrl.engines.sglang.servers.place import Server, are_elsewhere, make_server
+from agentrl.engines.sglang.servers.place import Server, are_remote, make_server
 from agentrl.engines.sglang.weights.choice import choose_transfer
 from agentrl.engines.sglang.weights.delta import check_loader
 from agentrl.engines.sglang.weights.transfer import WeightTransfer
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.folder import checkpoint_shapes, is_folder
@@ -93,7 +93,7 @@ async def _open_replicas(
     servers: list[Server] = []
     if not sglang.urls:
         for index in range(sglang.num_replicas):
-            options = server_options(model, rollout, max_sequence_length, 0 if are_elsewhere() else index)
+            options = server_options(model, rollout, max_sequence_length, 0 if are_remote() else index)
             servers.append(make_server(index, options, log_dir / f"replica-{index}.log", sglang.env))
     clients: list[ServerClient] = []
     try:
@@ -128,11 +128,17 @@ async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_leng
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):
-        raise ConfigError(f"{url} serves '{features.model_path}', but model.path is '{_base(model)}'")
+        raise ConfigError.at(
+            "rollout.sglang.urls",
+            Kind.CONFLICT,
+            f"{url} serves '{features.model_path}', but model.path is '{_base(model)}'",
+        )
     if (longest := features.max_input_tokens + RESERVED) < max_sequence_length:
-        raise ConfigError(
+        raise ConfigError.at(
+            "rollout.sglang.urls",
+            Kind.CONFLICT,
             f"{url}: its context of {longest} tokens is shorter than data.max_prompt_length +"
-            f" data.max_response_length, {max_sequence_length}"
+            f" data.max_response_length, {max_sequence_length}",
         )
     if not as_started:
         print(
@@ -148,7 +154,11 @@ def _terms(
 ) -> Terms:
     features: list[Features] = [replica.features for replica in replicas]
     if rollout.routed_experts and not all(each.routed_experts for each in features):
-        raise ConfigError("'rollout.routed_experts' needs servers started with --enable-return-routed-experts")
+        raise ConfigError.at(
+            "rollout.routed_experts",
+            Kind.MISSING,
+            "`rollout.routed_experts` needs servers started with --enable-return-routed-experts",
+        )
     return Terms(
         config.vocab_size,
         max_sequence_length,

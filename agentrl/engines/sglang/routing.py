@@ -15,7 +15,7 @@ class Placement:
         self._replicas = replicas
         self._places: dict[str, Replica] = {}
         self._num_placed: Counter[Replica] = Counter()
-        self._born: dict[str, int] = {}
+        self._num_kept_at_start: dict[str, int] = {}
         self._num_kept = 0
 
     def choose(self, session: str) -> Replica | None:
@@ -35,8 +35,8 @@ class Placement:
         Sessions share a key if no such update happened between their starts. After the update, an open conversation
         continues with its KV of older weights. A later conversation with the same prefix must not reuse that KV.
         """
-        born = self._born.setdefault(session, self._num_kept) if session else self._num_kept
-        return str(born) if born else None
+        num_kept = self._num_kept_at_start.setdefault(session, self._num_kept) if session else self._num_kept
+        return str(num_kept) if num_kept else None
 
     def cache_kept(self) -> None:
         """Record a weight update after which the servers keep KV of older weights."""
@@ -44,7 +44,7 @@ class Placement:
 
     def forget(self, session: str) -> None:
         """Forget a finished conversation."""
-        self._born.pop(session, None)
+        self._num_kept_at_start.pop(session, None)
         self._leave(session)
 
     def _leave(self, session: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from agentrl.engines.torch.kv_check import TOLERANCE
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.images import ImageInputs
 from agentrl.utils.images import ImageError, data_url, of_data_url, small_picture
 
@@ -77,7 +77,7 @@ class ImageRunner:
         """New conversation without cached KV.
 
         Raises:
-            ValueError: the tokens of an image are not at its start.
+            ValueError: the image tokens of the prompt do not match `starts`.
         """
         if len(urls) != len(starts):
             raise ValueError(f"{len(urls)} images, but {len(starts)} start positions")
@@ -129,10 +129,10 @@ class ImageRunner:
         """Token ranges that are forwarded together. An image token that the model sampled is forwarded alone."""
         start, end = seen.num_cached, len(seen.token_ids)
         covered = {place for image in seen.images for place in range(image.start, image.end)}
-        strays = [
+        sampled = [
             place for place in range(start, end) if seen.token_ids[place] == self._image_id and place not in covered
         ]
-        return pairwise(sorted({start, end, *strays, *(place + 1 for place in strays)}))
+        return pairwise(sorted({start, end, *sampled, *(place + 1 for place in sampled)}))
 
     def _positions(self, seen: ImageKV) -> Tensor | None:
         """Positions [3, 1, T] of the uncached tokens; None if the model's positions do not depend on image shapes."""
@@ -179,7 +179,9 @@ def _check(runner: ImageRunner) -> None:
     plain = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False, **shown).logits[0, -1]
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
-        raise ConfigError(
+        raise ConfigError.at(
+            "model.path",
+            Kind.NOT_SUPPORTED,
             f"model.path: {type(model).__name__} does not support images: with cached KV its logits differ by "
-            f"{worst:.1e} standard deviations from a plain forward pass"
+            f"{worst:.1e} standard deviations from a plain forward pass",
         )

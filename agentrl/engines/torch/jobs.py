@@ -85,10 +85,10 @@ def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:
         conversation = conversation_of(job)
-        alike = found.setdefault((conversation.origin, conversation.num_cached, job.mark), [])
-        if alike and alike[0].token_ids != job.token_ids:  # hash collision
-            alike = found.setdefault((id(job),), [])
-        alike.append(job)
+        same = found.setdefault((conversation.origin, conversation.num_cached, job.mark), [])
+        if same and same[0].token_ids != job.token_ids:  # hash collision
+            same = found.setdefault((id(job),), [])
+        same.append(job)
     return list(found.values())
 
 

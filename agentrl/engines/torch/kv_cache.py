@@ -23,7 +23,7 @@ class Conversations:
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
         self.capacity = capacity
-        self.books = BlockAllocator(store, capacity + 1)  # one more block for the source of a copy
+        self.allocator = BlockAllocator(store, capacity + 1)  # one more block for the source of a copy
         self.index = PrefixIndex()
         self.num_evicted = 0
         self._store = store
@@ -36,7 +36,7 @@ class Conversations:
     @property
     def kv_tokens(self) -> int:
         """Capacity of the blocks in use, in tokens."""
-        return self.books.num_used * BLOCK_SIZE
+        return self.allocator.num_used * BLOCK_SIZE
 
     def open(self, session: str) -> KVSession:
         """The session's conversation; a new one if there is none or if it is busy with another request."""
@@ -99,7 +99,7 @@ class Conversations:
         return None
 
     def release(self, session: str) -> None:
-        """Drop a session's KV: at once, or when the running turn ends."""
+        """Drop a session's KV: immediately, or when the running turn ends."""
         if (found := self._sessions.pop(session, None)) is not None and not found.busy:
             self.drop(found)
 
@@ -137,7 +137,7 @@ class Conversations:
     def _share(self, conversation: KVSession, token_ids: Sequence[int]) -> None:
         found = self.index.find(token_ids)
         conversation.prefilled_only = True
-        self.books.share(found.blocks)
+        self.allocator.share(found.blocks)
         conversation.blocks = np.array(found.blocks, dtype=np.int64)
         conversation.num_cached = len(found.blocks) * BLOCK_SIZE
         conversation.num_indexed = len(found.blocks)
@@ -152,7 +152,7 @@ class Conversations:
             conversation.num_indexed = self.index.add(token_ids, conversation.blocks, first, pending=pending)
 
     def _copy_tail(self, conversation: KVSession, tail: int) -> None:
-        self.books.share([tail])  # otherwise allocating the copy could evict the source
+        self.allocator.share([tail])  # otherwise allocating the copy could evict the source
         self.extend(conversation, conversation.num_cached + 1)
         self._store.copy_block(tail, int(conversation.blocks[-1]))
         self._give_back([tail])
@@ -171,7 +171,7 @@ class Conversations:
 
     def _own_last_block(self, conversation: KVSession) -> None:
         last = int(conversation.blocks[-1])
-        if not self.books.is_shared(last):
+        if not self.allocator.is_shared(last):
             self.index.forget([last])
             return
         conversation.blocks = conversation.blocks[:-1]
@@ -180,12 +180,12 @@ class Conversations:
         self._give_back([last])
 
     def _allocate(self) -> int:
-        while (block := self.books.allocate()) is None:
+        while (block := self.allocator.allocate()) is None:
             self.evict_idle()
         return block
 
     def _give_back(self, blocks: Sequence[int]) -> None:
-        self.index.forget(self.books.give_back(blocks))
+        self.index.forget(self.allocator.give_back(blocks))
 
 
 class NoKV(Conversations):

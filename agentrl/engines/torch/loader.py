@@ -7,7 +7,7 @@ from transformers import PretrainedConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.torch.engine import MAX_NUM_SEQS, TorchEngine
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapters import adapter_randomized
 from agentrl.models.images import ImageInputs, load_image_model
 from agentrl.models.loading import find_device, load_model, load_tokenizer
@@ -48,7 +48,9 @@ def load_torch_engine(
 def _check_length(config: PretrainedConfig, max_sequence_length: int) -> None:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and max_sequence_length > limit:
-        raise ConfigError(
+        raise ConfigError.at(
+            "data.max_response_length",
+            Kind.CONFLICT,
             f"the model's context of {limit} tokens is shorter than data.max_prompt_length + data.max_response_length,"
-            f" {max_sequence_length}"
+            f" {max_sequence_length}",
         )

@@ -171,23 +171,23 @@ class Scheduler:
         rows: list[Row] = []
         parts: dict[Job, int] = {}
         columns = shape.columns
-        for alike in identical_contexts(jobs):
-            start, last = conversation_of(alike[0]).num_cached, len(alike[0].token_ids) - 1
+        for same in identical_contexts(jobs):
+            start, last = conversation_of(same[0]).num_cached, len(same[0].token_ids) - 1
             if not rows and not shape.fixed:
                 columns = min(shape.rows * shape.columns, last - start)
             while start < last and (not rows or (len(rows) + 1) * columns <= shape.rows * shape.columns):
                 end = min(start + columns, last)
-                rows.append(self._row(alike, start, end))
-                parts |= dict.fromkeys(alike, end)
+                rows.append(self._row(same, start, end))
+                parts |= dict.fromkeys(same, end)
                 start = end
         return rows, parts
 
-    def _row(self, alike: Sequence[Job], start: int, end: int) -> Row:
+    def _row(self, same: Sequence[Job], start: int, end: int) -> Row:
         """Row of jobs with identical contexts."""
-        for job in alike:
+        for job in same:
             self.conversations.extend(conversation_of(job), end)
-        blocks, *copies = (conversation_of(job).blocks for job in alike)
-        return Row(alike[0].token_ids, start, end, blocks, copies)
+        blocks, *copies = (conversation_of(job).blocks for job in same)
+        return Row(same[0].token_ids, start, end, blocks, copies)
 
     def _prefill_done(self, job: Job) -> None:
         conversation = conversation_of(job)
@@ -202,7 +202,7 @@ class Scheduler:
         """Decode one token for every ready job, in batches of similar length to reduce padding."""
         rows, ready = self._limits.decode.rows, identical_contexts(jobs)
         if len(ready) > rows or self._limits.decode.fixed:  # rows of similar length next to each other
-            ready = sorted(ready, key=lambda alike: len(alike[0].token_ids))
+            ready = sorted(ready, key=lambda same: len(same[0].token_ids))
         self._decode(ready[:rows], beside, parts)
         for first in range(rows, len(ready), rows):
             self._decode(ready[first : first + rows])
@@ -210,12 +210,12 @@ class Scheduler:
     def _decode(
         self, ready: Sequence[Sequence[Job]], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING
     ) -> None:
-        rows = [self._row(alike, len(alike[0].token_ids) - 1, len(alike[0].token_ids)) for alike in ready]
+        rows = [self._row(same, len(same[0].token_ids) - 1, len(same[0].token_ids)) for same in ready]
         logits = self.runner.decode(rows, self._limits.decode, beside)
         self._prefilled(beside, parts)
-        jobs = [job for alike in ready for job in alike]
+        jobs = [job for same in ready for job in same]
         if len(jobs) > len(ready):
-            sizes = torch.tensor([len(alike) for alike in ready], device=logits.device)
+            sizes = torch.tensor([len(same) for same in ready], device=logits.device)
             logits = logits.repeat_interleave(sizes, dim=0, output_size=len(jobs))
         draws = [Draw(job.request.sampling, job.seed, len(job.logprobs)) for job in jobs]
         token_ids, logprobs = sample(logits, draws)
@@ -241,7 +241,9 @@ class Scheduler:
     def _fail_non_finite(self, job: Job) -> None:
         blocks = conversation_of(job).blocks.tolist()
         self._leave(job, self.conversations.drop)
-        self.runner.store.clear_blocks([0, *(block for block in blocks if not self.conversations.books.is_held(block))])
+        self.runner.store.clear_blocks(
+            [0, *(block for block in blocks if not self.conversations.allocator.is_held(block))]
+        )
         job.resolve(non_finite(job, self.version))
 
     def _leave(self, job: Job, part_with: Callable[[KVSession], None]) -> None:

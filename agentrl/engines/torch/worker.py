@@ -160,8 +160,8 @@ class Worker:
             if self._paused == "drain":  # waiting jobs may need KV of held sessions: hold the jobs too
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []
-            for tell in callbacks:
-                tell()
+            for callback in callbacks:
+                callback()
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:

@@ -73,7 +73,7 @@ def _sides(replay: Replay) -> tuple[Replay, Replay]:
     """Return A and B. Both are rescored if rewards are given, or if an earlier `rescore` scored A."""
     where = replay.options.other
     if where is None:
-        raise ConfigError("compare: give a second run, for example `agentrl replay RUN@0 compare RUN@last`")
+        raise ConfigError.keyless("compare: give a second run, for example `agentrl replay RUN@0 compare RUN@last`")
     options = replace(replay.options, rewards=tuple(replay.scores) or replay.options.rewards)
     other = Replay(open_saved(where, replay.run.split), options)
     ours = replay if replay.scores else Replay(replay.run, options)

@@ -14,7 +14,7 @@ from agentrl.algos.credit import samples_of
 from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.config import RunConfig
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError, DataError, Kind
 from agentrl.models.loading import load_tokenizer
 from agentrl.replay.base import Replay
 from agentrl.replay.compare.pairs import TaskKey, task_key
@@ -150,9 +150,11 @@ def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
     tokenizer = load_tokenizer(model)
     step = changed(tokenizer, run.provenances).get(VOCABULARY) if tokenizer else None
     if step is not None:
-        raise ConfigError(
+        raise ConfigError.at(
+            "model.path",
+            Kind.CONFLICT,
             f"model.path '{model.path}': its vocabulary differs from the one that made the rollouts of"
-            f" '{run.name}' (step {step}), so the same token ids mean different text"
+            f" '{run.name}' (step {step}), so the same token ids mean different text",
         )
 
 
@@ -160,6 +162,8 @@ def _check_ids(samples: Sequence[Sample], backend: Backend, run: SavedRun) -> No
     largest = max((max(sample.token_ids) for sample in samples), default=0)
     size = backend.vocabulary_size
     if largest >= size:
-        raise ConfigError(
-            f"'{run.name}' contains token id {largest}, but the model has only {size}: use a model of the same family"
+        raise ConfigError.at(
+            "model.path",
+            Kind.CONFLICT,
+            f"'{run.name}' contains token id {largest}, but the model has only {size}: use a model of the same family",
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.replay.base import ALL, Cell, Replay, Result, Table
 from agentrl.replay.logprobs.checkpoint_scores import ScoredRollout, score_rollouts
 from agentrl.replay.logprobs.clipping import clip_of, describe_clip
@@ -56,7 +56,11 @@ def _config(replay: Replay) -> RunConfig:
     """The saved configuration, with the model of the command line in place of the run's model."""
     model = replay.options.overrides.get("model")
     if not isinstance(model, Mapping) or "path" not in model:
-        raise ConfigError("logprobs: give the checkpoint to score with, for example model.path=RUN/checkpoints/step-60")
+        raise ConfigError.at(
+            "model.path",
+            Kind.MISSING,
+            "logprobs: give the checkpoint to score with, for example model.path=RUN/checkpoints/step-60",
+        )
     return with_model(replay_config(replay), replay.options.overrides)
 
 

@@ -30,7 +30,9 @@ def readvantage(replay: Replay) -> Result:
         DataError: the rollouts have no tokens or no advantages.
     """
     if replay.options.rewards and not replay.scores:
-        raise ConfigError("--reward needs 'rescore' before 'readvantage': agentrl replay RUN rescore readvantage")
+        raise ConfigError.keyless(
+            "--reward needs 'rescore' before 'readvantage': agentrl replay RUN rescore readvantage"
+        )
     refuse_missing_code(replay, CREDIT_CODE)
     tally = Tally(NUM_LARGEST)
     for group in recompute_credit(replay, build_algorithm(replay_config(replay))):

@@ -104,7 +104,7 @@ def _attempts(
 def _check_loop(saved: StoredRollout, rerunner: Rerunner, turn: int) -> None:
     name = saved.task.agent_name or rerunner.parts.config.rollout.agent_loop
     if turn and not agent_loops.is_builtin(name):
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"row {saved.task.index} ('{saved.task.uid}'): the agent loop '{name}' may have state that was not"
             f" saved: only {', '.join(agent_loops.names())} can continue from a turn above 0"
         )

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError, DataError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.replay.base import Replay
 from agentrl.replay.rescore.mode import load_rewards
@@ -87,7 +87,7 @@ class Rerunner:
         config = self.parts.config
         sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
         counts = Counter(attempt.saved.task.uid for attempt in attempts)
-        siblings = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
+        length_guards = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
         starts = [
             partial(
                 self.parts.runner.run,
@@ -100,7 +100,7 @@ class Rerunner:
             for attempt in attempts
         ]
         watched = [
-            partial(siblings[attempt.saved.task.uid].await_one, start)
+            partial(length_guards[attempt.saved.task.uid].await_one, start)
             for attempt, start in zip(attempts, starts, strict=True)
         ]
         return await side_by_side(watched, self.parts.slots)
@@ -146,10 +146,10 @@ def new_folder(replay: Replay, mode: str) -> Path:
     """
     if out := replay.options.out:
         if (out / mode).exists():
-            raise ConfigError(f"--out: '{out}' already contains rollouts of '{mode}': give a new folder")
+            raise ConfigError.keyless(f"--out: '{out}' already contains rollouts of '{mode}': give a new folder")
         return out / mode
     if replay.run.folder is None:
-        raise ConfigError(f"{mode}: no folder for the new rollouts: give --out FOLDER")
+        raise ConfigError.keyless(f"{mode}: no folder for the new rollouts: give --out FOLDER")
     folders = (replay.run.folder / "replays" / f"{mode}-{number}" for number in count(1))
     return next(folder for folder in folders if not folder.exists())
 
@@ -165,16 +165,20 @@ def _check_base(checkpoint: Path) -> None:
     """Refuse an adapter whose base model is not a local folder: only the command line may name a hub model."""
     adapter = find_adapter(checkpoint)
     if adapter and not Path(adapter.base).is_dir():
-        raise ConfigError(
+        raise ConfigError.at(
+            "model.path",
+            Kind.NOT_SUPPORTED,
             f"'{checkpoint}' is an adapter of '{adapter.base}', which is not a local folder: if you trust it, add"
-            f" model.path={adapter.base} model.lora_adapter_path={checkpoint}"
+            f" model.path={adapter.base} model.lora_adapter_path={checkpoint}",
         )
 
 
 def _newest(run: SavedRun) -> Path:
     checkpoint = newest(run.folder) if run.folder else None
     if checkpoint is None:
-        raise ConfigError(f"'{run.name}' has no complete checkpoint: give the policy, model.path=FOLDER")
+        raise ConfigError.at(
+            "model.path", Kind.MISSING, f"'{run.name}' has no complete checkpoint: give the policy, model.path=FOLDER"
+        )
     _check_base(checkpoint)
     return checkpoint
 
@@ -192,9 +196,11 @@ def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
 def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:
     if parts := changed(load_chat(config).tokenizer, run.provenances):
         words = " and ".join(PARTS[part] for part in parts)
-        raise ConfigError(
+        raise ConfigError.at(
+            "model.path",
+            Kind.CONFLICT,
             f"'{run.name}': the rollouts of step {min(parts.values())} have another {words} than"
-            f" model.path '{config.model.path}': give a model with the same tokenizer"
+            f" model.path '{config.model.path}': give a model with the same tokenizer",
         )
 
 

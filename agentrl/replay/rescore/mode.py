@@ -10,7 +10,7 @@ from agentrl.concurrency.notebook import run_loop
 from agentrl.config import RunConfig
 from agentrl.config.reward import NO_REWARD, RewardConfig
 from agentrl.config.rules.reward import JUDGE, REWARD_MODEL, rewards_asked
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.registry import load_object
 from agentrl.replay.base import Replay, Result
 from agentrl.replay.rescore.scoring import COLUMNS, ChatText, Scored, cached_text, score_all
@@ -54,14 +54,14 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
     """
     given = replay.options.rewards
     if twice := [name for number, name in enumerate(given) if name in given[:number]]:
-        raise ConfigError(f"--reward {twice[0]} is given twice")
+        raise ConfigError.keyless(f"--reward {twice[0]} is given twice")
     if given:
         return {name: _load(name, replay, config) for name in given}
     _refuse_custom_reward(replay)
     custom = config.reward.custom_reward_function
     if custom.path is None and not _is_builtin(replay, config):
         names = ", ".join(["auto", *known_rewards.names()])
-        raise ConfigError(f"no reward: give --reward file.py:function, or one of {names}{_reward_hint(replay)}")
+        raise ConfigError.keyless(f"no reward: give --reward file.py:function, or one of {names}{_reward_hint(replay)}")
     _refuse_from_run(replay, config.reward)
     return {_label(config.reward): load_reward(config.reward, config.data.max_response_length)}
 
@@ -80,8 +80,10 @@ def _refuse_custom_reward(replay: Replay) -> None:
     if any(lookup(replay.options.overrides, name) for name in names):
         return
     if lookup(replay.run.config, "reward.components"):
-        raise ConfigError(
-            "the reward of the run has several components, which may name code: give reward.components=... or --reward"
+        raise ConfigError.at(
+            "reward.components",
+            Kind.MISSING,
+            "the reward of the run has several components, which may name code: give reward.components=... or --reward",
         )
     refuse_missing_code(replay, ("reward.name",))
 
@@ -93,11 +95,19 @@ def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
         refuse_missing_code(replay, ("reward.reward_manager.module.path", "reward.reward_manager.name"))
     used = rewards_asked(reward)
     if JUDGE in used and not lookup(overrides, "reward.judge.url"):
-        raise ConfigError("replay uses a judge only from the command line: give reward.judge.url=...")
+        raise ConfigError.at(
+            "reward.judge.url",
+            Kind.MISSING,
+            "replay uses a judge only from the command line: give reward.judge.url=...",
+        )
     if JUDGE in used:
         refuse_missing_code(replay, ("reward.judge.prompt", "reward.judge.answer_schema"))
     if REWARD_MODEL in used and not lookup(overrides, "reward.reward_model.path"):
-        raise ConfigError("replay loads a reward model only from the command line: give reward.reward_model.path=...")
+        raise ConfigError.at(
+            "reward.reward_model.path",
+            Kind.MISSING,
+            "replay loads a reward model only from the command line: give reward.reward_model.path=...",
+        )
 
 
 def _load(name: str, replay: Replay, config: RunConfig) -> Reward:

@@ -29,21 +29,21 @@ MIN_LATER_TOKENS = 10_000
 def mismatch(history: History) -> str | None:
     """The engine samples from a different distribution than the backend computes."""
     found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]  # stale steps may lack this metric
-    if len(found) < NUM_RECENT or (apart := fmean(found)) <= CURRENT_K3.highest:
+    if len(found) < NUM_RECENT or (difference := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (
-        f"engine and backend differ by {apart:.2g} nats per token (k3), above {CURRENT_K3.highest}: number types or "
-        "kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
+        f"engine and backend differ by {difference:.2g} nats per token (k3), above {CURRENT_K3.highest}: number types "
+        "or kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
     )
 
 
 def probe(history: History) -> str | None:
     """The engine's weights after publishing differ from the policy's weights."""
-    if not (apart := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
+    if not (difference := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
         return None
     return (
-        f"after publishing, engine and backend differ by {apart:.2g} nats per token, above {PROBE_MEAN.highest}: check "
-        "that all weights are published, that the server is not quantized, and rollout.dtype"
+        f"after publishing, engine and backend differ by {difference:.2g} nats per token, above {PROBE_MEAN.highest}: "
+        "check that all weights are published, that the server is not quantized, and rollout.dtype"
     )
 
 

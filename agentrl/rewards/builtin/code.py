@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError, with_place
 from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
 from agentrl.rewards.builtin.registry import NO_SANDBOX
 from agentrl.rewards.builtin.sandbox_fusion import SandboxFusion
@@ -37,7 +37,11 @@ class CodeReward:
         self, config: RewardConfig, *, continuous: bool = True, max_cases: int | None = None, language: str = "python"
     ) -> None:
         if config.sandbox_fusion.url is None:
-            raise ConfigError(f"the reward 'code' runs programs that the model wrote: {NO_SANDBOX}")
+            raise ConfigError.at(
+                "reward.sandbox_fusion.url",
+                Kind.MISSING,
+                f"the reward 'code' runs programs that the model wrote: {NO_SANDBOX}",
+            )
         self._sandbox = SandboxFusion(config.sandbox_fusion)
         self._continuous, self._max_cases, self._language = continuous, max_cases, language
 
@@ -57,7 +61,7 @@ class CodeReward:
                 return {"score": 0.0, "passed_all": 0.0}
             share = await self._share(code, cases)
         except (InfraError, RewardError) as error:
-            raise type(error)(f"{row}: {error}") from error
+            raise with_place(error, row) from error
         return {"score": share if self._continuous else float(share == 1), "passed_all": float(share == 1)}
 
     async def _share(self, code: str, cases: Sequence[Case]) -> float:

@@ -1,9 +1,9 @@
 """Sandbox program: runs the tests in one process and the model's answer in another; the tests call the answer.
 
 The source text of this file is sent to the sandbox, so it needs only Python 3.8 and the standard library. The answer
-cannot decide a test: its process receives calls and returns values, only as data. The secret `mark`, the tests and the
-expected values exist only in the test process. Linux denies the answer access to that process's memory and files
-(PR_SET_DUMPABLE).
+cannot influence the verdict: its process only receives calls and returns values as data. The secret `mark`, the tests
+and the expected values exist only in the test process. Linux denies the answer access to that process's memory and
+files (PR_SET_DUMPABLE).
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _texts(value: JsonValue) -> Iterator[str]:
 
 def _matched(answer: str, golds: list[str], metric: Metric) -> dict[str, float]:
     if metric not in get_args(Metric):
-        raise ConfigError(f"metric must be {', '.join(get_args(Metric))}, not '{metric}'")
+        raise ConfigError.keyless(f"metric must be {', '.join(get_args(Metric))}, not '{metric}'")
     normalized, expected = squad_normalised(answer), [squad_normalised(gold) for gold in golds]
     found = {"em": float(normalized in expected), "f1": max(word_f1(answer, gold) for gold in golds)}
     inside = float(any(gold in normalized for gold in expected))

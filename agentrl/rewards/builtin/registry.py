@@ -58,7 +58,7 @@ def gsm8k(
     `method` is `strict` (`#### N` is required) or `flexible` (the last number counts).
     """
     if method not in get_args(NumberMethod):
-        raise ConfigError(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
+        raise ConfigError.keyless(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
     truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
     expected = list(map(as_number, truths))
     if None in expected or not expected:

@@ -9,7 +9,7 @@ import orjson
 from aiohttp import ClientSession
 
 from agentrl.config.reward import SandboxFusionConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.tools.base import InfraError
 from agentrl.utils.http_client import request
 from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_busy
@@ -70,7 +70,7 @@ class SandboxFusion:
         raise_if_busy(answer.status, answer.headers, f"status {answer.status}")
         if answer.status >= 400:
             reason = f"{self._url} answers {answer.status} {answer.excerpt(300)}"
-            raise ConfigError(f"reward.sandbox_fusion.url: {reason}")
+            raise ConfigError.at("reward.sandbox_fusion.url", Kind.WRONG_VALUE, f"reward.sandbox_fusion.url: {reason}")
         return _read(_object(answer.content))
 
 

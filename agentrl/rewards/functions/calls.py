@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pydantic import JsonValue
 
 from agentrl.concurrency import OverdueError, UnavailableError
-from agentrl.errors import AgentRLError, ConfigError, RewardError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, RewardError, suggestion
 from agentrl.rewards.base import NoVerdictError
 from agentrl.tools.base import InfraError
 from agentrl.utils.signatures import keyword_filter, parameters_of
@@ -127,7 +127,11 @@ def _check_signature(score: ScoreFunction) -> None:
     for key in score.kwargs:
         if not takes({key: None}) or key in score.given:
             known = suggestion(key, parameters)
-            raise ConfigError(f"reward '{name}' does not accept reward_kwargs.{key}: {known}{score.place}")
+            raise ConfigError.at(
+                "reward.custom_reward_function.reward_kwargs",
+                Kind.NOT_FOUND,
+                f"reward '{name}' does not accept reward_kwargs.{key}: {known}{score.place}",
+            )
     for key, parameter in parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_KEYWORD,
@@ -135,7 +139,9 @@ def _check_signature(score: ScoreFunction) -> None:
         )
         if not optional and not (takes({key: None}) and key in {*score.given, *score.kwargs}):
             given = ", ".join(score.given)
-            raise ConfigError(
+            raise ConfigError.at(
+                "reward.custom_reward_function.reward_kwargs",
+                Kind.MISSING,
                 f"reward '{name}' needs '{key}', but gets only {given}: rename the parameter,"
-                f" or set it in reward_kwargs{score.place}"
+                f" or set it in reward_kwargs{score.place}",
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
-from agentrl.errors import ConfigError, UnknownNameError, suggestion
+from agentrl.errors import ConfigError, Kind, UnknownNameError, suggestion
 from agentrl.registry import load_module
 from agentrl.rewards.base import BoundedReward, Reward
 from agentrl.rewards.functions.batch import BatchReward
@@ -57,7 +57,11 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
         reward = BoundedReward(reward, config.range)
     if overlong.enable:
         if max_response_length is None:
-            raise ConfigError("reward.overlong_buffer needs data.max_response_length, which only a run has: remove it")
+            raise ConfigError.at(
+                "reward.overlong_buffer",
+                Kind.MISSING,
+                "reward.overlong_buffer needs data.max_response_length, which only a run has: remove it",
+            )
         reward = OverlongReward(reward, overlong, max_response_length)
     return reward
 
@@ -69,19 +73,25 @@ def _own_manager(reward: Reward, config: RewardConfig) -> Reward:
     try:
         module = load_module(path)
     except UnknownNameError as error:
-        raise ConfigError(f"{where}.module.path: {error}") from error
+        raise ConfigError.at(f"{where}.module.path", Kind.NOT_FOUND, f"{where}.module.path: {error}") from error
     kind = getattr(module, name, None)
     if kind is None:
         public = [each for each in vars(module) if not each.startswith("_")]
-        raise ConfigError(f"{where}.name: '{path}' has no '{name}': {suggestion(name, public)}")
+        raise ConfigError.at(
+            f"{where}.name", Kind.NOT_FOUND, f"{where}.name: '{path}' has no '{name}': {suggestion(name, public)}"
+        )
     if hasattr(kind, "run_single") or not callable(kind) or len(parameters_of(kind, where)) < 2:
-        raise ConfigError(
+        raise ConfigError.at(
+            f"{where}.name",
+            Kind.WRONG_VALUE,
             f"{where}.name: '{name}' must accept (reward, config) and return an async function"
-            " reward(data_source, solution_str, ground_truth, extra_info) (docs/rewards.md)"
+            " reward(data_source, solution_str, ground_truth, extra_info) (docs/rewards.md)",
         )
     made = kind(reward, config)
     if not any(map(inspect.iscoroutinefunction, (made, type(made).__call__))):
-        raise ConfigError(
-            f"{where}.name: the object that '{name}' returns must have an async __call__ (docs/rewards.md)"
+        raise ConfigError.at(
+            f"{where}.name",
+            Kind.WRONG_VALUE,
+            f"{where}.name: the object that '{name}' returns must have an async __call__ (docs/rewards.md)",
         )
     return made  # type: ignore[no-any-return]  # the user's object, checked above

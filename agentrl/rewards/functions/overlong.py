@@ -8,7 +8,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from agentrl.config.reward import OverlongBufferConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.rewards.base import Reward, close_reward
 
 
@@ -32,8 +32,10 @@ class OverlongReward:
 
     def __init__(self, reward: Reward, config: OverlongBufferConfig, max_length: int) -> None:
         if config.len > max_length:
-            raise ConfigError(
-                f"reward.overlong_buffer.len={config.len} must be at most data.max_response_length={max_length}"
+            raise ConfigError.at(
+                "reward.overlong_buffer.len",
+                Kind.CONFLICT,
+                f"reward.overlong_buffer.len={config.len} must be at most data.max_response_length={max_length}",
             )
         self._reward, self._config, self._max_length = reward, config, max_length
 
@@ -59,5 +61,9 @@ class OverlongReward:
 def _length(extra_info: Mapping[str, object]) -> int:
     lengths = cast("list[int]", extra_info.get("response_lengths"))
     if not lengths:
-        raise ConfigError("reward.overlong_buffer needs responses as tokens, but these are text: remove it")
+        raise ConfigError.at(
+            "reward.overlong_buffer",
+            Kind.UNUSED,
+            "reward.overlong_buffer needs responses as tokens, but these are text: remove it",
+        )
     return max(lengths)

@@ -9,12 +9,15 @@ from pydantic import JsonValue
 from agentrl.concurrency import CircuitBreaker, Offload, UnavailableError
 from agentrl.concurrency.child import import_path
 from agentrl.concurrency.pool import ChildPool
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.rewards.base import NoVerdictError
 from agentrl.rewards.functions.calls import RaisedError, ScoreFunction, errors_with_place
 from agentrl.tools.base import InfraError
 
-_KINDS = {kind.__name__: kind for kind in (InfraError, ConfigError, RewardError, NoVerdictError)}
+_ERRORS: Mapping[str, Callable[[str], Exception]] = {
+    "ConfigError": ConfigError.keyless,
+    **{kind.__name__: kind for kind in (InfraError, RewardError, NoVerdictError)},
+}
 """Errors that a child process reports by class; any other error was raised by the function."""
 
 
@@ -90,16 +93,18 @@ class ProcessReward:
 def _target(score: ScoreFunction) -> str:
     name = getattr(score.function, "__qualname__", "")
     if not name or not name.isidentifier():  # a lambda, an object, a nested function
-        raise ConfigError(
+        raise ConfigError.at(
+            "reward.reward_manager.name",
+            Kind.NOT_SUPPORTED,
             f"reward '{score.name}' cannot score in other processes (reward_manager.name=prime): it must be a function"
-            f" at the top of a file or module{score.place}"
+            f" at the top of a file or module{score.place}",
         )
     return import_path(score.function)
 
 
 def _read(reply: dict[str, object]) -> tuple[dict[str, float], list[str]]:
     if "error" in reply:
-        raise _KINDS.get(str(reply["error"]), RaisedError)(str(reply["text"]))
+        raise _ERRORS.get(str(reply["error"]), RaisedError)(str(reply["text"]))
     numbers, dropped = reply["numbers"], reply["dropped"]
     assert isinstance(numbers, dict)  # as process_worker writes them
     assert isinstance(dropped, list)

@@ -11,7 +11,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.functions.managers import calling, takes_lists
 from agentrl.tools.base import InfraError
@@ -44,13 +44,17 @@ class RewardFuncs:
 
     def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig) -> None:
         if config.reward_manager.source == "register" and config.reward_manager.name == "prime":
-            raise ConfigError(
+            raise ConfigError.at(
+                "reward.reward_manager.name",
+                Kind.CONFLICT,
                 "reward.reward_manager.name=prime calls compute_score(data_source, solution_str, ground_truth,"
-                " extra_info); for functions of (prompts, completions, **columns), set naive or batch"
+                " extra_info); for functions of (prompts, completions, **columns), set naive or batch",
             )
         self._rewards = {name_of(function): _adapted(function, config) for function in functions}
         if len(self._rewards) < len(functions):
-            raise ConfigError(f"reward functions must have different names, got {', '.join(map(name_of, functions))}")
+            raise ConfigError.keyless(
+                f"reward functions must have different names, got {', '.join(map(name_of, functions))}"
+            )
         for function in functions:
             _check_signature(function)
 
@@ -75,7 +79,7 @@ def _check_signature(function: RewardFunc) -> None:
     """Reject functions that need TRL's trainer. Missing columns are not detected, because rows are not read yet."""
     for key, parameter in parameters_of(function, f"reward '{name_of(function)}'").items():
         if key in _OF_ITS_TRAINER and parameter.default is parameter.empty:
-            raise ConfigError(
+            raise ConfigError.keyless(
                 f"reward '{name_of(function)}' needs '{key}', which only TRL's trainer provides:"
                 f" add a default, such as {key}=None{defined_at(function)}"
             )

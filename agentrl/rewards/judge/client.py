@@ -14,7 +14,7 @@ from aiohttp import ClientSession
 from pydantic import JsonValue
 
 from agentrl.config.reward_sources import JudgeConfig
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.security.bounded_json import UnreadableAnswerError, read_text
 from agentrl.security.bounded_json import read_json as read_remote_json
 from agentrl.tools.base import InfraError
@@ -43,7 +43,7 @@ class JudgeClient:
     def __init__(self, config: JudgeConfig, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         for name in ("url", "model"):
             if getattr(config, name) is None:
-                raise ConfigError(f"reward judge needs 'reward.judge.{name}'")
+                raise ConfigError.at(f"reward.judge.{name}", Kind.MISSING, f"reward judge needs `reward.judge.{name}`")
         self.url = f"{config.url}/chat/completions"
         self._config = config
         self._key = _key(config.api_key_env)
@@ -158,7 +158,15 @@ def _key(variable: str | None) -> str:
     if variable is None:
         return ""
     if not re.fullmatch(r"[A-Za-z_]\w*", variable):  # the value may be a key, so the message does not show it
-        raise ConfigError("reward.judge.api_key_env must be the name of an environment variable, not a key")
+        raise ConfigError.at(
+            "reward.judge.api_key_env",
+            Kind.WRONG_VALUE,
+            "reward.judge.api_key_env must be the name of an environment variable, not a key",
+        )
     if not os.environ.get(variable):
-        raise ConfigError("reward.judge.api_key_env names an environment variable that is not set")
+        raise ConfigError.at(
+            "reward.judge.api_key_env",
+            Kind.NOT_FOUND,
+            "reward.judge.api_key_env names an environment variable that is not set",
+        )
     return os.environ[variable]

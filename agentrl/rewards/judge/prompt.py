@@ -14,7 +14,7 @@ from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 
 from agentrl.config.reward_sources import JudgeConfig
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 from agentrl.rewards.judge.template import JudgeTemplate
 from agentrl.types.messages import Message, message_text
 
@@ -126,8 +126,10 @@ def _text(prompt: str) -> str:
         return Path(prompt).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(
-            f"reward.judge.prompt: '{prompt}' is neither a template nor a readable file: {reason}"
+        raise ConfigError.at(
+            "reward.judge.prompt",
+            Kind.NOT_FOUND,
+            f"reward.judge.prompt: '{prompt}' is neither a template nor a readable file: {reason}",
         ) from error
 
 
@@ -146,11 +148,13 @@ def _schema(config: JudgeConfig) -> dict[str, JsonValue]:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise ConfigError(f"{where}: not a JSON schema: {error.message}") from error
+        raise ConfigError.at(where, Kind.WRONG_VALUE, f"{where}: not a JSON schema: {error.message}") from error
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or config.score_key not in properties:
         known = suggestion(config.score_key, properties if isinstance(properties, dict) else ())
-        raise ConfigError(f"{where}: has no property '{config.score_key}' (reward.judge.score_key): {known}")
+        raise ConfigError.at(
+            where, Kind.NOT_FOUND, f"{where}: has no property '{config.score_key}' (reward.judge.score_key): {known}"
+        )
     return schema
 
 
@@ -158,7 +162,11 @@ def _read(path: Path) -> dict[str, JsonValue]:
     try:
         return cast("dict[str, JsonValue]", json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"reward.judge.answer_schema: '{path}' cannot be read as JSON: {error}") from error
+        raise ConfigError.at(
+            "reward.judge.answer_schema",
+            Kind.WRONG_VALUE,
+            f"reward.judge.answer_schema: '{path}' cannot be read as JSON: {error}",
+        ) from error
 
 
 def _is_strict(schema: Mapping[str, JsonValue]) -> bool:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.config.reward_sources import JudgeConfig
-from agentrl.errors import RewardError
+from agentrl.errors import RewardError, with_place
 from agentrl.rewards.judge.cache import Verdict, VerdictCache, request_key
 from agentrl.rewards.judge.client import InvalidAnswerError, JudgeClient, read_json
 from agentrl.rewards.judge.prompt import JudgePrompt
@@ -51,7 +51,7 @@ class Judge:
             return self._rewards(await self._verdict(body))
         except (InfraError, RewardError) as error:
             where = f"judge (data source '{data_source}', row {extra_info.get('index', 'unknown')})"
-            raise type(error)(f"{where}: {error}") from error
+            raise with_place(error, where) from error
 
     async def _verdict(self, body: Mapping[str, JsonValue]) -> Verdict:
         key = request_key(self._client.url, body)

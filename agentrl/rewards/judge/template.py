@@ -10,7 +10,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from agentrl.errors import ConfigError, RewardError, suggestion
+from agentrl.errors import ConfigError, Kind, RewardError, suggestion
 
 MAX_CHARACTERS = 8_000_000
 """Maximum length of a request text that a template may produce."""
@@ -42,11 +42,15 @@ class JudgeTemplate:
         try:
             used = meta.find_undeclared_variables(sandbox.parse(text))
         except TemplateSyntaxError as error:
-            raise ConfigError(f"{_KEY}: line {error.lineno}: {error.message}") from error
+            raise ConfigError.at(_KEY, Kind.WRONG_VALUE, f"{_KEY}: line {error.lineno}: {error.message}") from error
         for name in sorted(used - set(names)):
-            raise ConfigError(f"{_KEY}: unknown name '{name}': {suggestion(name, names)}")
+            raise ConfigError.at(_KEY, Kind.NOT_FOUND, f"{_KEY}: unknown name '{name}': {suggestion(name, names)}")
         if not used & {"answer", "last_turn"}:
-            raise ConfigError(f"{_KEY}: does not contain the answer: add {{{{ answer }}}} or {{{{ last_turn }}}}")
+            raise ConfigError.at(
+                _KEY,
+                Kind.WRONG_VALUE,
+                f"{_KEY}: does not contain the answer: add {{{{ answer }}}} or {{{{ last_turn }}}}",
+            )
         self._template = sandbox.from_string(text)
 
     def render(self, values: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.config.reward_model import RewardModelConfig
-from agentrl.errors import AgentRLError, ConfigError, RewardError
+from agentrl.errors import AgentRLError, ConfigError, Kind, RewardError
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import probability
 from agentrl.rewards.models.batcher import Batcher, ScoreAll
@@ -98,5 +98,9 @@ def load_reader(config: RewardModelConfig, path: str) -> Reader:
         return TokenReader()
     tokenizer = load_tokenizer(model_config(config, path))
     if tokenizer is None:
-        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, but input={how} needs one")
+        raise ConfigError.at(
+            "reward.reward_model.path",
+            Kind.NOT_SUPPORTED,
+            f"reward.reward_model.path: '{path}' has no tokenizer, but input={how} needs one",
+        )
     return ChatReader(tokenizer) if how == "chat" else TurnReader(tokenizer)

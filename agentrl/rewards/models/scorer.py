@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.config.model import ModelConfig
 from agentrl.config.reward_model import RewardModelConfig
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.models.loading import find_device, max_positions
 from agentrl.models.scalar import last_scalars, load_scalar_model
 
@@ -56,9 +56,11 @@ def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
         ConfigError: no path is given, or the model is not a sequence classification model with one label.
     """
     if config.path is None:
-        raise ConfigError(
+        raise ConfigError.at(
+            PATH,
+            Kind.MISSING,
             f"{PATH} must be given: the folder or the name of a sequence classification model, such as the"
-            " checkpoints/step-N/reward_model of a run that trained one online"
+            " checkpoints/step-N/reward_model of a run that trained one online",
         )
     model = load_scalar_model(model_config(config, config.path), find_device(config.device, DEVICE), key=PATH)
     return Scorer(model), longest(config, max_positions(model.config))
@@ -78,7 +80,9 @@ def longest(config: RewardModelConfig, positions: int | None) -> int:
     if config.max_length is None:
         return positions or 2**31
     if positions is not None and config.max_length > positions:
-        raise ConfigError(
-            f"reward.reward_model.max_length={config.max_length} is more than the {positions} positions of the model"
+        raise ConfigError.at(
+            "reward.reward_model.max_length",
+            Kind.CONFLICT,
+            f"reward.reward_model.max_length={config.max_length} is more than the {positions} positions of the model",
         )
     return config.max_length

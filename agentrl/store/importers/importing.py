@@ -103,10 +103,10 @@ def _groups(step: int, rows: Sequence[Logged], indices: dict[str, int]) -> Itera
     groups: dict[str, list[Logged]] = {}
     for row in rows:
         groups.setdefault(row.uid or _key(row), []).append(row)
-    for number, siblings in enumerate(groups.values()):
-        first = siblings[0]
+    for number, rows_of_group in enumerate(groups.values()):
+        first = rows_of_group[0]
         index = indices.setdefault(_key(first), len(indices))
-        attempts = _attempts(siblings)
+        attempts = _attempts(rows_of_group)
         logged: list[JsonValue] = [dict(attempt[-1].rest) for attempt in attempts]
         task = Task(
             messages=first.prompt,
@@ -124,9 +124,9 @@ def _key(row: Logged) -> str:
     return write_json([row.prompt, row.ground_truth, row.data_source])
 
 
-def _attempts(siblings: Sequence[Logged]) -> list[list[Logged]]:
+def _attempts(rows_of_group: Sequence[Logged]) -> list[list[Logged]]:
     attempts: dict[str, list[Logged]] = {}
-    for number, row in enumerate(siblings):
+    for number, row in enumerate(rows_of_group):
         attempts.setdefault(f"{number}." if row.attempt is None else row.attempt, []).append(row)
     return list(attempts.values())
 

@@ -49,16 +49,16 @@ def open_records(
         if file.exists():  # a resumed run: health rules compare with its first steps
             health.remember(read_metrics(file))
         began = partial(_keep_config, config)
-        promise = open_reproducibility(config, rollouts)
+        reproducibility = open_reproducibility(config, rollouts)
         if rollouts is None:
-            yield Records(opened, health, 0, _no_text, began=began, promise=promise)
+            yield Records(opened, health, 0, _no_text, began=began, reproducibility=reproducibility)
             return
         train, val = (open_store(config, rollouts, split) for split in ("train", "val"))
         sampled = train if rollouts.train_tasks else None  # stored rollouts are not stored again
         text_of = rollouts.chat.tokenizer.decode
         dropped = open_store(config, rollouts, EXCLUDED_SPLIT) if rollouts.train_tasks else None
         num_generations = config.trainer.log_val_generations
-        yield Records(opened, health, num_generations, text_of, sampled, val, began, promise, dropped)
+        yield Records(opened, health, num_generations, text_of, sampled, val, began, reproducibility, dropped)
 
 
 def open_reproducibility(config: RunConfig, rollouts: RolloutParts | None) -> ReproducibilityReport:

@@ -17,7 +17,7 @@ from agentrl.data.dialogues import Dialogue
 from agentrl.data.labelled import load_labelled
 from agentrl.data.order import Draw, Order, task_order
 from agentrl.data.pairs import load_pairs
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 from agentrl.tools.toolbox import load_toolbox
 from agentrl.trainer.builders.rollouts import load_chat, print_few_rows
 from agentrl.trainer.builders.sources import rendered, steps_of_rows
@@ -133,7 +133,9 @@ def open_check(config: RunConfig, rows: RewardRows, algorithm: Algorithm, model:
     }
     for key, name in wanted.items():
         if name and name not in names:
-            raise ConfigError(f"'{key}': the validation has no '{name}': {suggestion(name, names)}")
+            raise ConfigError.at(
+                key, Kind.NOT_FOUND, f"`{key}`: the validation has no '{name}': {suggestion(name, names)}"
+            )
     return RewardModelCheck(rows.held_out(), algorithm, model.score, figures)
 
 

@@ -17,7 +17,7 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.data.prompt_length import Measure, fit_prompt, fit_prompts
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.engines.base import Engine, SamplingParams, load_engine
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.images import ImageInputs, find_image_inputs
@@ -62,7 +62,7 @@ def check_python_objects(config: RunConfig, user_objects: UserObjects) -> None:
     """
     if config.trainer.python_objects and not user_objects.in_python:
         named = ", ".join(config.trainer.python_objects)
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"the run was started with Python objects ({named}): resume it with agentrl.train(...) and the same objects"
         )
 
@@ -187,7 +187,11 @@ def load_chat(config: RunConfig, *, trains: bool = False) -> ChatFormat:
     tokenizer = load_tokenizer(config.model)
     if tokenizer is None:
         check_model(config.model)  # its error on an incomplete model is clearer
-        raise ConfigError(f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path")
+        raise ConfigError.at(
+            "model.tokenizer_path",
+            Kind.MISSING,
+            f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path",
+        )
     images, why_not = find_images(config, trains=trains)
     variables = config.data.apply_chat_template_kwargs
     return ChatFormat(tokenizer, template_kwargs=variables, images=images, no_images=why_not)

@@ -12,7 +12,7 @@ from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import task_order
 from agentrl.data.pairs import load_pairs
-from agentrl.errors import ConfigError, DataError, TemplateError
+from agentrl.errors import ConfigError, DataError, Kind, TemplateError
 from agentrl.run_folder.provenance import check_vocabulary
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
@@ -88,7 +88,11 @@ def _stored_source(config: RunConfig) -> tuple[Source, int]:
             if config.algorithm.estimator == "remax":
                 _need_baseline(store, steps[0], first)
             return StoredSource(partial(_groups_of_text, store), steps), len(steps)
-    raise ConfigError(f"'trainer.saved_rollouts': '{path}' is not a run folder with {TRAJECTORIES}/train")
+    raise ConfigError.at(
+        "trainer.saved_rollouts",
+        Kind.NOT_FOUND,
+        f"`trainer.saved_rollouts`: '{path}' is not a run folder with {TRAJECTORIES}/train",
+    )
 
 
 def _groups_of_text(store: TrajectoryStore, step: int) -> list[Group]:

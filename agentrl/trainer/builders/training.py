@@ -12,7 +12,7 @@ from agentrl.backends.base import Backend, ModelRequest, Score, load_backend
 from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.engines.base import Engine
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.run_folder.resume import stored_steps
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import Validate
@@ -128,8 +128,10 @@ def _only_sampling(config: RunConfig, algorithm: BuiltAlgorithm, source: Source,
 
 def _warmup(config: RunConfig, total_steps: int) -> int:
     if (warmup := config.trainer.critic_warmup) >= total_steps:
-        raise ConfigError(
-            f"'trainer.critic_warmup={warmup}' leaves no step to train the policy: the run has {total_steps} steps"
+        raise ConfigError.at(
+            "trainer.critic_warmup",
+            Kind.WRONG_VALUE,
+            f"`trainer.critic_warmup={warmup}` leaves no step to train the policy: the run has {total_steps} steps",
         )
     return warmup
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from agentrl.algos.base import LossFunction
 from agentrl.algos.losses.value import explained_share
 from agentrl.backends.base import Backend
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.trainer.learner import epoch_batches, means
 from agentrl.trainer.protocols import Metrics, SaveModel
 from agentrl.types.sample import Sample
@@ -64,8 +64,10 @@ class Critic:
             ConfigError: the checkpoint has no critic, or the critic is damaged or of another model.
         """
         if not (folder := checkpoint / FOLDER).is_dir():
-            raise ConfigError(
+            raise ConfigError.at(
+                "trainer.default_local_dir",
+                Kind.CONFLICT,
                 f"cannot resume from '{checkpoint}': it has no critic, but this run trains one; start a new run"
-                " with another trainer.default_local_dir, and that checkpoint as model.path"
+                " with another trainer.default_local_dir, and that checkpoint as model.path",
             )
         await self.backend.load(folder)

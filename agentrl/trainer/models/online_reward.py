@@ -20,7 +20,7 @@ from agentrl.algos.reward_model.samples import reading
 from agentrl.backends.base import Backend
 from agentrl.config.reward_model import OnlineRewardConfig
 from agentrl.data.order import Draw
-from agentrl.errors import ConfigError, RewardError
+from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.rewards.base import Reward, close_reward, probability
 from agentrl.tools.base import InfraError
 from agentrl.trainer.builders.rollouts import UserObjects
@@ -81,8 +81,10 @@ class OnlineRewardModel:
             ConfigError: `user_objects` already has a reward.
         """
         if user_objects.reward is not None:
-            raise ConfigError(
-                "reward.reward_model.online learns from a component of reward.components: do not pass a reward"
+            raise ConfigError.at(
+                "reward.reward_model.online",
+                Kind.CONFLICT,
+                "reward.reward_model.online learns from a component of reward.components: do not pass a reward",
             )
         return replace(user_objects, reward=WarmupReward(self._reward, self._config.outcome, lambda: self.warming_up))
 
@@ -124,11 +126,11 @@ class OnlineRewardModel:
         return outcome is not None
 
     def _against_rule(self, rollouts: Sequence[Rollout]) -> Metrics:
-        paid = [rollout for rollout in rollouts if f"{self._component}/logit" in rollout.rewards]
-        if not paid:
+        scored = [rollout for rollout in rollouts if f"{self._component}/logit" in rollout.rewards]
+        if not scored:
             return {}
-        said = [probability(rollout.rewards[f"{self._component}/logit"]) for rollout in paid]
-        return judged(said, [rollout.rewards[self._config.outcome] for rollout in paid])
+        predicted = [probability(rollout.rewards[f"{self._component}/logit"]) for rollout in scored]
+        return judged(predicted, [rollout.rewards[self._config.outcome] for rollout in scored])
 
     def _remember(self, rollout: Judged) -> None:
         self._num_seen += 1
@@ -168,9 +170,11 @@ class OnlineRewardModel:
             ConfigError: the checkpoint has no reward model, or the reward model is damaged or of another model.
         """
         if not (checkpoint / FOLDER).is_dir() or not (checkpoint / MEMORY).is_file():
-            raise ConfigError(
+            raise ConfigError.at(
+                "trainer.default_local_dir",
+                Kind.CONFLICT,
                 f"cannot resume from '{checkpoint}': it has no reward model, but this run trains one; start a new run"
-                " with another trainer.default_local_dir, and that checkpoint as model.path"
+                " with another trainer.default_local_dir, and that checkpoint as model.path",
             )
         await self.backend.load(checkpoint / FOLDER)
         self._recall(load_file(checkpoint / MEMORY))

@@ -110,7 +110,9 @@ def judged(probabilities: Sequence[float], labels: Sequence[float]) -> Metrics:
     good = [label >= 0.5 for label in labels]
     area = area_under_curve(probabilities, good)
     return {
-        "accuracy": fmean((said >= 0.5) == came for said, came in zip(probabilities, good, strict=True)),
+        "accuracy": fmean(
+            (predicted >= 0.5) == correct for predicted, correct in zip(probabilities, good, strict=True)
+        ),
         "ece": expected_calibration_error(probabilities, labels),
         "brier": brier_score(probabilities, labels),
         **({} if area is None else {"auc": area}),

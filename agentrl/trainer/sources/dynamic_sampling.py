@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 
 from agentrl.algos.advantages.members import equal
-from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, suggestion
 from agentrl.rollouts.collector import refuse_all_failed
 from agentrl.trainer.protocols import Metrics
 from agentrl.trainer.sources.exclusions import Drop, ignore
@@ -24,7 +24,7 @@ class NothingToLearnError(AgentRLError):
     """Raised if none of the groups that a step may draw has a learning signal."""
 
 
-class Kind(StrEnum):
+class GroupKind(StrEnum):
     """Kind of a group: informative, or the reason why it is filtered."""
 
     INFORMATIVE = "informative"  # the rollouts have different values of the metric
@@ -70,8 +70,8 @@ class GroupFilter:
         """
         kind = self._kind(group)
         self._drawn[kind] += 1
-        if kind is not Kind.INFORMATIVE:
-            rule = Excluded.TOO_FEW if kind is Kind.TOO_FEW else Excluded.EQUAL_REWARDS
+        if kind is not GroupKind.INFORMATIVE:
+            rule = Excluded.TOO_FEW if kind is GroupKind.TOO_FEW else Excluded.EQUAL_REWARDS
             self._drop(group, [each.excluded or rule for each in group.rollouts])
         self._scores += [each.reward for each in group.rollouts if each.valid]
         if not self._scores:
@@ -80,7 +80,7 @@ class GroupFilter:
                 refuse_all_failed(self._failed)
         if self._drawn.total() % (PRINT_EVERY * self._groups_per_step) == 0:
             print(f"{self._summary()}; drawing more tasks. Use tasks of medium difficulty, or a larger rollout.n")
-        return kind is Kind.INFORMATIVE
+        return kind is GroupKind.INFORMATIVE
 
     def end_step(self, num_taken: int) -> Metrics:
         """Return metrics `sampling/...` of a step that uses `num_taken` groups, and reset the counts.
@@ -105,36 +105,46 @@ class GroupFilter:
         return metrics
 
     def _start_step(self) -> None:
-        self._drawn = Counter[Kind]()
+        self._drawn = Counter[GroupKind]()
         self._scores: list[float] = []
         self._failed: list[Group] = []
 
-    def _kind(self, group: Group) -> Kind:
+    def _kind(self, group: Group) -> GroupKind:
         rollouts = [each for each in group.rollouts if each.valid]
         values = [self._value(each) for each in rollouts]
         if len(values) < 2:
-            return Kind.TOO_FEW
+            return GroupKind.TOO_FEW
         if not equal(torch.tensor(values, dtype=torch.float64)):
-            return Kind.INFORMATIVE
+            return GroupKind.INFORMATIVE
         successes = {each.reward >= self._success_threshold for each in rollouts}
-        return Kind.EQUAL if len(successes) > 1 else Kind.ALL_CORRECT if True in successes else Kind.ALL_WRONG
+        return (
+            GroupKind.EQUAL
+            if len(successes) > 1
+            else GroupKind.ALL_CORRECT
+            if True in successes
+            else GroupKind.ALL_WRONG
+        )
 
     def _value(self, rollout: Rollout) -> float:
         if self._metric == "acc" and "acc" not in rollout.rewards:
             return rollout.reward  # verl's name for a reward that is a single number
         if self._metric not in rollout.rewards:
             near = suggestion(self._metric, rollout.rewards)
-            raise ConfigError(f"'algorithm.filter_groups.metric': a rollout has no reward '{self._metric}': {near}")
+            raise ConfigError.at(
+                "algorithm.filter_groups.metric",
+                Kind.NOT_FOUND,
+                f"`algorithm.filter_groups.metric`: a rollout has no reward '{self._metric}': {near}",
+            )
         return rollout.rewards[self._metric]
 
     def _summary(self) -> str:
-        drawn, informative = self._drawn.total(), self._drawn[Kind.INFORMATIVE]
-        kinds = ", ".join(f"{self._drawn[kind]} {kind}" for kind in Kind if kind is not Kind.INFORMATIVE)
+        drawn, informative = self._drawn.total(), self._drawn[GroupKind.INFORMATIVE]
+        kinds = ", ".join(f"{self._drawn[kind]} {kind}" for kind in GroupKind if kind is not GroupKind.INFORMATIVE)
         return f"of {drawn} groups drawn for a step, {informative} have different '{self._metric}' ({kinds})"
 
     def _metrics(self) -> Metrics:
         drawn = self._drawn.total()
-        others = [kind for kind in Kind if kind is not Kind.INFORMATIVE]
+        others = [kind for kind in GroupKind if kind is not GroupKind.INFORMATIVE]
         return {
             "sampling/drawn": float(drawn),
             "sampling/filtered": float(sum(self._drawn[kind] for kind in others)),

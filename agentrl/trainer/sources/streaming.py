@@ -97,7 +97,7 @@ class StreamingSource:
         """Roll out in the background from the first `take` on; at the end, cancel all rollouts in flight."""
         self._idle.take()  # validation before the first step is not idle time
         self._feeder = asyncio.create_task(self._feed())
-        self._feeder.add_done_callback(lambda _: self._tell())
+        self._feeder.add_done_callback(lambda _: self._update())
         try:
             yield
         finally:
@@ -121,7 +121,7 @@ class StreamingSource:
         if failure := self._failure():
             raise failure
         groups = [self._groups.pop(ticket) for ticket in self._admissions.take()]
-        self._tell()
+        self._update()
         sampling = self._filter.end_step(len(groups)) if self._filter else {}
         self._metrics = {**self._measured(groups, policy_version), **sampling}
         refuse_all_failed(groups)
@@ -130,7 +130,7 @@ class StreamingSource:
     def published(self, version: int) -> None:
         """Start groups under the new version from now on."""
         self._admissions.published(version)
-        self._tell()
+        self._update()
 
     def metrics(self) -> Metrics:
         """Return metrics `staleness/...` of the last step: ages, requeued groups, groups in flight, engine idle time.
@@ -140,7 +140,7 @@ class StreamingSource:
         return self._metrics
 
     async def _feed(self) -> None:
-        """Start groups when `admissions` allows, until cancelled or until a rollout raises. `_tell` wakes it up."""
+        """Start groups when `admissions` allows, until cancelled or until a rollout raises. `_update` wakes it up."""
         try:
             async with asyncio.TaskGroup() as together:
                 while True:
@@ -150,7 +150,7 @@ class StreamingSource:
                     self._unfinished[ticket] = len(attempts)
                     self._so_far[ticket] = [Rollout([], Stop.ABORTED) for _ in attempts]
                     self._running[ticket] = together.create_task(self._roll_out(ticket, attempts))
-                    self._tell()
+                    self._update()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
@@ -162,7 +162,7 @@ class StreamingSource:
         group = self._group_of(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
         if ticket in self._admissions.under_way:  # otherwise it was just requeued
             self._finished(ticket, group)
-        self._tell()
+        self._update()
 
     def _finished(self, ticket: Ticket, group: Group) -> None:
         if self._filter and not self._filter.passes(group):
@@ -176,10 +176,10 @@ class StreamingSource:
         if ticket in self._unfinished:  # otherwise it was just requeued
             self._unfinished[ticket] -= 1
             self._so_far[ticket][number] = rollout
-            self._tell()
+            self._update()
         return rollout
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         """Handle a change: cancel groups that `admissions` no longer tracks, and wake all waiters."""
         self._drop_requeued()
         for ticket in self._running.keys() - self._admissions.under_way.keys():

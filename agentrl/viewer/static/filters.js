@@ -41,19 +41,19 @@ export function bar(changed) {
     run, selects, range("step", inputs[0], inputs[1]), range("reward", inputs[2], inputs[3]),
     el("label.check", {}, failed, "failed only"), text, chips, reset);
 
-  function show(said, choices, runs) {
-    words = {...said};
+  function show(given, choices, runs) {
+    words = {...given};
     run.hidden = runs.length < 2;
     fill(run, runs.map((each, at) => el("option", {value: String(at)}, tail(each.name))));
-    run.value = said.run ?? "0";
-    CHOICES.forEach(([name, list, any], at) => options(selects[at], choices[list], said[name] ?? "", any));
-    for (const input of [...inputs, text]) if (input !== document.activeElement) input.value = said[input.name] ?? "";
-    failed.checked = Boolean(said.failed);
+    run.value = given.run ?? "0";
+    CHOICES.forEach(([name, list, any], at) => options(selects[at], choices[list], given[name] ?? "", any));
+    for (const input of [...inputs, text]) if (input !== document.activeElement) input.value = given[input.name] ?? "";
+    failed.checked = Boolean(given.failed);
     inputs[0].placeholder = choices.steps[0] ?? "from";
     inputs[1].placeholder = choices.steps[1] ?? "to";
-    fill(chips, ["uid", "index", "number", "step"].filter((name) => said[name]).map((name) =>
-      el("button.chip", {type: "button", title: "remove this filter", onclick: () => say(name, "")}, `${name === "uid" ? "group" : name} ${short(said[name], 24)} ×`)));
-    reset.hidden = Object.keys(said).every((name) => name === "run");
+    fill(chips, ["uid", "index", "number", "step"].filter((name) => given[name]).map((name) =>
+      el("button.chip", {type: "button", title: "remove this filter", onclick: () => say(name, "")}, `${name === "uid" ? "group" : name} ${short(given[name], 24)} ×`)));
+    reset.hidden = Object.keys(given).every((name) => name === "run");
   }
   return {node, show};
 }

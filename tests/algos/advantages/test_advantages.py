@@ -27,7 +27,7 @@ def grpo(scores: list[float], uids: list[str], **options: object) -> list[float]
     return advantages[:, 3].tolist()
 
 
-def test_worked_example():
+def test_grpo_equals_the_worked_example():
     half = 0.5 / (statistics.stdev([1, 0, 0, 1]) + 1e-6)
     assert grpo([1, 0, 0, 1], ["a"] * 4) == pytest.approx([half, -half, -half, half])
     assert half == pytest.approx(0.8660, abs=1e-4)
@@ -86,7 +86,7 @@ def test_rows_of_a_group_need_not_be_adjacent():
     assert grpo([1, 7, 0, 9, 0], ["a", "b", "a", "b", "a"])[::2] == a
 
 
-def test_unknown_names_and_options():
+def test_unknown_names_and_options_are_refused():
     with pytest.raises(UnknownNameError, match="did you mean 'grpo'"):
         estimate_advantages("grp", *rewards_of([1.0]), ["a"])
     with pytest.raises(ConfigError, match="'norm_by_std': did you mean 'norm_adv_by_std'"):

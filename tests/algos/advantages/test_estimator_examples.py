@@ -30,7 +30,7 @@ def float64(values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_outcomes_against_the_group():
+def test_outcome_estimators_equal_worked_examples():
     assert outcome("grpo", [1, 0, 0, 1]) == near(0.8660, -0.8660, -0.8660, 0.8660)
     assert outcome("dr_grpo", [1, 0, 0, 1]) == near(0.5, -0.5, -0.5, 0.5)
     assert outcome("grpo_passk", [1, 0.4, 0, 0]) == near(1.2695, 0, 0, 0)
@@ -53,7 +53,7 @@ def test_gdpo_normalises_rewards_separately():
     assert outcome("gdpo", [1, 0, 2]) == near(0, -1, 1)  # the score only
 
 
-def test_returns_of_tokens():
+def test_token_estimators_equal_worked_examples():
     assert outcome("remax", [1, 0], baselines=float64([0.25, 0.25])) == [0.75, -0.25]
     assert outcome("reinforce_plus_plus", [1, 0]) == near(0.7071, -0.7071)
     values = float64([[0.5, 0.6]])
@@ -66,7 +66,7 @@ def test_returns_of_tokens():
 TWO_TURNS = torch.tensor([[True, False, True]] * 2)
 
 
-def test_steps_are_credited_with_those_after_them():
+def test_step_returns_include_later_steps():
     assert estimated(
         "grpo_process", [[0, 0], [0, 0]], turn_rewards=float64([[1, 0], [0, 0]]), step_ends=float64([[1, 1]] * 2)
     ) == [
@@ -78,7 +78,7 @@ def test_steps_are_credited_with_those_after_them():
     assert estimated("grpo_process", [[0, 0, 0]] * 2, **turns) == [near(0.5774, 0, -0.5774), near(*[-0.5774] * 3)]
 
 
-def test_returns_of_turns():
+def test_turn_estimators_equal_worked_examples():
     first_turn = float64([[1, 0, 0], [0, 0, 0]])
     found = estimated("grpo_turn", [[0, 0, 1], [0, 0, 0]], loss_mask=TWO_TURNS, turn_rewards=first_turn, gamma=0.5)
     assert found == [near(1.1667, 0, 0.5), near(-0.8333, 0, -0.8333)]

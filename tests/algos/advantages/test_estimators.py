@@ -163,7 +163,7 @@ def test_constant_reward_does_not_change_advantages(named: str):
 
 
 @pytest.mark.parametrize("named", SCALE_FREE)
-def test_the_unit_of_rewards_does_not_matter(named: str):
+def test_unit_of_rewards_does_not_change_the_result(named: str):
     rows = random_rows(4)
     scaled = [
         replace(row, rewards=[8 * each for each in row.rewards], turn_rewards=[8 * each for each in row.turn_rewards])
@@ -173,7 +173,7 @@ def test_the_unit_of_rewards_does_not_matter(named: str):
 
 
 @pytest.mark.parametrize("named", ["dr_grpo", "rloo", "opo", "gpg", "remax", "gae raw", "gigpo centred"])
-def test_others_have_the_unit_of_the_rewards(named: str):
+def test_other_estimators_scale_with_the_rewards(named: str):
     rows = random_rows(4)
     doubled = [
         replace(
@@ -199,7 +199,7 @@ def _outcome(row: Row, factor: float, shift: float, rows: list[Row]) -> Row:
 
 
 @pytest.mark.parametrize("named", ["gae", "gae raw", "reinforce_plus_plus discounted", "remax"])
-def test_tool_spans_and_cuts_into_rows_are_no_end_of_a_return(named: str):
+def test_tool_spans_and_row_boundaries_do_not_end_a_return(named: str):
     together = Row(
         "a", "0", [True] * 4, [0.0, 0.5, 0.0, 1.0], [0.0] * 4, [False] * 4, [0.1, 0.2, 0.3, 0.4], [], {}, 0.5
     )

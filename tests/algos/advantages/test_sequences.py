@@ -28,7 +28,7 @@ def test_observations_belong_to_the_token_before():
     assert sequences().sums(torch.ones(3, 6)).tolist() == [[2, 3, 3, 1, 3], [2, 1, 3, 0, 0]]
 
 
-def test_turns_and_steps():
+def test_turns_and_steps_are_found():
     turns = find_turns(sequences())
     assert turns.of_token.tolist() == [[0, 0, 1, 2, 2], [0, 0, 0, 0, 0]]
     assert turns.there.tolist() == [[True, True, True], [True, False, False]]
@@ -47,7 +47,7 @@ def test_a_failed_rollout_has_no_tokens():
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=8), st.floats(0, 1))
-def test_discounted_sums(values: list[float], discount: float):
+def test_discounted_sums_equal_their_formula(values: list[float], discount: float):
     expected = [sum(v * discount**n for n, v in enumerate(values[k:])) for k in range(len(values))]
     found = discounted_sums(torch.tensor([values], dtype=torch.float64), discount)[0]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))

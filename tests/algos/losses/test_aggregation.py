@@ -69,7 +69,7 @@ def test_empty_loss_mask_has_zero_loss_with_gradient():
         assert not values.grad.any()
 
 
-def test_errors():
+def test_invalid_aggregations_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'token-mean'"):
         aggregation_weights("token_mean", [1])
     with pytest.raises(ConfigError, match="norm_length"):

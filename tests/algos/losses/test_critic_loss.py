@@ -32,7 +32,7 @@ def test_critic_loss_equals_the_value_loss_of_trained_tokens(clip: float):
     assert loss == pytest.approx(((0.8**2 if clip < 1 else 0) + 1 + 0.5) / 2 / 7)
 
 
-def test_a_model_or_samples_of_another_kind_are_a_mistake():
+def test_model_or_samples_of_another_kind_are_refused():
     for missing in ("scalars", "returns"):
         with pytest.raises(ValueError, match="a scalar head and samples with returns"):
             ValueLoss()(batch(**{missing: None}))

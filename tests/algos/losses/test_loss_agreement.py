@@ -57,7 +57,7 @@ def test_peers_count_sequences_without_trained_tokens(agreement, run_peer, tmp_p
     assert [number * 4 / 6 for number in ours] == pytest.approx(theirs, rel=1e-9, abs=1e-12)
 
 
-def test_a_difference_is_seen(agreement: ModuleType) -> None:
+def test_difference_is_detected(agreement: ModuleType) -> None:
     import agreement_losses as losses
 
     def answer(loss: str, **options: float) -> list[float]:

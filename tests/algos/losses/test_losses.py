@@ -85,7 +85,7 @@ def test_aggregation_weights_of_the_complete_mini_batch_are_used():
     assert loss.item() == pytest.approx((0.5 * 3 + 0.25 * 12) / 10)
 
 
-def test_errors():
+def test_invalid_losses_and_options_are_refused():
     ones = torch.ones(1, 1)
     with pytest.raises(ConfigError, match="old_logprobs is None"):
         policy_loss("vanilla", ones, None, ones, ones)

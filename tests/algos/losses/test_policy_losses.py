@@ -255,7 +255,7 @@ def test_rollout_in_several_rows_equals_one_row(name):
 
 
 @pytest.mark.parametrize("name", [name for name in POLICY_LOSSES.names() if name not in ("sft", "dro")])
-def test_on_policy_they_all_have_the_gradient_of_reinforce(name):
+def test_on_policy_gradient_of_each_loss_equals_reinforce(name):
     logprobs, _, advantages = draw_batch(2, same_advantage=True)
     logprobs.requires_grad_()
     loss, _ = loss_of(
@@ -291,7 +291,7 @@ def test_a_gate_and_a_trust_region_have_metrics():
     assert 0.5 < metrics["gate_mean"] < 1
 
 
-def test_errors_of_options():
+def test_invalid_loss_options_are_refused():
     ones = torch.ones(1, 1)
     with pytest.raises(ConfigError, match="no divergence 'tw': valid: kl, tv"):
         policy_loss("dppo", ones, ones, ones, ones, divergence="tw")

@@ -72,7 +72,7 @@ def test_rows_of_a_mini_batch_add_up(mode):
     torch.testing.assert_close(sum(rows), whole)
 
 
-def test_explained_variance():
+def test_explained_variance_ignores_a_constant_offset():
     drawn = random.Random(0)
     returns = torch.tensor([[drawn.gauss(3, 2) for _ in range(200)]], dtype=torch.float64)
     mask = torch.ones(1, 200)

@@ -37,7 +37,7 @@ def test_normalised_weights_have_mean_1_and_zeros_stay():
     assert normalised(torch.zeros(3)).tolist() == [0, 0, 0]
 
 
-def test_effective_share():
+def test_effective_share_is_one_for_equal_weights():
     assert effective_share(torch.tensor([0.3, 0.3, 0.3])).item() == pytest.approx(1)
     assert effective_share(torch.tensor([1.0, 0.0, 0.0, 0.0])).item() == pytest.approx(1 / 4)
     assert effective_share(torch.tensor([1.0, 2.0])).item() == pytest.approx(1.5**2 / 2.5)

@@ -45,7 +45,7 @@ def test_every_rejection_equals_its_formula(name, tokens):
     assert stays(rejection, tokens) == by_hand(rejection, tokens)
 
 
-def test_a_worked_example():
+def test_rejections_equal_worked_examples():
     tokens = [(0.0, 0), (1.0, 0), (0.1, 1)]
     assert stays(Rejection("token_k1", Bounds(0.5, 2.0)), tokens) == [True, False, True]
     assert stays(Rejection("seq_mean_k2", Bounds(None, 0.2)), tokens) == [False, False, True]  # (0 + 0.5) / 2

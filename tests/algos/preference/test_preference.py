@@ -155,7 +155,7 @@ def test_scores_that_differ_by_rounding_are_equal():
     losses.sum().backward()
 
 
-def test_the_gradient_of_a_ranking():
+def test_ranking_gradient_equals_its_formula():
     def loss(logps: torch.Tensor) -> torch.Tensor:
         return ranking_loss(logps, torch.tensor([2.0, 0.0, 1.0, 1.0]), torch.zeros(4).long(), beta=BETA)[0]
 

@@ -23,7 +23,7 @@ def group(*rollouts: Rollout) -> Group:
     return Group(Task([], uid="g"), list(rollouts))
 
 
-def test_the_worked_example():
+def test_reward_sample_equals_the_worked_example():
     sample = reading([5, 6, 7, 8, 9], {2: 1.0, 4: 0.5})
     assert sample.token_ids == [5, 6, 7, 8, 8]
     assert sample.loss_mask == [0, 0, 1, 0, 1]
@@ -39,7 +39,7 @@ def test_the_end_of_the_last_trajectory_is_read():
     assert (sample.uid, sample.rollout_id) == ("g", "g/0")
 
 
-def test_rollouts_that_failed_teach_nothing():
+def test_failed_rollouts_are_not_trained_on():
     failed = Rollout([trajectory(1)], Stop.FINISHED, infra_failed=True)
     assert read_ends([group(failed)], "score") == []
 
@@ -49,7 +49,7 @@ def test_missing_outcome_is_named():
         read_ends([group(Rollout([trajectory(1)], Stop.FINISHED, {"score": 1.0}))], "rule")
 
 
-def test_a_label_must_fit_its_loss():
+def test_label_that_does_not_fit_the_loss_is_refused():
     groups = [group(Rollout([trajectory(1)], Stop.FINISHED, {"score": 3.0}))]
     with pytest.raises(DataError, match=r"g/0: the label 3 is not a probability: .*loss=mse"):
         read_ends(groups, "score", "bce")

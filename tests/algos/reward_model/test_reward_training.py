@@ -43,12 +43,12 @@ def scores(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
 
 
-def test_bradley_terry_by_hand():
+def test_bradley_terry_loss_equals_its_formula():
     loss = bradley_terry(scores(2.0), scores(0.5), center_rewards_coefficient=0.1)
     assert loss.tolist() == pytest.approx([0.2014132779827524 + 0.1 * 2.5**2])  # log(1 + e^-1.5)
 
 
-def test_outcomes_by_hand():
+def test_outcome_losses_equal_their_formulas():
     assert outcome_loss("bce", scores(0.0), torch.ones(1).double()).tolist() == pytest.approx([0.6931471805599453])
     assert outcome_loss("mse", scores(3.0), torch.ones(1).double()).tolist() == [4.0]
 
@@ -93,7 +93,7 @@ def test_gradients_equal_finite_differences():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("center", [0.0, 0.05])
-def test_the_loss_of_a_model_is_trls(center: float, run_peer: Callable[..., Any], tmp_path: Path, monkeypatch) -> None:
+def test_reward_model_loss_equals_trl(center: float, run_peer: Callable[..., Any], tmp_path: Path, monkeypatch) -> None:
     """TRL's RewardTrainer on the same pairs and weights, against our loss under the torch backend."""
     import asyncio
 

@@ -14,7 +14,7 @@ def answer(tally: RequestCounters, session: str, num_context: int, num_sampled: 
     tally.answered(GenerateRequest([1] * num_context, session=session), completion)
 
 
-def test_tool_answers_are_new_tokens_and_no_cache_miss():
+def test_tool_answers_count_as_new_tokens_and_not_as_cache_misses():
     tally = RequestCounters()
     answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had cached the shared prefix
     answer(tally, "a", num_context=60, num_sampled=5, num_cached=49)

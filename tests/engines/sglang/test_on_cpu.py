@@ -28,7 +28,7 @@ def test_cpu_requirements_equal_tested_versions():
 
 @pytest.mark.slow
 @pytest.mark.sglang
-def test_stand_ins_are_seen_by_servers_on_the_cpu_only():
+def test_stand_in_modules_are_importable_only_by_cpu_servers():
     require_sglang()
     code = f"import importlib.util; print([importlib.util.find_spec(name) is not None for name in {NAMES}])"
     environment = {name: value for name, value in os.environ.items() if name != "SGLANG_USE_CPU_ENGINE"}

@@ -124,7 +124,7 @@ def with_transfer(
 
 
 @EVERY_WAY
-def test_the_server_samples_from_the_new_weights(way, sglang_server, tmp_path):
+def test_server_samples_from_the_new_weights(way, sglang_server, tmp_path):
     async def check(transfer, replica):
         for seed in (1, 2):
             model = policy(seed)
@@ -174,7 +174,7 @@ class Unbegun(ServerClient):
 
 
 @EVERY_WAY
-def test_a_refused_update_is_reported_at_once_and_the_next_one_succeeds(way, sglang_server, tmp_path):
+def test_refused_update_is_reported_immediately_and_the_next_one_succeeds(way, sglang_server, tmp_path):
     async def check(transfer, replica):
         async with asyncio.timeout(10):
             with pytest.raises(UpdateFailedError, match=str(sglang_server.url)) as caught:

@@ -112,7 +112,7 @@ def test_a_completion_is_read():
         ({"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}, FinishReason.ABORT, None),
     ],
 )
-def test_finish_reasons(finish, reason, stop):
+def test_finish_reasons_are_mapped(finish, reason, stop):
     completion = read_completion(answer(finish=finish), request())
     assert (completion.finish_reason, completion.matched_stop) == (reason, stop)
 

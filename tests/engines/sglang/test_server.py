@@ -71,7 +71,7 @@ def wait_until_gone(leader: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_log_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
+def test_unwritable_log_is_a_one_line_error(monkeypatch, tmp_path):
     (tmp_path / "logs").touch()
     with pytest.raises(ServerError, match=r"^cannot write the log of an SGLang server, .*replica-0.log: "):
         stand_in(monkeypatch, tmp_path).start()

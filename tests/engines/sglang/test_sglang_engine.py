@@ -109,7 +109,7 @@ def test_requests_during_a_pause_wait_in_the_client(mode):
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_new_weights_in_the_middle_of_a_turn(mode):
+def test_weights_may_change_during_a_turn(mode):
     async def run():
         async with open_fake_engine(token_s=0.002) as engine:
             work = asyncio.create_task(engine.generate(ask(max_new_tokens=40)))
@@ -222,7 +222,7 @@ def test_an_external_server_rejoins_when_it_answers():
     assert num_restarts == 0
 
 
-def test_a_replica_that_fails_an_update_is_replaced():
+def test_replica_with_a_failed_update_is_restarted():
     async def run():
         async with open_fake_engine(2, processes=True) as engine:
             engine.servers[1].refuse = {"/update_weights_from_tensor"}

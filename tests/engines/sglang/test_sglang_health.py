@@ -153,7 +153,7 @@ def test_a_server_may_come_back_at_another_address():
     assert asyncio.run(run())
 
 
-def test_after_the_last_restart_the_reason_is_reported():
+def test_reason_is_reported_after_the_last_restart():
     async def run():
         async with monitored(max_restarts=1) as (monitor, servers, replicas, lost, _):
             for number in (1, 2):

@@ -66,7 +66,7 @@ def test_scores_equal_transformers_in_any_batch(folder, batch_size):
         assert together == alone
 
 
-def test_a_probability_and_a_verdict(folder):
+def test_sigmoid_and_verdict_scores_follow_the_logit(folder):
     logits = [each["score"] for each in score(config(folder), ANSWERS)]
     squashed = score(config(folder, activation="sigmoid"), ANSWERS)
     assert [each["score"] for each in squashed] == pytest.approx(torch.tensor(logits).sigmoid().tolist())
@@ -90,7 +90,7 @@ def test_texts_have_no_tokens(folder):
         score(config(folder, input="tokens"), ["x"])
 
 
-def test_tokens_of_another_vocabulary(folder):
+def test_tokens_of_another_vocabulary_are_refused(folder):
     with pytest.raises(RewardError, match=r"row 3\): token 10000000 is outside the reward model's vocabulary of \d+"):
         score(config(folder, input="tokens"), ["x"], conversation=PROMPT, token_ids=[10**7])
 

@@ -44,7 +44,7 @@ def test_waiting_requests_are_batched():
     assert ask([[1], [2, 2], [3]]) == ([1.0, 4.0, 3.0], [[1], [2, 1]])
 
 
-def test_padding_counts():
+def test_padding_counts_towards_the_token_limit():
     assert ask([[1], [1], [2, 2, 2], [1]], max_tokens=6)[1] == [[1], [1, 3], [1]]
 
 
@@ -52,7 +52,7 @@ def test_long_sample_gets_its_own_micro_batch():
     assert ask([[1], [1] * 9, [2]], max_tokens=5)[1] == [[1], [9], [1]]
 
 
-def test_one_by_one():
+def test_max_size_of_one_scores_one_by_one():
     assert ask([[1], [2], [3]], max_size=1)[1] == [[1], [1], [1]]
 
 

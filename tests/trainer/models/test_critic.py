@@ -148,7 +148,7 @@ def whole(task_folder: Path, reward: str, tmp_path_factory: pytest.TempPathFacto
     return run
 
 
-def test_a_run_with_a_critic(whole: Path):
+def test_run_with_a_critic_trains(whole: Path):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [row["critic/updates"] for row in rows] == [2.0] * 4
     assert ["actor/loss" in row for row in rows] == [False, True, True, True]  # warm-up trains only the critic

@@ -90,7 +90,7 @@ def score(model: OnlineRewardModel, solution: str = "x") -> float:
     return asyncio.run(reward("sums", solution, None, {"index": 4}))["score"]
 
 
-def test_the_rule_pays_while_the_model_warms_up():
+def test_rule_is_the_reward_while_the_reward_model_warms_up():
     model = online()
     assert score(model) == 1.0
     steps(model, group(1.0), group(1.0))
@@ -124,7 +124,7 @@ def test_online_reward_model_trains_on_recent_rollouts_at_intervals():
     assert sorted(backend.batches[0]) == [(2, 0.25), (3, 0.0), (3, 0.75)]
 
 
-def test_batches_and_passes():
+def test_batches_and_epochs_follow_the_sizes():
     backend = Backend()
     steps(online(backend, batch_size=2, epochs=2), group(1.0, 0.0, 1.0))
     assert list(map(len, backend.batches)) == [2, 1, 2, 1]
@@ -139,7 +139,7 @@ def test_held_out_rollouts_measure_reward_model_drift():
     assert last["reward_model/score_mean"] == pytest.approx((9 + 17 + 25) / 3 + 1)
 
 
-def test_rollouts_that_failed_teach_nothing():
+def test_failed_rollouts_are_not_trained_on():
     failed = group(1.0, 0.0)
     failed.rollouts[0].infra_failed = True
     backend = Backend()
@@ -147,7 +147,7 @@ def test_rollouts_that_failed_teach_nothing():
     assert backend.batches == [[(3, 0.0)]]
 
 
-def test_an_outcome_that_is_no_probability_is_an_error():
+def test_outcome_that_is_not_a_probability_is_an_error():
     with pytest.raises(RewardError, match=r"'rule' is 3, but it must be a probability from 0 to 1"):
         steps(online(), group(3.0))
 

@@ -27,7 +27,7 @@ def sample(uid: str, label: float = 0.0, sign: float = 1.0) -> Sample:
 PAIRS = [sample("a", sign=-1), sample("a"), sample("b"), sample("b", sign=-1)]
 
 
-def test_pairs():
+def test_pair_metrics_of_a_reward_model():
     found = of_pairs(PAIRS, [0.0, 2.0, -1.0, 0.0])
     assert found["accuracy"] == 0.5
     assert found["margin"] == 0.5
@@ -37,7 +37,7 @@ def test_pairs():
     assert found["brier"] == pytest.approx((0.1192**2 + 0.7311**2) / 2, abs=1e-4)
 
 
-def test_labels():
+def test_label_metrics_of_a_reward_model():
     found = of_labels([sample("a", 1.0), sample("b", 0.0), sample("c", 0.0)], [2.0, -1.0, 3.0])
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert found["auc"] == 0.5
@@ -48,7 +48,7 @@ def test_equal_outcomes_have_no_ranking():
     assert "auc" not in judged([0.2, 0.7], [1.0, 1.0])
 
 
-def test_numbers():
+def test_number_metrics_of_a_reward_model():
     found = of_numbers([sample("a", 1.0), sample("b", 3.0)], [0.0, 5.0])
     assert found == {"mse": 2.5, "rank_correlation": pytest.approx(1.0)}
 
@@ -107,7 +107,7 @@ def firing(change: dict[str, float], num_steps: int) -> set[str]:
         ("reward_drift", {"reward_model/drift": 0.7}, 1),
     ],
 )
-def test_warnings(rule, bad, num_steps):
+def test_bad_reward_model_metrics_cause_warnings(rule, bad, num_steps):
     assert firing({}, 20) == set()
     assert firing(bad, num_steps) == {rule}
     assert firing(bad, num_steps - 1) == set() if num_steps > 1 else True

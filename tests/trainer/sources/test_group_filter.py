@@ -151,9 +151,9 @@ class World:
     def streaming(self, size=2, max_batches=0, staleness=1, over_sampling=0.0, num_steps=None):
         one = group_filter(size=size, max_batches=max_batches)
         at = TaskOrder(ROWS, 3, True).at
-        books = Admissions(at, size, staleness, over_sampling, num_steps, one.max_drawn)
+        admissions = Admissions(at, size, staleness, over_sampling, num_steps, one.max_drawn)
         tasks, slots = partial(task_of, tasks=TASKS, seed=7), asyncio.Semaphore(99)
-        return StreamingSource(books, tasks, self.attempts, slots, 99, staleness, Timer(), group_filter=one)
+        return StreamingSource(admissions, tasks, self.attempts, slots, 99, staleness, Timer(), group_filter=one)
 
 
 def take(source, steps, first=0, publish=None):
@@ -216,7 +216,7 @@ def test_a_step_stops_at_its_draw_limit_and_uses_the_groups_found():
 
 
 @pytest.mark.parametrize("kind", ["live", "streaming"])
-def test_a_step_that_finds_none_at_all_ends_the_run(kind):
+def test_step_without_any_usable_group_ends_the_run(kind):
     source = getattr(World(lambda draw: False), kind)(size=2, max_batches=3)
     with pytest.raises(
         NothingToLearnError, match=r"0 have different 'score' \(0 all_.*max_num_gen_batches=3 is reached"

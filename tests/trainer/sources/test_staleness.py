@@ -102,8 +102,8 @@ def test_staleness_bounds_hold_and_no_task_is_lost_or_duplicated(size, staleness
 @given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
 def test_bounds_hold_with_filtered_groups(size, staleness, over_sampling, seed, silent, batches):
     """Each drawn task is trained on, filtered or pending, once. Steps have all their groups or drew the maximum."""
-    books = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
-    run = Run(books, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
+    admitted = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
+    run = Run(admitted, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
     chance = random.Random(seed)
     for _ in range(12):
         run.train_a_step(chance, {1, 4})
@@ -143,17 +143,21 @@ def test_slow_tasks_are_not_starved(size, staleness, over_sampling, chance):
 
 
 def test_at_staleness_0_leftover_groups_are_requeued_first():
-    books = admissions(size=2, staleness=0, over_sampling=0.5)
-    books.published(0)
-    first = [books.begin() for _ in range(3)]
-    assert books.next is None
+    admitted = admissions(size=2, staleness=0, over_sampling=0.5)
+    admitted.published(0)
+    first = [admitted.begin() for _ in range(3)]
+    assert admitted.next is None
     for ticket in first[1:]:
-        books.finished(ticket, 0)
-    assert books.can_take
-    assert books.take() == first[1:]
-    assert (books.under_way, books.num_requeued, books.next) == ({}, 1, None)  # no group starts under the old weights
-    books.published(1)
-    assert books.begin() == first[0].again()
+        admitted.finished(ticket, 0)
+    assert admitted.can_take
+    assert admitted.take() == first[1:]
+    assert (admitted.under_way, admitted.num_requeued, admitted.next) == (
+        {},
+        1,
+        None,
+    )  # no group starts under the old weights
+    admitted.published(1)
+    assert admitted.begin() == first[0].again()
 
 
 @pytest.mark.parametrize(
@@ -168,99 +172,99 @@ def test_a_requeued_group_is_stale_if_it_was_slow_and_over_sampled_if_no_step_ne
     staleness, over_sampling, reasons
 ):
     """Group 0 never ends; all others end under the version that they start under."""
-    books = admissions(size=1, staleness=staleness, over_sampling=over_sampling)
-    books.published(0)
-    books.begin()
+    admitted = admissions(size=1, staleness=staleness, over_sampling=over_sampling)
+    admitted.published(0)
+    admitted.begin()
     for step in range(staleness + 1):
-        books.published(step)
-        while books.next:
-            books.finished(books.begin(), step)
-        books.take()
-    assert {ticket.serial: reason for ticket, reason in books.cut_off.items()} == reasons
+        admitted.published(step)
+        while admitted.next:
+            admitted.finished(admitted.begin(), step)
+        admitted.take()
+    assert {ticket.serial: reason for ticket, reason in admitted.cut_off.items()} == reasons
 
 
-def test_a_group_cut_off_by_a_step_that_draws_no_more_is_not_over_sampled():
-    books = admissions(size=2, staleness=0, over_sampling=0.5, max_drawn=2)
-    books.published(0)
-    slow, silent, ready = [books.begin() for _ in range(3)]
-    books.filtered(silent)
-    books.finished(ready, 0)
-    assert books.take() == [ready]
-    assert books.cut_off == {slow: "stale"}
+def test_group_aborted_at_the_draw_limit_is_not_counted_as_over_sampled():
+    admitted = admissions(size=2, staleness=0, over_sampling=0.5, max_drawn=2)
+    admitted.published(0)
+    slow, silent, ready = [admitted.begin() for _ in range(3)]
+    admitted.filtered(silent)
+    admitted.finished(ready, 0)
+    assert admitted.take() == [ready]
+    assert admitted.cut_off == {slow: "stale"}
 
 
 def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
-    books = admissions(size=1, staleness=1)
-    books.pending = [Draw(0, 6, 1)]
-    books.published(0)
-    slow, *others = [books.begin() for _ in range(2)]
+    admitted = admissions(size=1, staleness=1)
+    admitted.pending = [Draw(0, 6, 1)]
+    admitted.published(0)
+    slow, *others = [admitted.begin() for _ in range(2)]
     assert slow.last_chance
-    books.finished(others[0], 0)
-    assert books.can_take  # the slow group may still run in the next step
-    assert books.take() == others
-    books.published(1)
-    books.finished(books.begin(), 1)
-    assert not books.can_take
-    books.finished(slow, 1)
-    assert books.take() == [slow]
+    admitted.finished(others[0], 0)
+    assert admitted.can_take  # the slow group may still run in the next step
+    assert admitted.take() == others
+    admitted.published(1)
+    admitted.finished(admitted.begin(), 1)
+    assert not admitted.can_take
+    admitted.finished(slow, 1)
+    assert admitted.take() == [slow]
 
 
 def test_final_restarts_per_version_are_limited_to_one_step():
-    books = admissions(size=2, staleness=0)
-    books.pending = [Draw(0, row, 1) for row in range(5)]
-    books.published(0)
-    assert [books.begin().draw.row for _ in range(2)] == [0, 1]
-    assert books.next is None
+    admitted = admissions(size=2, staleness=0)
+    admitted.pending = [Draw(0, row, 1) for row in range(5)]
+    admitted.published(0)
+    assert [admitted.begin().draw.row for _ in range(2)] == [0, 1]
+    assert admitted.next is None
 
 
 def test_final_restarts_go_first_by_start_time():
-    books = admissions(size=1, staleness=1)
-    books.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
-    books.published(0)
-    first, young, chance = [books.begin() for _ in range(3)]
-    books.finished(first, 0)
-    assert books.take() == [first]
-    books.published(1)
-    assert books.begin().draw.row == 4  # its place belongs to the next step
-    books.finished(young, 1)
-    books.finished(chance, 1)
-    assert books.take() == [chance]
+    admitted = admissions(size=1, staleness=1)
+    admitted.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
+    admitted.published(0)
+    first, young, chance = [admitted.begin() for _ in range(3)]
+    admitted.finished(first, 0)
+    assert admitted.take() == [first]
+    admitted.published(1)
+    assert admitted.begin().draw.row == 4  # its place belongs to the next step
+    admitted.finished(young, 1)
+    admitted.finished(chance, 1)
+    assert admitted.take() == [chance]
 
 
 def test_a_filtered_group_frees_room_for_another_at_once():
-    books = admissions(size=1, staleness=0)
-    books.published(0)
-    first = books.begin()
-    assert books.next is None
-    books.filtered(first)
-    assert (books.pending, books.num_filtered) == ([], 1)
-    second = books.begin()
-    assert (second.serial, second.draw, books.next) == (1, TaskOrder(NUM_ROWS, 3, True).at(1), None)
-    books.finished(second, 0)
-    assert books.take() == [second]
-    assert books.num_filtered == 0
+    admitted = admissions(size=1, staleness=0)
+    admitted.published(0)
+    first = admitted.begin()
+    assert admitted.next is None
+    admitted.filtered(first)
+    assert (admitted.pending, admitted.num_filtered) == ([], 1)
+    second = admitted.begin()
+    assert (second.serial, second.draw, admitted.next) == (1, TaskOrder(NUM_ROWS, 3, True).at(1), None)
+    admitted.finished(second, 0)
+    assert admitted.take() == [second]
+    assert admitted.num_filtered == 0
 
 
 def test_a_step_that_drew_enough_begins_with_what_is_ready():
-    books = admissions(size=2, staleness=0, max_drawn=2)
-    books.published(0)
-    books.filtered(books.begin())
-    assert not books.can_take
-    ready = books.begin()
-    books.finished(ready, 0)
-    assert books.can_take
-    assert books.take() == [ready]
+    admitted = admissions(size=2, staleness=0, max_drawn=2)
+    admitted.published(0)
+    admitted.filtered(admitted.begin())
+    assert not admitted.can_take
+    ready = admitted.begin()
+    admitted.finished(ready, 0)
+    assert admitted.can_take
+    assert admitted.take() == [ready]
 
 
 def test_requeued_groups_come_before_later_ones():
-    books = admissions(size=1, staleness=0)
-    books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
-    books.published(0)
-    slow, chance = books.begin(), books.begin()
-    books.finished(chance, 0)
-    assert books.take() == [chance]
-    books.published(1)
-    assert books.begin() == slow.again()
+    admitted = admissions(size=1, staleness=0)
+    admitted.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
+    admitted.published(0)
+    slow, chance = admitted.begin(), admitted.begin()
+    admitted.finished(chance, 0)
+    assert admitted.take() == [chance]
+    admitted.published(1)
+    assert admitted.begin() == slow.again()
 
 
 def test_no_group_starts_before_weights_are_published():
@@ -269,35 +273,35 @@ def test_no_group_starts_before_weights_are_published():
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_groups_that_no_step_would_take_are_not_started(staleness):
-    books = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
+    admitted = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
     for step in range(3):
-        books.published(step)
-        while books.next is not None:
-            books.finished(books.begin(), step)
-        assert len(books.take()) == 4
-    assert (books.position, books.next) == (3 * 4 + 1, None)
+        admitted.published(step)
+        while admitted.next is not None:
+            admitted.finished(admitted.begin(), step)
+        assert len(admitted.take()) == 4
+    assert (admitted.position, admitted.next) == (3 * 4 + 1, None)
 
 
 def test_run_resumed_with_smaller_steps_has_enough_tasks():
-    books = admissions(size=1, staleness=1, num_steps=12)
-    books.position, books.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
+    admitted = admissions(size=1, staleness=1, num_steps=12)
+    admitted.position, admitted.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
     for step in range(8, 12):
-        books.published(step)
-        while books.next is not None:
-            books.finished(books.begin(), step)
-        assert len(books.take()) == 1
-    assert (books.position, books.pending) == (8 * 4 + 4, [])
+        admitted.published(step)
+        while admitted.next is not None:
+            admitted.finished(admitted.begin(), step)
+        assert len(admitted.take()) == 1
+    assert (admitted.position, admitted.pending) == (8 * 4 + 4, [])
 
 
 def test_a_requeued_group_may_still_end_without_effect():
-    books = admissions(size=1, staleness=0, over_sampling=1)
-    books.published(0)
-    late, soon = books.begin(), books.begin()
-    books.finished(soon, 0)
-    books.take()
-    books.finished(late, 0)
-    assert books.ready == {}
-    assert books.pending == [late.again().draw]
+    admitted = admissions(size=1, staleness=0, over_sampling=1)
+    admitted.published(0)
+    late, soon = admitted.begin(), admitted.begin()
+    admitted.finished(soon, 0)
+    admitted.take()
+    admitted.finished(late, 0)
+    assert admitted.ready == {}
+    assert admitted.pending == [late.again().draw]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_tokens_that_are_not_trained_on_are_not_counted():
     assert (found["staleness/tokens_lag_0"], found["staleness/tokens_lag_1"]) == (1.0, 0.0)
 
 
-def test_no_groups_are_not_old():
+def test_empty_input_has_no_staleness():
     assert set(staleness_metrics([], 3, max_staleness=1).values()) == {0.0}
 
 

@@ -79,11 +79,11 @@ def source_of(
     drop=ignore,
     num_rollouts=None,
 ):
-    books = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
+    admissions = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
     return StreamingSource(
-        books,
+        admissions,
         tasks,
         world.attempts,
         slots,
@@ -220,7 +220,7 @@ def test_groups_in_flight_are_saved_as_tasks_and_come_first():
     assert rows(run(again, World(), 1)) == [[1, 3]]
 
 
-@pytest.mark.parametrize("error", [ConfigError("reward.name: wrong"), ZeroDivisionError("ours")])
+@pytest.mark.parametrize("error", [ConfigError.keyless("reward.name: wrong"), ZeroDivisionError("ours")])
 def test_a_rollout_error_ends_the_run_at_the_next_take(error):
     world = World(endless(4))
 
@@ -247,7 +247,7 @@ def test_a_rollout_error_ends_the_run_at_the_next_take(error):
 
 def test_a_rollout_error_is_reported_even_if_no_step_follows():
     async def fails():
-        raise ConfigError("x: wrong")
+        raise ConfigError.keyless("x: wrong")
 
     world = World()
     source = source_of(world, staleness=2)
@@ -279,7 +279,7 @@ def test_a_cancelled_run_ends_all_rollouts_and_cleans_up():
     assert (world.under_way, len(world.cleaned_up)) == (0, 8)
 
 
-def test_a_step_without_one_good_rollout_ends_the_run():
+def test_step_in_which_all_rollouts_fail_ends_the_run():
     async def fails():
         return Rollout([], Stop.ERROR, error="KeyError: 0")
 
@@ -302,7 +302,7 @@ def test_concurrency_limit_includes_validation(max_concurrent):
     assert world.most == max_concurrent
 
 
-def test_group_starts_only_with_a_free_slot():
+def test_group_waits_for_a_free_slot():
     most = 0
 
     def lasts(task, turn):
@@ -378,7 +378,7 @@ def test_groups_begin_as_soon_as_weights_are_published():
     asyncio.run(asyncio.wait_for(steps(), 20))
 
 
-def test_each_side_s_waiting_is_measured():
+def test_waiting_of_engine_and_trainer_is_measured():
     world = World(lambda task, turn: turn < 5)
     source = source_of(world, staleness=0)
     found = []

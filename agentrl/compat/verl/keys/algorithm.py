@@ -8,7 +8,7 @@ from agentrl.compat.verl.keys.correction import CORRECTION
 from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.names import read_estimator
 from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of, truth
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 _KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=True and actor_rollout_ref.actor.kl_loss_coef"
 _NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, as in verl; for a KL term set {_KL_LOSS}"
@@ -94,6 +94,8 @@ def _refuse_larger_batches(draft: Draft) -> None:
     """Check that gen_batch_size equals the batch size. With dynamic sampling, the key is ignored."""
     size = draft.given.get("data.gen_batch_size")
     if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
-        raise ConfigError(
-            f"'data.gen_batch_size={size}' is not supported: use only data.train_batch_size, or {_FILTER}.enable=True"
+        raise ConfigError.at(
+            "data.gen_batch_size",
+            Kind.NOT_SUPPORTED,
+            f"`data.gen_batch_size={size}` is not supported: use only data.train_batch_size, or {_FILTER}.enable=True",
         )

@@ -8,7 +8,7 @@ from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.names import aggregation_of, estimator_of
 from agentrl.compat.verl.keys.optim import optim_rows
 from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 _NO_CRITIC = "{} needs no critic"
 _AS_ACTOR = "default: the actor's value"
@@ -85,9 +85,11 @@ def adjust_critic(draft: Draft) -> None:
 
 def _leave_out(draft: Draft, why: str) -> None:
     if draft.number(_WARMUP, 0):
-        raise ConfigError(
-            f"'{_WARMUP}={draft.given[_WARMUP]}' is not supported: {why}, and the policy would not be updated then; "
-            "set it to 0"
+        raise ConfigError.at(
+            _WARMUP,
+            Kind.NOT_SUPPORTED,
+            f"`{_WARMUP}={draft.given[_WARMUP]}` is not supported: {why}, and the policy would not be updated then; "
+            "set it to 0",
         )
     given = [key for key in draft.given if key.startswith("critic.")]
     for reason, keys in list(draft.idle.items()):

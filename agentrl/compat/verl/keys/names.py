@@ -69,7 +69,7 @@ def read_loss(value: object) -> str:
 def _known(value: object, names: set[str], aliases: dict[str, str]) -> str:
     name = aliases.get(str(value), str(value))
     if name not in names and ":" not in name:
-        raise ConfigError(f"'{value}' is not supported: {suggestion(name, names | aliases.keys())}")
+        raise ConfigError.keyless(f"'{value}' is not supported: {suggestion(name, names | aliases.keys())}")
     return name
 
 

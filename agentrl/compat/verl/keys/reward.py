@@ -8,7 +8,7 @@ from agentrl.compat.verl.keys.data import expand_home
 from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
 from agentrl.config.reward import MANAGERS
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 _MANAGER, _OVERLONG, _SANDBOX = "reward.reward_manager", "reward.overlong_buffer", "reward.sandbox_fusion"
 _NAMES = {"remote": "prime", "gdpo": "naive"}
@@ -112,7 +112,11 @@ def adjust_reward(draft: Draft) -> None:
     own = values.get(f"{_MANAGER}.source") == "importlib"
     if not own and name not in MANAGERS:
         source = draft.source_keys[f"{_MANAGER}.name"]
-        raise ConfigError(f"'{source}': '{name}' is not supported: {suggestion(name, [*MANAGERS, *_NAMES])}")
+        raise ConfigError.at(
+            source,
+            Kind.NOT_SUPPORTED,
+            f"`{source}`: '{name}' is not supported: {suggestion(name, [*MANAGERS, *_NAMES])}",
+        )
     if own or name != "rate_limited":
         draft.leave_out([f"reward.{key}" for key in _LIMITS], f"no effect without {_MANAGER}.name=rate_limited")
     else:
@@ -133,9 +137,11 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
     for section in ("reward_model", "reward"):
         key = f"{section}.reward_kwargs.max_resp_len"
         if key in draft.given and draft.given[key] is not None and str(draft.given[key]) != str(longest):
-            raise ConfigError(
-                f"'{key}={draft.given[key]}' is not supported: the penalty is computed from "
-                f"data.max_response_length, {longest}"
+            raise ConfigError.at(
+                key,
+                Kind.NOT_SUPPORTED,
+                f"`{key}={draft.given[key]}` is not supported: the penalty is computed from "
+                f"data.max_response_length, {longest}",
             )
 
 
@@ -145,9 +151,11 @@ def _adjust_model(draft: Draft) -> None:
     if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
         draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)
     elif source != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
-        raise ConfigError(
-            f"'{source}' is not supported with a reward function: agentrl starts no reward server; "
-            "set reward.components, or reward.name=judge with reward.judge.url"
+        raise ConfigError.at(
+            source,
+            Kind.NOT_SUPPORTED,
+            f"`{source}` is not supported with a reward function: agentrl starts no reward server; "
+            "set reward.components, or reward.name=judge with reward.judge.url",
         )
     elif source != _NAME:  # there is no reward function, so its default name has no effect
         draft.values.pop("reward.custom_reward_function.name", None)

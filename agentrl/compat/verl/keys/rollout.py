@@ -16,7 +16,7 @@ _SCORES = "sampled tokens are not scored again: the engine's log-probabilities a
 def _engine(name: object) -> str:
     engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine")}}
     if str(name) not in engines:
-        raise ConfigError(
+        raise ConfigError.keyless(
             f"'{name}' is not an engine of agentrl: set {_ROLLOUT}.name to sglang, or to torch, the embedded engine"
         )
     return engines[str(name)]

@@ -111,7 +111,7 @@ def one_of(target: str, renamed: Mapping[str, str] | None = None) -> Callable[[A
         name = (renamed or {}).get(str(value), str(value))
         if name not in choices(target):
             valid = [*choices(target), *(renamed or {})]
-            raise ConfigError(f"'{value}' is not supported: {suggestion(name, valid)}")
+            raise ConfigError.keyless(f"'{value}' is not supported: {suggestion(name, valid)}")
         return name
 
     return read

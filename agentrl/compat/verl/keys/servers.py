@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from agentrl.compat.verl.keys.draft import Draft, whole
 from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ARGS, _SGLANG = "rollout.sglang.server_args", "rollout.sglang"
@@ -33,7 +33,7 @@ def _uncached(value: object) -> Options:
 def _size(name: str) -> Callable[[object], Options]:
     def read(value: object) -> Options:
         if (size := whole(value, 0)) < 1:
-            raise ConfigError(
+            raise ConfigError.keyless(
                 f"{value!r} is not a number of devices: set it to 1, or with SGLang to the number of devices"
             )
         return {name: size}
@@ -122,7 +122,11 @@ def server_options(draft: Draft) -> None:
         if not key.endswith(_SIZES):
             draft.idle.setdefault(_EMBEDDED, []).append(key)
         elif (size := draft.given[key]) is not None and whole(size, 0) != 1:
-            raise ConfigError(f"'{key}={size}' is not supported: set it to 1, or use SGLang: {_ROLLOUT}.name=sglang")
+            raise ConfigError.at(
+                key,
+                Kind.NOT_SUPPORTED,
+                f"`{key}={size}` is not supported: set it to 1, or use SGLang: {_ROLLOUT}.name=sglang",
+            )
         else:
             draft.idle.setdefault(_ONE_DEVICE, []).append(key)
 

@@ -25,7 +25,7 @@ def read_loggers(value: object) -> tuple[str, ...]:
     valid = choices("trainer.logger")
     for name in names:
         if name not in valid and name not in _LOGGERS:
-            raise ConfigError(f"unknown logger '{name}': {suggestion(str(name), {*valid, *_LOGGERS})}")
+            raise ConfigError.keyless(f"unknown logger '{name}': {suggestion(str(name), {*valid, *_LOGGERS})}")
     return tuple(dict.fromkeys(name for name in [*names, "jsonl"] if name in valid))
 
 
@@ -37,13 +37,13 @@ def missing_loggers(value: object) -> list[str]:
 
 def _list(value: object) -> list[str]:
     if not isinstance(value, list | tuple):
-        raise ConfigError(f"expected a name or a list of names, got {value!r}")
+        raise ConfigError.keyless(f"expected a name or a list of names, got {value!r}")
     return [str(item) for item in value]
 
 
 def _mode(value: object) -> str:
     if (val_only := truth(value)) is None:
-        raise ConfigError(f"expected true or false, got {value!r}")
+        raise ConfigError.keyless(f"expected true or false, got {value!r}")
     return "val_only" if val_only else "train"
 
 

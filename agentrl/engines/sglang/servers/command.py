@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pydantic import JsonValue
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.utils.network import interface_of
 
 Options: TypeAlias = dict[str, JsonValue]
@@ -59,10 +59,10 @@ def num_gpus(given: Mapping[str, JsonValue]) -> int:
     Raises:
         ConfigError: `tp_size` or `pp_size` is not an integer.
     """
-    return (whole(given, "tp_size") or 1) * (whole(given, "pp_size") or 1)
+    return (integer(given, "tp_size") or 1) * (integer(given, "pp_size") or 1)
 
 
-def whole(given: Mapping[str, JsonValue], key: str) -> int | None:
+def integer(given: Mapping[str, JsonValue], key: str) -> int | None:
     """Return an integer option, None if it is not given.
 
     Raises:
@@ -71,7 +71,11 @@ def whole(given: Mapping[str, JsonValue], key: str) -> int | None:
     value = given.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ConfigError(f"rollout.sglang.server_args.{key} must be an integer, not {value!r}")
+    raise ConfigError.at(
+        f"rollout.sglang.server_args.{key}",
+        Kind.WRONG_VALUE,
+        f"rollout.sglang.server_args.{key} must be an integer, not {value!r}",
+    )
 
 
 def _arguments(options: Mapping[str, JsonValue]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.servers.command import CPU_ENVIRONMENT
-from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, suggestion
 
 TAIL_BYTES = 200_000
 RAISED = re.compile(r"^(?:\[[^\]]*\] )*((?:\w+\.)*\w*(?:Error|Exception)\b:? .*)")
@@ -26,7 +26,9 @@ def startup_error(url: str, status: int | None, log_file: Path, start: int) -> A
     """
     lines = _tail(log_file, start)
     if wrong := _last(WRONG_ARGUMENT, lines):
-        return ConfigError(f"rollout.sglang.server_args: {_with_suggestion(wrong)}")
+        return ConfigError.at(
+            "rollout.sglang.server_args", Kind.WRONG_VALUE, f"rollout.sglang.server_args: {_with_suggestion(wrong)}"
+        )
     reason = _last(RAISED, lines) or (lines[-1].strip() if lines else "it wrote nothing")
     return ServerError(f"the SGLang server {url} ended with status {status}: {reason[:400]}; its output: {log_file}")
 

@@ -11,9 +11,9 @@ from transformers import AutoConfig
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.sglang.servers.command import Options, num_gpus, snake_case, whole
+from agentrl.engines.sglang.servers.command import Options, integer, num_gpus, snake_case
 from agentrl.engines.sglang.weights.delta import LOADER
-from agentrl.errors import ConfigError, install_command
+from agentrl.errors import ConfigError, Kind, install_command
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.loading import tokenizer_source
 
@@ -58,9 +58,11 @@ def check_installed() -> None:
         ConfigError: SGLang is not installed. The message has the install command.
     """
     if importlib.util.find_spec("sglang") is None:
-        raise ConfigError(
+        raise ConfigError.at(
+            "rollout.engine",
+            Kind.NOT_FOUND,
             f"rollout.engine=sglang starts SGLang servers, but sglang is not installed: {install_command('sglang')}"
-            " on a machine with a GPU, `make sglang` without one; or name running servers in rollout.sglang.urls"
+            " on a machine with a GPU, `make sglang` without one; or name running servers in rollout.sglang.urls",
         )
 
 
@@ -110,16 +112,24 @@ def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
 def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
     """Options for the CPU. By default SGLang uses nearly all memory for KV, and a full core while idle."""
     if rollout.sglang.colocate:
-        raise ConfigError("rollout.sglang.colocate frees a GPU's memory, but this machine has no GPU: remove it")
+        raise ConfigError.at(
+            "rollout.sglang.colocate",
+            Kind.UNUSED,
+            "rollout.sglang.colocate frees a GPU's memory, but this machine has no GPU: remove it",
+        )
     num_tokens = rollout.max_kv_tokens or max(CPU_KV_TOKENS, max_sequence_length)
     return {"device": "cpu", "max_total_tokens": num_tokens, "sleep_on_idle": True}
 
 
 def _gpu_options(rollout: RolloutConfig, given: Mapping[str, JsonValue], index: int) -> Options:
     """Options for GPUs: each replica uses the next `tp_size` * `pp_size` GPUs, starting at `base_gpu_id`."""
-    return {"base_gpu_id": (whole(given, "base_gpu_id") or 0) + index * num_gpus(given)}
+    return {"base_gpu_id": (integer(given, "base_gpu_id") or 0) + index * num_gpus(given)}
 
 
 def _refuse_keys_set_elsewhere(given: Mapping[str, JsonValue]) -> None:
     for key in given.keys() & SET_ELSEWHERE.keys():
-        raise ConfigError(f"rollout.sglang.server_args.{key}: set {SET_ELSEWHERE[key]} instead")
+        raise ConfigError.at(
+            f"rollout.sglang.server_args.{key}",
+            Kind.NOT_SUPPORTED,
+            f"rollout.sglang.server_args.{key}: set {SET_ELSEWHERE[key]} instead",
+        )

@@ -59,20 +59,20 @@ def on_this_machine(
     return LocalServer(options, log_file, env)
 
 
-_elsewhere: list[MakeServer] = []  # global, because a process takes part in one run
+_remote: list[MakeServer] = []  # global, because a process takes part in one run
 
 
-def start_elsewhere(make: MakeServer) -> None:
+def start_remotely(make: MakeServer) -> None:
     """Let all servers that this process starts be made by `make`."""
-    _elsewhere[:] = [make]
+    _remote[:] = [make]
 
 
-def are_elsewhere() -> bool:
+def are_remote() -> bool:
     """Whether servers may be on other machines."""
-    return bool(_elsewhere)
+    return bool(_remote)
 
 
 def make_server(number: int, options: Mapping[str, JsonValue], log_file: Path, env: Mapping[str, str]) -> Server:
     """Return the server with this number; it is not started yet."""
-    make = _elsewhere[0] if _elsewhere else on_this_machine
+    make = _remote[0] if _remote else on_this_machine
     return make(number, options, log_file, env)

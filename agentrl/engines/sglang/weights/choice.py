@@ -9,7 +9,7 @@ import torch
 
 from agentrl.config.rollout import SglangConfig
 from agentrl.engines.sglang.features import Features
-from agentrl.engines.sglang.servers.place import are_elsewhere
+from agentrl.engines.sglang.servers.place import are_remote
 from agentrl.engines.sglang.weights.buckets import ReusedMemory, Shapes, in_own_memory
 from agentrl.engines.sglang.weights.delta import DeltaTransfer
 from agentrl.engines.sglang.weights.disk import DiskTransfer
@@ -17,7 +17,7 @@ from agentrl.engines.sglang.weights.nccl import GroupTransfer
 from agentrl.engines.sglang.weights.shared_memory import allocate
 from agentrl.engines.sglang.weights.tensor import TensorTransfer
 from agentrl.engines.sglang.weights.transfer import WeightTransfer
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 MEGABYTE = 2**20
 
@@ -39,7 +39,7 @@ def choose_transfer(
     dtype: torch.dtype | None = None if features.dtype == "auto" else getattr(torch, features.dtype)
     bucket_bytes = config.weight_bucket_mb * MEGABYTE
     shares_memory = (
-        features.device == "cpu" and not config.urls and not are_elsewhere()
+        features.device == "cpu" and not config.urls and not are_remote()
     )  # GPUs get handles of their own memory
     memory = ReusedMemory(allocate if shares_memory else in_own_memory)
     makers: dict[str, Callable[[], WeightTransfer]] = {
@@ -49,17 +49,21 @@ def choose_transfer(
     }
     if delta:
         if features.pp_size > 1 or features.dp_size > 1:
-            raise ConfigError(
+            raise ConfigError.at(
+                "rollout.weight_sync",
+                Kind.NOT_SUPPORTED,
                 f"rollout.weight_sync=delta does not support servers with pp_size {features.pp_size} and dp_size"
-                f" {features.dp_size}: use rollout.weight_sync=full"
+                f" {features.dp_size}: use rollout.weight_sync=full",
             )
         return DeltaTransfer(shapes, dtype, bucket_bytes)
     # SGLang 0.5.21 assigns sent weights by the tensor-parallel rank only
     in_files = features.pp_size > 1 or (features.dp_size > 1 and not features.dp_attention)
     if in_files and config.weight_transfer in ("tensor", "group"):
-        raise ConfigError(
+        raise ConfigError.at(
+            "rollout.sglang.weight_transfer",
+            Kind.NOT_SUPPORTED,
             f"rollout.sglang.weight_transfer={config.weight_transfer}: servers with pp_size {features.pp_size} and"
-            f" dp_size {features.dp_size} take new weights from files only: choose disk"
+            f" dp_size {features.dp_size} take new weights from files only: choose disk",
         )
     automatic = "disk" if in_files else "tensor" if features.device == "cpu" else "group"
     return makers[automatic if config.weight_transfer == "auto" else config.weight_transfer]()

@@ -95,7 +95,7 @@ def _rank() -> int:
 
 
 def _on_every_rank(complete: Tensor | None, num_bytes: int, device: torch.device) -> Tensor | None:
-    """Send the first rank's bucket to all ranks, on `device`; None if the first rank has none."""
+    """Send the first rank's bucket to all ranks and return it, on `device`; None if the first rank has no bucket."""
     if complete is not None:
         complete = complete.to(device)
     if not distributed.is_initialized() or distributed.get_world_size() == 1:

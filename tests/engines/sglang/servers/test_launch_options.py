@@ -105,7 +105,7 @@ def test_sglang_uses_its_own_limit_of_sequences_unless_one_is_given(model_folder
     assert options(model_folder, **given).get("max_running_requests") == limit
 
 
-def test_the_users_own_options_win(model_folder):
+def test_options_of_the_user_override_defaults(model_folder):
     given = options(model_folder, sglang={"server_args": {"max-total-tokens": 64, "sleep_on_idle": False}})
     assert given["max_total_tokens"] == 64
     assert "sleep_on_idle" not in given
@@ -144,7 +144,7 @@ def test_impossible_options_are_refused(model_folder, monkeypatch, gpu):
         options(model_folder)
 
 
-def test_a_server_is_no_rank_of_the_run(monkeypatch):
+def test_server_environment_has_no_rank_variables(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "RANKING"):
         monkeypatch.setenv(name, "1")
     environment = server_environment({}, {"WORLD_SIZE": "4"})

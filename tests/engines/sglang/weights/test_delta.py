@@ -274,7 +274,7 @@ def test_an_engine_brings_a_crashed_server_back_to_the_last_weights():
     asyncio.run(run())
 
 
-def test_the_configuration_chooses_differences():
+def test_delta_transfer_follows_the_configuration():
     features = SimpleNamespace(device="cpu", dtype="bfloat16", tp_size=1, pp_size=1, dp_size=1)
     transfer = choose_transfer(SglangConfig(), SHAPES, features, Path("none"), delta=True)
     assert isinstance(transfer, DeltaTransfer)

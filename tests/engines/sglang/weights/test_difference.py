@@ -56,7 +56,7 @@ def test_values_of_a_weight_become_the_new_values(dtype, share, seed):
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (1.0, 1000)])
-def test_nothing_and_everything_may_change(share, expected):
+def test_delta_of_no_and_of_all_changes_is_exact(share, expected):
     old = torch.zeros(1000, dtype=torch.bfloat16)
     new = old + share
     num_changed, found = compare(bits(old), bits(new), 2)
@@ -102,7 +102,7 @@ def test_positions_above_two_to_the_31_are_exact():
 
 @pytest.mark.property
 @given(st.integers(1, 9), st.lists(st.booleans(), max_size=30))
-def test_the_pieces_of_a_comparison_do_not_matter(piece_words, changed):
+def test_pieces_of_a_comparison_do_not_change_the_result(piece_words, changed):
     old = torch.zeros(len(changed), dtype=torch.int16)
     new = torch.tensor(changed, dtype=torch.int16)
     with patch.object(difference, "PIECE_WORDS", piece_words):

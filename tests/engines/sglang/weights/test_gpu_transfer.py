@@ -43,7 +43,7 @@ async def updated(server, transfer, model) -> tuple[list[int], list[float], str]
 
 @pytest.mark.parametrize("kind", [TensorTransfer, GroupTransfer])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_the_server_samples_from_the_new_weights(kind, num_ranks, tmp_path):
+def test_server_samples_from_the_new_weights(kind, num_ranks, tmp_path):
     if torch.cuda.device_count() < num_ranks + (kind is GroupTransfer):
         pytest.skip("NCCL takes a GPU for this process and one for each rank")
     folder = save_tiny_model(tmp_path / "model", head_dim=16)

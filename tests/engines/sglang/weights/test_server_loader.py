@@ -125,7 +125,7 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_the_first_rank_gives_the_weights_to_the_others(tmp_path):
+def test_first_rank_sends_the_weights_to_the_others(tmp_path):
     command, store = [sys.executable, "-c", RANKS, json.dumps(sys.path)], str(tmp_path / "store")
     ranks = [subprocess.Popen([*command, rank, store], stdout=subprocess.PIPE, text=True) for rank in ("0", "1")]
     try:

@@ -193,7 +193,7 @@ def test_unwritable_weights_are_an_error_and_reach_no_server(tmp_path):
     assert server.asked == []
 
 
-def test_a_server_that_refuses_a_group_is_named_at_once():
+def test_server_that_refuses_a_transfer_group_is_named_immediately():
     async def run():
         transfer, bad = GroupTransfer(SHAPES, None, 10), replica(Server(refused="init_weights"))
         async with asyncio.timeout(5):
@@ -215,7 +215,7 @@ def test_a_server_that_refuses_a_group_is_named_at_once():
         ("group", "cpu", GroupTransfer),
     ],
 )
-def test_the_configuration_chooses(named, device, kind, tmp_path):
+def test_weight_transfer_follows_the_configuration(named, device, kind, tmp_path):
     features = SimpleNamespace(device=device, dtype="auto", tp_size=1, pp_size=1, dp_size=1)
     assert type(choose_transfer(SglangConfig(weight_transfer=named), SHAPES, features, tmp_path)) is kind
 

@@ -138,7 +138,7 @@ TRAIN, VAL = "trajectories/train/step-000001.parquet", "trajectories/val/step-00
         ("config.yaml", replace_text("n: 2", "n: 3"), "rollout.n: 2 and 3"),
     ],
 )
-def test_changes_are_named(whole, other, name, change, place):
+def test_changed_keys_are_named(whole, other, name, change, place):
     change(other / name)
     found = differences(whole, other)
     assert found

@@ -56,7 +56,7 @@ def test_the_same_replies_give_the_same_rollout(loop, turn):
         ({"max_response_length": 160}, Stop.MAX_RESPONSE_TOKENS),
     ],
 )
-def test_limits_count_on(limit, stop):
+def test_limits_count_turns_before_the_resume_point(limit, stop):
     settings, replies = config(**limit), [call("add", a=1, b=number) for number in range(6)]
     saved = roll(ListEngine(*replies), settings)
     assert saved.stop is stop

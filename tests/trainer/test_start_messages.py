@@ -60,7 +60,7 @@ def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_finished(run):
+def test_finished_run_is_reported_as_finished(run):
     run(mode="rollout_only", total_training_steps=1)
     assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["resuming at step 1"]
     (line,) = said(run(mode="rollout_only", total_training_steps=2), "step 2")

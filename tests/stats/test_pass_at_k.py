@@ -49,7 +49,7 @@ def test_pass_at_k_and_pass_hat_k_are_unbiased():
     assert sum(chance * pass_hat_k(n, c, k) for c, chance in outcomes) == pytest.approx(p**k)
 
 
-def test_an_estimate_rests_on_the_tasks_with_k_attempts():
+def test_estimate_uses_only_tasks_with_k_attempts():
     tasks = [(4, 1), (4, 4), (2, 2), (0, 0)]
     estimate = pass_at_k_estimate(tasks, 4)
     assert estimate is not None

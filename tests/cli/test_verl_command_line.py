@@ -92,7 +92,7 @@ COMMAND = [
 
 
 @pytest.mark.slow
-def test_a_command_of_verls_trains_as_it_is(model, here):
+def test_unchanged_verl_command_trains(model, here):
     write_parquet(here)
     command = [sys.executable, "-m", "agentrl.trainer.main_ppo", *COMMAND, f"actor_rollout_ref.model.path={model}"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -135,7 +135,7 @@ def typed(command: str, model: Path, **environment: str) -> subprocess.Completed
 
 
 @pytest.mark.slow
-def test_verls_command_as_it_is_typed(model, here):
+def test_verl_command_is_read_as_typed(model, here):
     write_parquet(here)
     done = typed(VERLS_COMMAND, model)
     assert done.returncode == 0, done.stderr
@@ -147,7 +147,7 @@ def test_verls_command_as_it_is_typed(model, here):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", [{}, {"TRAIN_BATCH_SIZE": "4", "USE_KL_LOSS": "False", "ROLLOUT_N": "2"}])
-def test_the_short_form_as_it_is_typed(model, here, environment):
+def test_short_form_is_read_as_typed(model, here, environment):
     rows = [{"prompt": f"What is {i}?", "ground_truth": str(i), "data_source": "mine"} for i in range(8)]
     (here / "train.json").write_text(json.dumps(rows))
     (here / "my_reward.py").write_text(REWARD)
@@ -241,7 +241,7 @@ def test_refusal_comes_before_anything_heavy_loads(here):
     assert "'algorithm.use_pf_ppo=True' is not supported" in done.stderr
 
 
-def test_yaml_files_of_verls_are_read_under_the_command_line(here):
+def test_command_line_overrides_verl_yaml_files(here):
     # a key that is not set, here project_name, gets verl's default in an interpolation
     (here / "mine.yaml").write_text(
         "hydra: {searchpath: [file://verl/trainer/config]}\ndefaults: [ppo_trainer, _self_]\n"

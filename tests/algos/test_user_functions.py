@@ -12,7 +12,7 @@ from agentrl.algos.preference.losses import PREFERENCE_LOSSES, preference_loss
 from agentrl.errors import ConfigError
 
 MASK = torch.tensor([[False, True, True], [False, True, False]])
-HERE = r"test_own\.py:\d+\)$"
+HERE = r"test_user_functions\.py:\d+\)$"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The guard that compares siblings: it gets a group's lengths once the last sibling has ended."""
+"""The guard that compares the rollouts of a group: it gets the lengths once the last rollout has ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def watched(rollouts, config=None, num=None):
     return [each.rewards.get("guard/length") for each in rollouts]
 
 
-def test_every_sibling_gets_a_length_verdict():
+def test_every_rollout_of_a_group_gets_a_length_verdict():
     assert watched([rollout(length) for length in (100, 110, 500, 90)]) == [0.0, 0.0, 1.0, 0.0]
 
 

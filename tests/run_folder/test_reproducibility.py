@@ -99,14 +99,16 @@ def test_scripted_engine_is_assumed_deterministic(tmp_path):
 
 
 def test_timeouts_end_reproducibility_and_are_reported_once(tmp_path, capsys):
-    promise = ReproducibilityReport(config(tmp_path), live=True)
-    promise.begin(-1)
-    promise.watch(1, "train", [group()])
+    reproducibility = ReproducibilityReport(config(tmp_path), live=True)
+    reproducibility.begin(-1)
+    reproducibility.watch(1, "train", [group()])
     assert kept(tmp_path)["reproducible"]["promised"]
     slow = Rollout([], Stop.FINISHED, tool_calls=[ToolCall("search", "{}", "", Outcome.TIMEOUT)])
-    promise.watch(2, "train", [group("b", Rollout([], Stop.FINISHED), slow)])
-    promise.watch(2, "val", [group("c", Rollout([], Stop.DEADLINE))])
-    promise.watch(3, "train", [group("d", Rollout([], Stop.ERROR, error="InfraError: down", infra_failed=True))])
+    reproducibility.watch(2, "train", [group("b", Rollout([], Stop.FINISHED), slow)])
+    reproducibility.watch(2, "val", [group("c", Rollout([], Stop.DEADLINE))])
+    reproducibility.watch(
+        3, "train", [group("d", Rollout([], Stop.ERROR, error="InfraError: down", infra_failed=True))]
+    )
     found = kept(tmp_path)["reproducible"]
     assert [(e["step"], e["split"], e["uid"], e["rollout"]) for e in found["ended_by"]] == [
         (2, "train", "b", 1),
@@ -120,10 +122,10 @@ def test_timeouts_end_reproducibility_and_are_reported_once(tmp_path, capsys):
     assert reproducibility_text(kept(tmp_path)) == f"no: {found['why_not'][0]}"
 
 
-def test_endings_beyond_many_are_counted(tmp_path):
-    promise = ReproducibilityReport(config(tmp_path), live=True)
-    promise.begin(-1)
-    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MAX_EVENTS + 5))])
+def test_reasons_beyond_the_limit_are_only_counted(tmp_path):
+    reproducibility = ReproducibilityReport(config(tmp_path), live=True)
+    reproducibility.begin(-1)
+    reproducibility.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MAX_EVENTS + 5))])
     found = kept(tmp_path)["reproducible"]
     assert (len(found["ended_by"]), found["num_ended_by"]) == (MAX_EVENTS, MAX_EVENTS + 5)
 
@@ -134,15 +136,15 @@ def test_resuming_on_another_machine_is_reported_and_saved(tmp_path, capsys):
     before["versions"]["torch"], before["threads"], before["cpu"] = "1.0", 7, "an abacus"
     (tmp_path / "environment.json").write_text(json.dumps(before))
     capsys.readouterr()
-    promise = ReproducibilityReport(config(tmp_path), live=True)
-    promise.begin(4)
+    reproducibility = ReproducibilityReport(config(tmp_path), live=True)
+    reproducibility.begin(4)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"changed: torch was 1.0 and is now {torch.__version__}"
     assert lines[1].startswith("changed: cpu was an abacus and is now ")
     assert lines[2] == f"changed: threads was 7 and is now {torch.get_num_threads()}"
     assert lines[3].startswith("not reproducible: after step 4 torch was 1.0")
     assert kept(tmp_path) == before  # nothing is recorded yet: the run may be finished
-    promise.watch(5, "train", [group()])
+    reproducibility.watch(5, "train", [group()])
     assert [each["what"] for each in kept(tmp_path)["reproducible"]["changed"]] == ["torch", "cpu", "threads"]
     for step in (3, 4):  # a resume before the change repeats steps, but the first steps ran on another machine
         ReproducibilityReport(config(tmp_path), live=True).begin(step)
@@ -152,10 +154,10 @@ def test_resuming_on_another_machine_is_reported_and_saved(tmp_path, capsys):
 
 
 def test_a_resumed_run_without_records_is_not_reproducible(tmp_path, capsys):
-    promise = ReproducibilityReport(config(tmp_path), live=True)
-    promise.begin(4)
+    reproducibility = ReproducibilityReport(config(tmp_path), live=True)
+    reproducibility.begin(4)
     assert "environment.json was missing" in capsys.readouterr().out
-    promise.watch(5, "train", [group()])
+    reproducibility.watch(5, "train", [group()])
     assert not kept(tmp_path)["reproducible"]["promised"]
 
 
@@ -183,9 +185,9 @@ def test_run_started_from_another_run_is_compared_with_it(tmp_path, capsys):
 
 
 def test_steps_under_nondeterministic_settings_are_remembered(tmp_path, capsys):
-    promise = ReproducibilityReport(config(tmp_path, deterministic=False), live=True)
-    promise.begin(-1)
-    promise.watch(1, "train", [group()])
+    reproducibility = ReproducibilityReport(config(tmp_path, deterministic=False), live=True)
+    reproducibility.begin(-1)
+    reproducibility.watch(1, "train", [group()])
     capsys.readouterr()
     ReproducibilityReport(config(tmp_path), live=True).begin(1)
     assert capsys.readouterr().out == "not reproducible: rollout.deterministic=false\n"
@@ -197,10 +199,10 @@ def test_an_evicted_conversation_ends_reproducibility(tmp_path, capsys):
         folder, counter = tmp_path / str(deterministic), iter(evicted)
         engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
         rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # only these fields are read
-        promise = open_reproducibility(config(folder, deterministic=deterministic), rolling)
-        promise.begin(-1)
+        reproducibility = open_reproducibility(config(folder, deterministic=deterministic), rolling)
+        reproducibility.begin(-1)
         for step in range(1, len(evicted)):
-            promise.watch(step, "train", [group()])
+            reproducibility.watch(step, "train", [group()])
     told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
     what = "the engine evicted a conversation (rollout.max_num_seqs)"
     assert told == [f"no longer reproducible: {what} (step 2), and 1 more"]

@@ -97,7 +97,7 @@ def test_offloaded_tensors_are_on_the_gpu_only_while_used():
     assert all(tensor.eq(1).all() for tensor in tensors)
 
 
-def test_on_the_cpu_nothing_moves(tmp_path: Path):
+def test_offload_on_the_cpu_moves_nothing(tmp_path: Path):
     assert moves_of(torch.device("cpu")) is None
     backend = load(save_model(tmp_path), **OFFLOAD)
     first = [value.data_ptr() for value in backend.model.parameters()]

@@ -45,7 +45,7 @@ def places(rollouts: Sequence[StoredRollout]) -> list[tuple[int, str, int]]:
     return [(one.step, one.task.messages[0]["content"], one.number) for one in rollouts]
 
 
-def test_verls_dumped_generations(tmp_path: Path) -> None:
+def test_verl_generation_dumps_are_imported(tmp_path: Path) -> None:
     """verl's `_dump_generations` writes one line per sample, with the reward's extra information."""
     dumped = [
         verl_line(acc=True, pred="2", request_id="r0"),
@@ -69,7 +69,7 @@ def test_verls_dumped_generations(tmp_path: Path) -> None:
     assert first.task.ground_truth == "2"
 
 
-def test_verls_newer_dumps_name_siblings_and_the_trajectories_of_a_rollout(tmp_path: Path) -> None:
+def test_newer_verl_dumps_name_groups_and_trajectories(tmp_path: Path) -> None:
     """`uid` is SAMPLE_ROLLOUT_OUTPUT; each output of a session has the session's score."""
     keys = ["a_b_0_0", "a_b_0_1", "a_b_1_0", "c_0_0"]
     dumped = [verl_line(uid=key, output=key, input=key[-1]) for key in keys]
@@ -157,7 +157,7 @@ def trl_file(folder: Path, step: int, columns: dict[str, list[object]]) -> Path:
     return path
 
 
-def test_trls_logged_completions(tmp_path: Path) -> None:
+def test_trl_completion_logs_are_imported(tmp_path: Path) -> None:
     chat = [[{"role": "user", "content": "1+1?"}]] * 2
     said: list[object] = [[{"role": "assistant", "content": answer}] for answer in ("2", "3")]
     both = {"right": [1.0, 0.0], "short": [0.5, float("nan")], "note": ["x", "y"]}
