@@ -18,7 +18,7 @@ ENGINE_OPTIONS = (
 )
 """Options of `rollout.*` that only some engines read; `sglang` is the section `rollout.sglang`."""
 BACKEND_OPTIONS = (
-    *("device", "autocast", "share_prefixes", "freeze_modules"),
+    *("device", "autocast", "share_prefixes", "flex_attention", "freeze_modules"),
     *("param_offload", "optimizer_offload", "fsdp_size"),
     "ulysses_sequence_parallel_size",
 )

@@ -1,6 +1,7 @@
 """Measure a training step that computes shared prefixes once, compared with padded rows.
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
+    python benchmarks/shared_prefixes.py --device cuda --max-tokens 16384     # FlexAttention, compared with copied keys
 
 The steps run in pairs, one of each kind. The script prints the medians of the seconds and of the ratios of the pairs.
 """
@@ -87,21 +88,30 @@ def make_samples(shape: Shape) -> list[Sample]:
     return samples
 
 
-def load(path: Path, *, share_prefixes: bool, max_tokens: int) -> TorchBackend:
-    actor = {"share_prefixes": share_prefixes, "ppo_max_token_len_per_gpu": max_tokens, "device": "cpu"}
+KINDS = {
+    "padded": {"share_prefixes": False},
+    "shared": {"flex_attention": False},
+    "flex": {"flex_attention": True},
+}
+COMPARED = {"cpu": ("padded", "shared"), "cuda": ("shared", "flex")}
+
+
+def load(path: Path, kind: str, device: str, max_tokens: int) -> TorchBackend:
+    actor = {**KINDS[kind], "ppo_max_token_len_per_gpu": max_tokens, "device": device}
     config = ActorConfig.model_validate({**actor, "optim": {"lr": 1e-4}})
     return load_torch_backend(ModelConfig(path=str(path)), config, total_updates=1000, seed=0)
 
 
 def seconds(backend: TorchBackend, samples: list[Sample]) -> float:
     start = time.perf_counter()
-    asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))
+    asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))  # returns numbers, so a GPU has finished
     return time.perf_counter() - start
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--device", choices=COMPARED, default="cpu")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[1792])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -110,14 +120,15 @@ def main() -> None:
             path = make_model(family, Path(folder))
             for shape in SHAPES:
                 for max_tokens in options.max_tokens:
-                    plain, shared = (load(path, share_prefixes=kind, max_tokens=max_tokens) for kind in (False, True))
+                    kinds = COMPARED[options.device]
+                    plain, shared = (load(path, kind, options.device, max_tokens) for kind in kinds)
                     samples = make_samples(shape)
                     pairs = [(seconds(plain, samples), seconds(shared, samples)) for _ in range(options.pairs + 1)][1:]
-                    padded, packed = (statistics.median(times) for times in zip(*pairs, strict=True))
-                    ratio = statistics.median(before / after for before, after in pairs)
+                    before, after = (statistics.median(times) for times in zip(*pairs, strict=True))
+                    ratio = statistics.median(first / second for first, second in pairs)
                     print(
                         f"{family:6} {shape.name:42} {max_tokens:6} tokens a micro-batch: "
-                        f"padded {padded:.3f} s, shared {packed:.3f} s, ratio {ratio:.2f}"
+                        f"{kinds[0]} {before:.3f} s, {kinds[1]} {after:.3f} s, ratio {ratio:.2f}"
                     )
 
 

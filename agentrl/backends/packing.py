@@ -86,12 +86,13 @@ def pack_shared(
     max_tokens: int | None,
     max_samples: int | None = None,
     enough_tokens: int | None = None,
-    keys_per_token: int = 16,
+    keys_per_token: int | None = 16,
 ) -> list[list[int]]:
     """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
 
     Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
-    its keys and values, padded to the longest sample. `keys_per_token` copies count as one token of `max_tokens`.
+    its keys and values, padded to the longest sample. `keys_per_token` copies count as one token of `max_tokens`;
+    None: keys are not copied.
     Beyond `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is
     None, every micro-batch except one has exactly `max_samples`.
 
@@ -128,8 +129,9 @@ class _Pack:
         num_tokens = self.num_tokens + length - num_shared
         return _Pack([*self.members, index], num_tokens, self.num_attending + attends, longest)
 
-    def size(self, keys_per_token: int) -> int:
-        return self.num_tokens + self.num_attending * self.longest // keys_per_token
+    def size(self, keys_per_token: int | None) -> int:
+        copies = self.num_attending * self.longest // keys_per_token if keys_per_token else 0
+        return self.num_tokens + copies
 
 
 def _within(count: int, limit: int | None) -> bool:

@@ -101,6 +101,9 @@ class ActorConfig(Section):
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
     """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
+    flex_attention: bool = True
+    """Compute attention over shared prefixes by torch's FlexAttention, without copies of keys, if the model allows it;
+    no effect on a CPU, or without share_prefixes."""
     ulysses_sequence_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples, each a slice of the positions, for long contexts."""
     freeze_modules: Modules = ()

@@ -11,6 +11,7 @@ from agentrl.config.base import Section, one_or_many
 from agentrl.config.uses import ADDRESS, PLAIN, File, Folder, Text
 
 LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"]
+Profiler = Literal["torch", "nsys"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many), ADDRESS]
 
 
@@ -92,8 +93,10 @@ class TrainerConfig(Section):
     log_val_generations: NonNegativeInt = 0
     """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
-    """Steps whose torch.profiler trace is written to profile/step-N.json in the run folder; of further processes to
-    step-N-rank-R.json."""
+    """Steps that are profiled, with the tool of profiler."""
+    profiler: Profiler = "torch"
+    """torch: torch.profiler writes profile/step-N.json to the run folder, and step-N-rank-R.json for further processes.
+    nsys: start the run under `nsys profile --capture-range=cudaProfilerApi` (docs/multi-gpu.md); needs a CUDA GPU."""
     nnodes: PositiveInt = 1
     """Number of nodes that train. More than one needs Ray (docs/cluster.md), or `torchrun` on each node."""
     n_gpus_per_node: PositiveInt = 1

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
-import torch
 from rich.console import Console
 
 from agentrl.reporting.console import ConsoleTracker
@@ -16,8 +13,6 @@ from agentrl.reporting.health.monitor import Health
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker
-from agentrl.trainer import profiling
-from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout, Stop
@@ -123,38 +118,6 @@ def test_the_console_shows_a_warning_as_it_is(live):
     assert "warning at step 1: not called: [red]search⟨U+001B⟩[2J" in text
     if live:  # the panel is drawn again below the warning
         assert "step 1/9" in text.rpartition("warning at step 1")[2]
-
-
-@pytest.fixture
-def one_process(monkeypatch):
-    """Also if this process has joined others for other tests."""
-    monkeypatch.setattr(profiling, "joined", lambda: None)
-
-
-def events(path):
-    return {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
-
-
-def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd, one_process):
-    def work():
-        return torch.ones(4, 4) @ torch.ones(4, 4)
-
-    with ThreadPoolExecutor(1) as pool, StepProfiler(tmp_path / "profile", [2]) as profiler:
-        for step in (1, 2, 3):
-            profiler.begin(step)
-            pool.submit(work).result()
-            profiler.end(step)
-    assert [file.name for file in (tmp_path / "profile").iterdir()] == ["step-2.json"]
-    assert "aten::mm" in events(tmp_path / "profile/step-2.json")
-    assert capfd.readouterr().err == ""  # torch's profiler would print its start and stop
-
-
-def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path, one_process):
-    for number in (1, 2):  # the second could not start if the first still ran
-        with suppress(KeyError), StepProfiler(tmp_path / f"{number}", [1]) as profiler:
-            profiler.begin(1)
-            raise KeyError
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_dropped_groups_are_a_file_of_their_step_and_later_ones_are_deleted_on_resume(tmp_path):

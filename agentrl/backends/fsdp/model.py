@@ -66,6 +66,8 @@ class ShardedModel(TorchBackend):
         unsharded = actor.model_copy(update={"param_offload": False})
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
         self.peers, self._frozen = ProcessPeers(ranks), frozen
+        if self.peers.most(int(self._positionwise.copies_keys)):
+            self._positionwise.copy_keys()  # ranks that compute the same samples must cut them in the same way
         self._weights = dict(every_weight(loaded))
         if (positions := actor.ulysses_sequence_parallel_size) > 1:
             check_sequence(self._positionwise, positions)

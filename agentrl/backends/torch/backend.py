@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,6 +68,7 @@ class TorchBackend:
         self._positionwise = PositionwiseModel(
             model,
             share_prefixes=config.share_prefixes,
+            flex=config.flex_attention,
             autocast=autocast,
             replay=replay,
             head=kind.head(model),
@@ -76,8 +76,6 @@ class TorchBackend:
             device=device,
         )
         self._replays = replay is not None
-        shares_prefixes, device = self._positionwise.shares_prefixes, self._positionwise.device
-        self._cut = partial(cut, config=config, shares_prefixes=shares_prefixes, device=device)
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = CpuOffload(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
@@ -154,6 +152,10 @@ class TorchBackend:
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, in_use)
+
+    def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
+        model = self._positionwise
+        return cut(samples, self._config, model.shares_prefixes, model.device, copies_keys=model.copies_keys)
 
     def _replayed(self, samples: Sequence[Sample]) -> Sequence[Sample]:
         return samples if self._replays else without_experts(samples)

@@ -133,7 +133,14 @@ KEYS_PER_TOKEN = {"cpu": 64}
 each head has a separate copy (measurements: docs/gpu.md)."""
 
 
-def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, device: torch.device) -> list[list[int]]:
+def cut(
+    samples: Sequence[Sample],
+    config: ActorConfig,
+    shares_prefixes: bool,
+    device: torch.device,
+    *,
+    copies_keys: bool = True,
+) -> list[list[int]]:
     """Split the samples with trained tokens into micro-batches of indices."""
     trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
     max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
@@ -141,7 +148,8 @@ def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, d
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
         sequences = [token_keys(samples[index]) for index in trained]
-        packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_PER_TOKEN.get(device.type, 16))
+        keys_per_token = KEYS_PER_TOKEN.get(device.type, 16) if copies_keys else None
+        packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, keys_per_token)
     else:
         packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
     return [[trained[number] for number in numbers] for numbers in packs]

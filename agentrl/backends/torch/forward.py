@@ -21,6 +21,7 @@ from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
 from agentrl.backends.torch.recorded_experts import padded_experts
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.self_check import (
+    LONGEST,
     check_apart,
     difference,
     probe_samples,
@@ -30,6 +31,7 @@ from agentrl.backends.torch.self_check import (
 )
 from agentrl.backends.torch.shared_attention import SHARED
 from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, windows_of_all_layers
+from agentrl.models.loading import max_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
+FLEX_DEVICES = {"cuda"}
+"""Devices where attention of packed tokens is FlexAttention. torch has no gradient of it on a CPU."""
+FLEX_SCALE = 20
+"""Scale of the probe samples that test FlexAttention: several of its blocks."""
 
 
 class PositionwiseModel:
@@ -49,6 +55,7 @@ class PositionwiseModel:
 
     Args:
         share_prefixes: false: always use padded rows.
+        flex: on devices of FLEX_DEVICES, attention of packed tokens is FlexAttention, without copies of keys.
         autocast: dtype for computing `outputs`, if it differs from the dtype of the weights.
         replay: makes tokens use their recorded experts, if samples have them.
         head: the head to read; default: a language model head.
@@ -61,6 +68,7 @@ class PositionwiseModel:
         model: PreTrainedModel,
         *,
         share_prefixes: bool,
+        flex: bool = True,
         autocast: torch.dtype | None = None,
         replay: RoutingReplay | None = None,
         head: Head | None = None,
@@ -75,10 +83,11 @@ class PositionwiseModel:
         self._configs = configs_of(model)
         self._autocast_dtype = autocast
         self._windows: Mapping[int, int | None] | None = None
+        self._as_tree = False
         self._tail: Features | None = None
         self._pass: OnePass = one_pass
         self._sequence: SequencePeers = ALL_POSITIONS
-        self._choose(share_prefixes)
+        self._choose(share_prefixes, flex)
 
     @property
     def splits(self) -> bool:
@@ -89,6 +98,15 @@ class PositionwiseModel:
     def shares_prefixes(self) -> bool:
         """Whether the model runs on packed tokens, which requires a trained token in every sample."""
         return self._windows is not None
+
+    @property
+    def copies_keys(self) -> bool:
+        """Whether packed samples copy the keys of a shared prefix. FlexAttention does not."""
+        return not self._as_tree
+
+    def copy_keys(self) -> None:
+        """From now on do not use FlexAttention."""
+        self._as_tree = False
 
     def divide_positions(self, peers: SequencePeers) -> None:
         """From now on compute only this process's slice of the packed tokens; requires `shares_prefixes`.
@@ -104,7 +122,7 @@ class PositionwiseModel:
     def states(self, batch: MicroBatch) -> Tensor:
         """States where the trained tokens are predicted, [N, H]; features, [N, F], if the model is not split."""
         if self._windows is not None:
-            return self._packed_states(pack_tokens(batch.samples, self._windows, self.device))
+            return self._packed_states(self._packed(batch, self._windows))
         # the last column predicts nothing
         token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.device)
         self._give(padded_experts(batch.samples, token_ids_BT.shape[1]))
@@ -130,7 +148,7 @@ class PositionwiseModel:
 
     def _divided(self, batch: MicroBatch, windows: Mapping[int, int | None], *, entropy_gradient: bool) -> Outputs:
         """Compute the outputs that this process's positions predict, and join them with those of its peers."""
-        tokens, own_N = own_slice(pack_tokens(batch.samples, windows, self.device), self._sequence)
+        tokens, own_N = own_slice(self._packed(batch, windows), self._sequence)
         temperatures = None if batch.temperatures is None else batch.temperatures[own_N]
         own = replace(batch, targets=batch.targets[own_N], temperatures=temperatures)
         found = self.head.read(self.features, self._packed_states(tokens), own, entropy_gradient=entropy_gradient)
@@ -139,6 +157,9 @@ class PositionwiseModel:
     def _autocast(self) -> AbstractContextManager[None]:
         device = self.device.type
         return torch.autocast(device, dtype=self._autocast_dtype) if self._autocast_dtype else nullcontext()
+
+    def _packed(self, batch: MicroBatch, windows: Mapping[int, int | None]) -> PackedTokens:
+        return pack_tokens(batch.samples, windows, self.device, as_tree=self._as_tree)
 
     def _packed_states(self, tokens: PackedTokens) -> Tensor:
         self._give(tokens.routed_experts)
@@ -155,7 +176,7 @@ class PositionwiseModel:
             self._replay.give(experts_MLK)
 
     @torch.no_grad()
-    def _choose(self, share_prefixes: bool) -> None:
+    def _choose(self, share_prefixes: bool, flex: bool) -> None:
         samples = probe_samples(self.vocab_size)
         batch = micro_batch(samples, self.device)
         whole = self._tried(batch)["features"]
@@ -169,6 +190,8 @@ class PositionwiseModel:
             )
         if share_prefixes:
             self._share(batch, alone, tolerance(whole, alone))
+        if flex and self.shares_prefixes and self.device.type in FLEX_DEVICES:
+            self._use_flex()
 
     def _tried(self, batch: MicroBatch) -> Outputs:
         """Run the model once in the present mode."""
@@ -187,13 +210,27 @@ class PositionwiseModel:
                 windows: dict[int, int | None] = {}
                 self._pass(lambda: windows.update(windows_of_all_layers(self.model)) or {})
                 self._windows = windows
-                self._check_packed(batch, alone, most, self._windows)
+                self._check_packed(batch, alone, most)
         except UnfaithfulError as error:
             self._windows = None
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
-    def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
-        tokens = pack_tokens(batch.samples, windows, CPU)
+    def _use_flex(self) -> None:
+        """Use FlexAttention, if it returns the same as copied keys; in the data type of training, on several blocks."""
+        scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
+        batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
+        try:
+            with self._autocast(), unfaithful():
+                with self.running():
+                    copied = self._tried(batch)["features"]
+                self._as_tree = True
+                self._check_packed(batch, copied, tolerance(copied, copied))
+        except UnfaithfulError as error:
+            self._as_tree = False
+            logger.warning("%s: attention copies shared keys, because FlexAttention failed (%s)", self._name, error)
+
+    def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float) -> None:
+        tokens = pack_tokens(batch.samples, {}, CPU)
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
             for row, sample in enumerate(batch.samples):
                 found = self._tried(batch)  # a sharded model can run backward only once after each forward pass

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from agentrl.backends.packing import IntArray, num_common, sorted_by_prefix, token_keys, used_tokens
 from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
+from agentrl.backends.torch.prefix_tree import PrefixTree
 from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
@@ -77,12 +78,14 @@ class Layout:
         cells: [M], the cell of each packed token.
         windows: the sliding window of each layer, None for full attention.
         peers: the processes that compute the other positions.
+        tree: if set, attention uses it and there are no grids.
     """
 
     grids: Sequence[Grid]
     cells: Tensor
     windows: Mapping[int, int | None]
     peers: SequencePeers = ALL_POSITIONS
+    tree: PrefixTree | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,8 +106,10 @@ class PackedTokens:
     routed_experts: Tensor | None = None
 
 
-def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device) -> PackedTokens:
-    """Pack samples, each with a trained token, into one row of tokens. `windows`: see `Layout`.
+def pack_tokens(
+    samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device, *, as_tree: bool = False
+) -> PackedTokens:
+    """Pack samples, each with a trained token, into one row of tokens. `windows`, `as_tree`: see `Layout`.
 
     Each sample reuses its common prefix with the previous sample and adds only its other tokens. So
     [1 2 3] and [1 2 4] become the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
@@ -126,11 +131,13 @@ def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], de
             positions.append(np.arange(num_shared, len(own)))
         predictors[index] = path[np.flatnonzero(samples[index].loss_mask) - 1]
         before, num_tokens = own, num_tokens + num_own
-    grids, cells = _grids(rows, num_tokens, device)
+    grids, cells = _grids([] if as_tree else rows, num_tokens, device)
     arrays = (np.concatenate(token_ids), np.concatenate(positions), np.concatenate(predictors), cells)
     token_ids_M, positions_M, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
     experts_MLK = torch.cat(new_experts) if experts else None
-    return PackedTokens(token_ids_M, positions_M, predictors_N, Layout(grids, cells_M, windows), experts_MLK)
+    tree = PrefixTree(_ends(rows, num_tokens).to(device), positions_M) if as_tree else None
+    layout = Layout(grids, cells_M, windows, tree=tree)
+    return PackedTokens(token_ids_M, positions_M, predictors_N, layout, experts_MLK)
 
 
 def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
@@ -157,6 +164,14 @@ def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens,
         None if experts is None else own(experts, -1),
     )
     return sliced, owned_N
+
+
+def _ends(rows: Sequence[_Row], num_tokens: int) -> Tensor:
+    """See `PrefixTree.ends`. Samples are sorted by prefix, so the rows that contain a token follow each other."""
+    ends = np.zeros(num_tokens, dtype=np.int64)
+    for row in rows:
+        ends[row.path] = row.path[-1] + 1
+    return torch.from_numpy(ends)
 
 
 def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple[list[Grid], IntArray]:

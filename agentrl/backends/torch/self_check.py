@@ -23,14 +23,22 @@ UNSUPPORTED_ERRORS = (AttributeError, KeyError, IndexError, TypeError, ValueErro
 """Errors that a model may raise when it runs in an unsupported way."""
 
 
-def probe_samples(vocab_size: int) -> list[Sample]:
-    """Make five samples that test prefix sharing.
+LONGEST = 17
+"""Number of tokens of the longest probe sample, times `scale`."""
+
+
+def probe_samples(vocab_size: int, scale: int = 1) -> list[Sample]:
+    """Make five samples that test prefix sharing. All lengths are multiplied by `scale`.
 
     Two samples share a prompt. One continues from the middle of the first sample. One has the same prompt and a single
     trained token. One has another prompt.
     """
-    owns = [[*range(50, 57)], [*range(90, 94)], [*range(50, 53), *range(70, 75)], [99]]
-    parts = [*((range(9), own) for own in owns), (range(3, 8), range(8))]
+
+    def numbers(first: int, end: int) -> range:
+        return range(scale * first, scale * end)
+
+    owns = [[*numbers(50, 57)], [*numbers(90, 94)], [*numbers(50, 53), *numbers(70, 75)], [99 * scale]]
+    parts = [*((numbers(0, 9), own) for own in owns), (numbers(3, 8), numbers(0, 8))]
     samples = []
     for prompt, own in parts:
         token_ids = [number * 7 % vocab_size for number in (*prompt, *own)]
@@ -47,7 +55,8 @@ def unfaithful() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except UNSUPPORTED_ERRORS as error:
-        raise UnfaithfulError(f"{type(error).__name__}: {error}") from error
+        first, *_ = [*str(error).splitlines(), ""]
+        raise UnfaithfulError(f"{type(error).__name__}: {first}") from error
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from agentrl.backends.torch.layout import Grid, Layout
+from agentrl.backends.torch.prefix_tree import tree_attention
 from agentrl.models.attention import UnfaithfulError, check_understood, explicit_attention
 
 SHARED = "agentrl_shared"
@@ -51,8 +52,13 @@ def shared_attention(
     query, key, value = (peers.all_positions(states[0].transpose(0, 1)) for states in (query, key, value))
     if s_aux is not None:
         s_aux = s_aux.chunk(peers.size)[peers.index]
-    attended = [_attend(grid, query, key, value, window, scale, softcap, s_aux) for grid in packed_layout.grids]
-    return peers.all_heads(torch.cat(attended).index_select(0, packed_layout.cells))[None], None
+    if packed_layout.tree is not None:
+        query, key, value = (states.to(_computed_dtype(query)) for states in (query, key, value))
+        attended = tree_attention(packed_layout.tree, query, key, value, window, scale, softcap, s_aux)
+    else:
+        grids = [_attend(grid, query, key, value, window, scale, softcap, s_aux) for grid in packed_layout.grids]
+        attended = torch.cat(grids).index_select(0, packed_layout.cells)
+    return peers.all_heads(attended)[None], None
 
 
 def _for_each(size: int, states_1KMD: Tensor) -> Tensor:

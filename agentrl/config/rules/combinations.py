@@ -163,6 +163,8 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
     if not any(given(trainer, option) for option in _IN_FLIGHT):
         need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: no rollouts run during a weight update"
         yield from unused("rollout", rollout, ("weight_update_mode",), need)
+    if not trainer.profile_steps:
+        yield from unused("trainer", trainer, ("profiler",), "`trainer.profile_steps`")
     yield from unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "`trainer.mode=train`")
     if trainer.resume_mode != "path":
         yield from unused("trainer", trainer, ("resume_from_path",), "`trainer.resume_mode=path`")

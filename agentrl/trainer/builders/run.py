@@ -22,7 +22,7 @@ from agentrl.trainer.engine_meter import EngineMeter
 from agentrl.trainer.finished import finished_step
 from agentrl.trainer.learner import StepHooks
 from agentrl.trainer.models.online_reward import OnlineRewardModel
-from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.profiling import StepProfiler, check_profiler, phases
 from agentrl.trainer.protocols import Metrics, Parts, Publish
 from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.trainer.validator import Validator, check_metric
@@ -50,7 +50,8 @@ async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterato
     Raises:
         AgentRLError: something cannot be used as configured.
     """
-    timer = Timer()
+    check_profiler(config.trainer)
+    timer = Timer(annotate=phases(config.trainer))
     if config.rollout.routed_experts:
         routed_shape(config.model)  # raises before servers are started
     async with AsyncExitStack() as stack:
@@ -64,7 +65,9 @@ async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterato
         await training.progress.restore()  # first, so that failure leaves the records unchanged
         latest_step = training.progress.latest_step
         records = stack.enter_context(open_records(config, built.rollouts, built.total_steps, latest_step))
-        profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
+        trainer = config.trainer
+        profiler = StepProfiler(trainer.run_dir / "profile", trainer.profile_steps, trainer.profiler)
+        stack.enter_context(profiler)
         hooks, meters = training.hooks, _meters(built)
         after_step = AfterStep(
             config,

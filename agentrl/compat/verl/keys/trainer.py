@@ -87,8 +87,14 @@ TRAINER: tuple[Row, ...] = (
     Mapped("trainer.test_freq", "trainer.test_freq", -1, _every, "-1 becomes 0: only at the end"),
     Mapped("trainer.log_val_generations", "trainer.log_val_generations", 0),
     *(
-        Mapped(key, "trainer.profile_steps", note="the steps for which torch.profiler writes a trace")
+        Mapped(key, "trainer.profile_steps", note="the steps that are profiled")
         for key in ("trainer.profile_steps", "global_profiler.steps")
+    ),
+    Mapped(
+        "global_profiler.tool",
+        "trainer.profiler",
+        read=one_of("trainer.profiler", {"None": "torch"}),
+        note="null becomes torch; for nsys, start the run under nsys (docs/multi-gpu.md)",
     ),
     Mapped("trainer.val_before_train", "trainer.val_before_train", True),
     Mapped(

@@ -1,0 +1,141 @@
+"""FlexAttention over packed tokens: a prefix tree as a mask, so that no key is copied.
+
+Axes: M packed tokens, L tokens with padding, H query heads, K key-value heads, D head size, B blocks of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn.functional import pad
+
+BLOCK = 128
+"""Tokens in a block, the unit that kernels skip."""
+MAX_KERNELS = 64
+"""Upper bound on compiled kernels: several window sizes, models, data types, with and without gradients. torch's
+default is 8."""
+
+Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(batch, head, query, key) -> whether the query attends to the key."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixTree:
+    """Packed tokens in depth-first order. Token q attends to the tokens k of its path: k <= q < `ends[k]`.
+
+    Attributes:
+        ends: [M], one more than the last token whose path contains the token.
+        positions: [M], positions in the samples.
+    """
+
+    ends: Tensor
+    positions: Tensor
+    masks: dict[tuple[int | None, int], BlockMask] = field(default_factory=dict)
+
+    def mask(self, window: int | None, num_tokens: int) -> BlockMask:
+        """Return the mask of `num_tokens` tokens, a multiple of BLOCK; computed once for all layers.
+
+        Tokens after the M packed ones are padding and attend to themselves.
+        """
+        if (window, num_tokens) not in self.masks:
+            padding = torch.arange(len(self.ends), num_tokens, device=self.ends.device)
+            ends_L = torch.cat([self.ends, padding + 1])
+            positions_L = torch.cat([self.positions, torch.zeros_like(padding)])
+            self.masks[window, num_tokens] = _block_mask(ends_L, positions_L, window)
+        return self.masks[window, num_tokens]
+
+
+def tree_attention(
+    tree: PrefixTree,
+    query_MHD: Tensor,
+    key_MKD: Tensor,
+    value_MKD: Tensor,
+    window: int | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention outputs, [M, H, D]. Tokens after those of the tree are padding."""
+    num_tokens, padding = len(query_MHD), -len(query_MHD) % BLOCK
+    query, key, value = (
+        pad(states, [0, 0, 0, 0, 0, padding]).transpose(0, 1)[None] for states in (query_MHD, key_MKD, value_MKD)
+    )
+    with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS):  # here, because the setting belongs to one thread
+        found = _kernel(query.device.type)(
+            query,
+            key,
+            value,
+            score_mod=None if softcap is None else _capped(softcap),
+            block_mask=tree.mask(window, num_tokens + padding),
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+            return_aux=None if sinks is None else AuxRequest(lse=True),
+        )
+    attended = found if sinks is None else _with_sinks(found[0], found[1].lse, sinks)
+    return attended[0].transpose(0, 1)[:num_tokens]
+
+
+@cache
+def _kernel(device: str) -> Callable[..., Any]:  # Any: one or two results
+    if device == "cpu":
+        return flex_attention
+    # fullgraph: beyond MAX_KERNELS an error, not the uncompiled function, which needs memory for every score
+    compiled: Callable[..., Any] = torch.compile(flex_attention, fullgraph=True)  # Any: as above
+    return compiled
+
+
+@cache
+def _capped(softcap: float) -> Callable[..., Tensor]:
+    def cap(score: Tensor, *index: Tensor) -> Tensor:
+        return torch.tanh(score / softcap) * softcap
+
+    return cap
+
+
+def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
+    """Scale outputs, [1, H, L, D], as if each head had one more key, with the score of its sink and a value of 0."""
+    shares = torch.sigmoid(log_sums - sinks[:, None])
+    return attended * shares[..., None].to(attended.dtype)
+
+
+def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> BlockMask:
+    """Sort pairs of blocks without comparing pairs of tokens: none, some or all queries attend to all keys."""
+    ends, positions = ends_L.view(-1, BLOCK), positions_L.view(-1, BLOCK)
+    first_B = torch.arange(len(ends), device=ends.device) * BLOCK
+    later_BB = first_B[:, None] > first_B
+    some_BB = later_BB & (ends.amax(1) > first_B[:, None])
+    all_BB = later_BB & (ends.amin(1) >= first_B[:, None] + BLOCK)
+    if window is not None:
+        some_BB &= positions.amax(1) > positions.amin(1)[:, None] - window
+        all_BB &= positions.amin(1) > positions.amax(1)[:, None] - window
+    some_BB = (some_BB & ~all_BB).fill_diagonal_(True)
+    mask, num_tokens = _mask(ends_L, positions_L, window), len(ends_L)
+    return BlockMask.from_kv_blocks(
+        *_listed(some_BB), *_listed(all_BB), BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(num_tokens, num_tokens)
+    )
+
+
+def _listed(chosen_BB: Tensor) -> tuple[Tensor, Tensor]:
+    """Number of chosen key blocks of each query block, and their indices first."""
+    indices_BB = chosen_BB.int().argsort(dim=-1, descending=True, stable=True)
+    return chosen_BB.sum(-1, dtype=torch.int32)[None, None], indices_BB.int()[None, None]
+
+
+def _mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Mask:
+    def on_path(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends_L[key])
+
+    if window is None:
+        return on_path
+    before_L = positions_L - window  # a tensor, because a kernel is compiled for each number
+
+    def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return on_path(batch, head, query, key) & (positions_L[key] > before_L[query])
+
+    return in_window
