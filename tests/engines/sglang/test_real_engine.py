@@ -121,16 +121,18 @@ def test_a_deadline_in_a_pause_is_kept(sglang_server, sglang_model, tmp_path, mo
     async def run():
         async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
             request = ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=1)
-            # enough requests that none ends before
             work = [asyncio.create_task(engine.generate(request)) for _ in range(12)]
             await asyncio.sleep(0.05)
             await engine.pause(mode)
-            cut = await asyncio.wait_for(asyncio.gather(*work), 8)
+            work.append(asyncio.create_task(engine.generate(request)))
+            *running, cut = await asyncio.wait_for(asyncio.gather(*work), 8)
             await engine.resume()
-            return cut, await engine.generate(ask([5, 6, 7]))
+            return running, cut, await engine.generate(ask([5, 6, 7]))
 
-    cut, after = asyncio.run(run())
-    assert {completion.finish_reason for completion in cut} == {FinishReason.ABORT}
+    running, cut, after = asyncio.run(run())
+    assert cut.finish_reason is FinishReason.ABORT
+    # on a busy machine, a request may end before the pause
+    assert {completion.finish_reason for completion in running} <= {FinishReason.ABORT, FinishReason.STOP}
     assert len(after.token_ids) > 0
 
 
