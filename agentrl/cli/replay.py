@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from agentrl.cli.compose import parse_overrides
 from agentrl.cli.places import check_replay
 from agentrl.config.validate import config_fields
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 from agentrl.replay.base import Options
 from agentrl.replay.modes import MODES, find_mode
 
@@ -120,9 +120,9 @@ def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
 def _key(override: Override) -> str:
     key, known = override.key_or_group, [name for name, _ in config_fields()]
     if override.is_delete():
-        raise ConfigError.keyless(f"'{override.input_line}': give '{key}' exactly one value")
+        raise ConfigError.at(key, Kind.WRONG_VALUE, f"'{override.input_line}': give `{key}` exactly one value")
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
-        raise ConfigError.keyless(f"unknown key '{key}': {suggestion(key, known)}")
+        raise ConfigError.at(key, Kind.UNKNOWN_KEY, f"unknown key `{key}`: {suggestion(key, known)}")
     return str(key)
 
 

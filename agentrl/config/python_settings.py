@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.registry import give
 
 
@@ -29,7 +29,8 @@ def _plain(value: object, key: str, named: dict[str, object]) -> object:
         return value
     name = give(value)
     if named.setdefault(name, value) is not value:
-        raise ConfigError.keyless(f"settings: '{key}': two different objects have the name '{name}': rename one")
+        text = f"settings: `{key}`: two different objects have the name '{name}': rename one"
+        raise ConfigError.at(key, Kind.CONFLICT, text)
     return name
 
 
