@@ -86,12 +86,16 @@ def sglang_server(_session_server, sglang_model):
 
 async def _as_new(server, model: Path) -> None:
     from agentrl.engines.sglang.client import ServerClient
+    from agentrl.engines.sglang.weights.transfer import flush
 
     if not server.alive:
         await server.restart(START_S)
     client = ServerClient(server.url)
     try:
         await client.post("/continue_generation")
-        await client.post("/update_weights_from_disk", {"model_path": str(model), "weight_version": "0"})
+        # with the last request of another test still running, a flush during the update would crash the server
+        body = {"model_path": str(model), "weight_version": "0", "flush_cache": False}
+        await client.post("/update_weights_from_disk", body)
+        await flush(client)
     finally:
         await client.close()

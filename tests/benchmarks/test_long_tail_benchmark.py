@@ -80,5 +80,5 @@ def test_cached_tokens_are_split_into_repeated_and_new(module):
     turns = [sglang_cache.Turn(1, 40, 0, 30), sglang_cache.Turn(2, 100, 80, 78), sglang_cache.Turn(2, 100, 80, 90)]
     first, second, later = sglang_cache.table(turns)
     assert first == "turn 1: 1 requests, 75.0% of 40 tokens cached"
-    assert second == "turn 2: 2 requests, 84.0% of 200 tokens cached, 98.8% of the 160 said before"  # 78 + 80
-    assert later == "turn 2 and later: 2 requests, 84.0% of 200 tokens cached, 98.8% of the 160 said before"
+    assert second == "turn 2: 2 requests, 84.0% of 200 tokens cached, 98.8% of the 160 sent before"  # 78 + 80
+    assert later == "turn 2 and later: 2 requests, 84.0% of 200 tokens cached, 98.8% of the 160 sent before"

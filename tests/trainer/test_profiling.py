@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import test_told_at_start
+import test_start_messages
 import torch
 
 from agentrl.config.rules.combinations import idle_options
@@ -185,7 +185,7 @@ def test_a_profiler_without_steps_has_no_effect():
     assert ("trainer.profiler", Kind.UNUSED) in [(each.key, each.kind) for each in idle_options(config)]
 
 
-run = test_told_at_start.run
+run = test_start_messages.run
 
 
 @pytest.mark.slow
