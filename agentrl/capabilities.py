@@ -20,9 +20,10 @@ ENGINE_OPTIONS = (
 BACKEND_OPTIONS = (
     *("device", "autocast", "share_prefixes", "freeze_modules"),
     *("param_offload", "optimizer_offload", "fsdp_size"),
-    "ulysses_sequence_parallel_size",
+    *("ulysses_sequence_parallel_size", "megatron"),
 )
-"""Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read."""
+"""Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read; `megatron` is the section
+`actor.megatron`, for backends with Megatron's parallel layouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ def engines_with(option: str) -> str:
 def backends_with(capability: str) -> str:
     """Text that lists the built-in backends with a capability or option; the end of a `Problem`'s text."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
-    return " or ".join(f"`actor.backend={name}`" for name in names)
+    return " or ".join(f"`actor.backend={name}`" for name in names) or "a backend of your own that supports it"
 
 
 def can(spec: BackendSpec, capability: str) -> bool:

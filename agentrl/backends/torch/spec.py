@@ -48,7 +48,7 @@ def _sharded(config: RunConfig, request: ModelRequest) -> Backend:
 
 SPEC = BackendSpec(
     load=load,
-    options=frozenset(BACKEND_OPTIONS),
+    options=frozenset(BACKEND_OPTIONS) - {"megatron"},
     lora=True,
     value_head=True,
     routed_experts=True,

@@ -18,7 +18,7 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
         if not can(spec, need):
-            yield from unused(where, section, (option,), backends_with(need))
+            yield from _unused(where, section, option, backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
         yield wrong(
             "algorithm.name",
@@ -26,6 +26,15 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
             Kind.NOT_SUPPORTED,
             value=config.algorithm.name,
         )
+
+
+def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Problem]:
+    """Yield one error if the option is given; for an option that is a section, one per given key."""
+    inner = getattr(section, option)
+    if isinstance(inner, Section):
+        yield from unused(f"{where}.{option}", inner, every(inner), need)
+    else:
+        yield from unused(where, section, (option,), need)
 
 
 def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
