@@ -20,6 +20,8 @@ from agentrl.types.sample import Sample
 
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
+LossOf: TypeAlias = Callable[[int, Outputs], "Tensor | None"]
+"""Returns the loss of a micro-batch, from its number and outputs; None for a pass without gradients."""
 OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
 """Runs a computation with a model's body and head and returns its outputs."""
 
@@ -133,15 +135,28 @@ KEYS_PER_TOKEN = {"cpu": 64}
 each head has a separate copy (measurements: docs/gpu.md)."""
 
 
-def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, device: torch.device) -> list[list[int]]:
-    """Split the samples with trained tokens into micro-batches of indices."""
+def cut(
+    samples: Sequence[Sample],
+    config: ActorConfig,
+    shares_prefixes: bool,
+    device: torch.device,
+    *,
+    padded: bool = True,
+    num_slices: int = 1,
+) -> list[list[int]]:
+    """Split the samples with trained tokens into micro-batches of indices.
+
+    Args:
+        padded: whether samples that share no prefix are rows, padded to the longest.
+        num_slices: number of devices that each compute a slice of the positions.
+    """
     trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
-    max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
+    max_tokens = config.ppo_max_token_len_per_gpu * num_slices if config.use_dynamic_bsz else None
     max_samples = config.ppo_micro_batch_size_per_gpu
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
         sequences = [token_keys(samples[index]) for index in trained]
         packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_PER_TOKEN.get(device.type, 16))
     else:
-        packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
+        packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples, padded=padded)
     return [[trained[number] for number in numbers] for numbers in packs]

@@ -1,0 +1,87 @@
+"""The platform of megatron-core: CUDA as it is, or the CPU, for which device calls are redirected.
+
+Nothing changes where CUDA is present. On the CPU, only devices are redirected: no collective operation and no
+arithmetic is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from importlib.metadata import PackageNotFoundError, version
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from agentrl.errors import ConfigError
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+SUPPORTED = "0.19.2"
+"""The version of megatron-core whose device calls are known."""
+
+_ready: list[bool] = []  # whether the CPU is used; empty before `prepare`
+
+
+def prepare() -> None:
+    """Import megatron-core for this machine. Call this before any other module of megatron-core is imported.
+
+    Raises:
+        ConfigError: megatron-core is not installed, or the version is not supported.
+    """
+    if _ready:
+        return
+    check_version()
+    on_cpu = not torch.cuda.is_available()
+    if on_cpu:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for the CPU takes longer than a small run
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about accelerators that are not installed
+
+        if on_cpu:
+            from agentrl.backends.megatron.cpu_devices import redirect_calls  # imports megatron-core
+
+            redirect_calls()
+    _ready.append(on_cpu)
+
+
+def check_version() -> None:
+    """Check the installed version of megatron-core.
+
+    Raises:
+        ConfigError: megatron-core is not installed, or the version is not supported.
+    """
+    key = "'actor.backend=megatron'"
+    try:
+        found = version("megatron-core")
+    except PackageNotFoundError:
+        raise ConfigError(
+            f"{key} needs megatron-core {SUPPORTED}: install `agentrl-train[megatron]` on Python 3.12 or later"
+        ) from None
+    if found != SUPPORTED:
+        raise ConfigError(f"{key} needs megatron-core {SUPPORTED}, but {found} is installed")
+
+
+def on_device() -> AbstractContextManager[object]:
+    """Context for all calls of megatron-core, on each thread that makes some."""
+    if not _ready:
+        raise RuntimeError("prepare() was not called")
+    if not _ready[0]:
+        return nullcontext()
+    from agentrl.backends.megatron.cpu_devices import OnCpu
+
+    return OnCpu()
+
+
+def runs_on_device(function: Callable[Options, Result]) -> Callable[Options, Result]:
+    """Run the function inside `on_device`."""
+
+    @wraps(function)
+    def called(*args: Options.args, **kwargs: Options.kwargs) -> Result:
+        with on_device():
+            return function(*args, **kwargs)
+
+    return called
