@@ -5,11 +5,13 @@ Rules and components check for a capability, never for a name. A capability that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, install_command, suggestion
 from agentrl.registry import Registry
 
 ENGINE_OPTIONS = (
@@ -65,6 +67,9 @@ class BackendSpec:
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
         async_save: writes checkpoints in the background (`Backend.begin_save`).
+        python: lowest version of Python; None for every version that agentrl supports.
+        modules: modules that must be installed.
+        extra: dependency group of agentrl that installs `modules`.
     """
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
@@ -75,6 +80,9 @@ class BackendSpec:
     copy_weights: bool = False
     several_processes: bool = False
     async_save: bool = False
+    python: tuple[int, int] | None = None
+    modules: tuple[str, ...] = ()
+    extra: str = ""
 
 
 ENGINES: Registry[EngineSpec] = Registry(
@@ -108,6 +116,31 @@ def backend_spec(name: str) -> BackendSpec:
         ConfigError: the name cannot be imported, or is no BackendSpec.
     """
     return _spec("actor.backend", BACKENDS, PLANNED_BACKENDS.get(name, name), BackendSpec)
+
+
+def check_installed(name: str) -> None:
+    """Refuse the backend `name` if this version of Python or the installed libraries cannot run it.
+
+    Raises:
+        ConfigError: one line that says how to install what is missing.
+    """
+    spec = backend_spec(name)
+    install = install_command(spec.extra)
+    if spec.python is not None and sys.version_info[:2] < spec.python:
+        need, have = (".".join(map(str, version)) for version in (spec.python, sys.version_info[:2]))
+        text = f"needs Python {need} or later, not {have}: make a virtual environment with it, and there {install}"
+    elif absent := [module for module in spec.modules if not _is_installed(module)]:
+        text = f"needs {', '.join(absent)}, not installed here: {install}"
+    else:
+        return
+    raise ConfigError(Problem("actor.backend", Kind.NOT_FOUND, f"`actor.backend={name}` {text}"))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
 
 
 def _spec(key: str, registry: Registry[Spec], name: str, kind: type[Spec]) -> Spec:

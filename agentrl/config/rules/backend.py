@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
 from agentrl.config.base import Section
+from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
@@ -51,7 +52,8 @@ def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
     if trainer.num_processes == 1 and not config.uses_ray:
         yield from unused("trainer", trainer, ("max_restarts",), "`trainer.n_gpus_per_node` above 1")
         return
-    for where, section in (("actor", config.actor), ("critic", config.critic)):
+    sharded = () if has_layouts(config) else (("actor", config.actor), ("critic", config.critic))
+    for where, section in sharded:
         if section.optimizer_offload and not section.param_offload:
             text = f"needs `trainer.n_gpus_per_node=1`: use `{where}.param_offload`, which offloads the optimizer too"
             yield wrong(f"{where}.optimizer_offload", text, Kind.NOT_SUPPORTED, value=True)

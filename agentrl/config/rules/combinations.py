@@ -18,6 +18,7 @@ from agentrl.config.rules.algorithm import (
 )
 from agentrl.config.rules.backend import ignored_by_backend, wrong_on_several_devices
 from agentrl.config.rules.data import ignored_in_data
+from agentrl.config.rules.megatron import wrong_in_layout
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
 from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
 from agentrl.config.run import RunConfig
@@ -178,6 +179,7 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
     if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
         yield wrong("rollout.engine", "needs `rollout.script_path`", Kind.MISSING, value=engine)
     yield from wrong_on_several_devices(config)
+    yield from wrong_in_layout(config)
     if (output := config.data.output_path) and output.suffix != ".parquet":
         yield wrong("data.output_path", f"must name a Parquet file, not '{output}'")
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
