@@ -93,9 +93,10 @@ ENGINES: Registry[EngineSpec] = Registry(
         "scripted": "agentrl.engines.scripted:SPEC",
     },
 )
-BACKENDS: Registry[BackendSpec] = Registry("backend", {"torch": "agentrl.backends.torch.spec:SPEC"})
-PLANNED_BACKENDS = {"megatron": "torch"}
-"""Backend that this version does not include -> the backend to use instead."""
+BACKENDS: Registry[BackendSpec] = Registry(
+    "backend",
+    {"torch": "agentrl.backends.torch.spec:SPEC", "megatron": "agentrl.backends.megatron.spec:SPEC"},
+)
 
 Spec = TypeVar("Spec", EngineSpec, BackendSpec)
 
@@ -110,12 +111,12 @@ def engine_spec(name: str) -> EngineSpec:
 
 
 def backend_spec(name: str) -> BackendSpec:
-    """Return the spec of `actor.backend`; for a planned backend, the spec of the backend to use instead.
+    """Return the spec of `actor.backend`.
 
     Raises:
         ConfigError: the name cannot be imported, or is no BackendSpec.
     """
-    return _spec("actor.backend", BACKENDS, PLANNED_BACKENDS.get(name, name), BackendSpec)
+    return _spec("actor.backend", BACKENDS, name, BackendSpec)
 
 
 def check_installed(name: str) -> None:
@@ -160,8 +161,8 @@ def engine_names() -> list[str]:
 
 
 def backend_names() -> list[str]:
-    """Names of the registered and the planned backends."""
-    return [*BACKENDS.names(), *PLANNED_BACKENDS]
+    """Names of the registered backends."""
+    return BACKENDS.names()
 
 
 def known_engine(name: str) -> str:
@@ -174,7 +175,7 @@ def known_engine(name: str) -> str:
 
 
 def known_backend(name: str) -> str:
-    """Return `name` if it is registered, planned or an import path. Nothing is imported.
+    """Return `name` if it is registered or an import path. Nothing is imported.
 
     Raises:
         ValueError: the name is unknown; the text lists the valid names and the nearest one.

@@ -20,7 +20,6 @@ from agentrl.capabilities import (
     backend_spec,
     check_installed,
     engine_spec,
-    known_backend,
     known_engine,
 )
 from agentrl.cli.early import check_early
@@ -65,12 +64,6 @@ def test_an_unknown_name_is_refused_with_the_valid_names(name):
     (line,) = str(raised.value).splitlines()
     assert all(valid in line for valid in ("'rollout.engine'", *ENGINES.builtins(), "file.py:NAME"))
     assert ("did you mean 'sglang'?" in line) == (name == "sglng")
-
-
-def test_a_planned_backend_is_valid_as_a_name_and_refused_by_a_rule():
-    assert known_backend("megatron") == "megatron"
-    with pytest.raises(ConfigError, match=r"'actor.backend=megatron' is not supported yet: use 'actor.backend=torch'"):
-        configured(backend="megatron")
 
 
 @pytest.mark.parametrize(

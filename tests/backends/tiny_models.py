@@ -29,6 +29,7 @@ _COMMON = {
 FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": {"tie_word_embeddings": True},
     "llama": {"tie_word_embeddings": False},
+    "qwen2": {"tie_word_embeddings": False},
     "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
     "cohere": {"logit_scale": 0.5},
     "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},
@@ -45,6 +46,22 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.3, "attention_dropout": 0.3},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "deepseek_v3": {
+        "head_dim": 4,  # of the rotary part
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 6,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+    },
     "qwen2_moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,

@@ -6,10 +6,11 @@ arithmetic is replaced.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from typing import ParamSpec, TypeVar
@@ -38,6 +39,8 @@ def prepare() -> None:
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for the CPU takes longer than a small run
+    for name in ("megatron", "torch.utils.cpp_extension"):  # they report what is missing here and deprecated there
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about accelerators that are not installed
 
@@ -45,6 +48,7 @@ def prepare() -> None:
             from agentrl.backends.megatron.cpu_devices import redirect_calls  # imports megatron-core
 
             redirect_calls()
+        import agentrl.backends.megatron.model  # noqa: F401  # the rest of megatron-core
     _ready.append(on_cpu)
 
 
@@ -65,10 +69,18 @@ def check_version() -> None:
         raise ConfigError(f"{key} needs megatron-core {SUPPORTED}, but {found} is installed")
 
 
-def on_device() -> AbstractContextManager[object]:
+@contextmanager
+def on_device() -> Iterator[None]:
     """Context for all calls of megatron-core, on each thread that makes some."""
     if not _ready:
         raise RuntimeError("prepare() was not called")
+    with warnings.catch_warnings(), _device():
+        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")  # about calls of megatron-core
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        yield
+
+
+def _device() -> AbstractContextManager[object]:
     if not _ready[0]:
         return nullcontext()
     from agentrl.backends.megatron.cpu_devices import OnCpu

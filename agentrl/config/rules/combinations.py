@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentrl.capabilities import ENGINE_OPTIONS, PLANNED_BACKENDS, engine_spec, engines_with
+from agentrl.capabilities import ENGINE_OPTIONS, engine_spec, engines_with
 from agentrl.config.actor import OptimConfig
 from agentrl.config.reward import NO_REWARD
 from agentrl.config.rollout import RolloutConfig
@@ -38,7 +38,7 @@ _NOT_IN_MODE: dict[str, tuple[str, ...]] = {
 
 def check_rules(config: RunConfig) -> None:
     """Raise a ConfigError for every option that has no effect or makes results wrong."""
-    problems = [*_not_built(config), *_ignored(config), *_wrong(config)]
+    problems = [*_ignored(config), *_wrong(config)]
     if problems:
         raise ConfigError(*problems)
 
@@ -72,14 +72,6 @@ def idle_options(config: RunConfig) -> list[Problem]:
     Only values that differ from the default count as given, because a saved config.yaml contains every key.
     """
     return list({problem.key: problem for problem in _idle(config)}.values())
-
-
-def _not_built(config: RunConfig) -> Iterator[Problem]:
-    backend = config.actor.backend
-    if instead := PLANNED_BACKENDS.get(backend):
-        yield wrong(
-            "actor.backend", f"is not supported yet: use `actor.backend={instead}`", Kind.NOT_SUPPORTED, value=backend
-        )
 
 
 def _ignored(config: RunConfig) -> Iterator[Problem]:
