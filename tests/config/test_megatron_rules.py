@@ -144,6 +144,14 @@ def test_a_backend_without_shared_prefixes_needs_no_option(megatron):
     assert problems_of(**sections({PP: 2}, actor=ALONE)) == []  # it does what is asked
 
 
+def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
+    megatron(without=frozenset({"overlap_grad_reduce", "moe_z_loss_coeff"}))
+    assert keys_and_kinds(problems_of(**sections({"overlap_grad_reduce": True}))) == {
+        ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
+    }
+    assert problems_of(**sections({"moe_aux_loss_coeff": 0.1})) == []
+
+
 def test_all_mistakes_are_reported_with_their_reason():
     lines = complaint(**sections({TP: 3, ETP: 1, VPP: 2}, actor={"fsdp_size": 2})).splitlines()
     assert len(lines) == 4
