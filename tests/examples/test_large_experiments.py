@@ -1,36 +1,22 @@
 """The experiments for large models: the layout fits the model, and a process's part of it fits a GPU.
 
-`architectures/` has the shapes of the public models. The number of weights of each is compared with the published one.
+The number of weights of each model is compared with the published one.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from functools import cache
 from math import ceil
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from large_models import PUBLISHED, WITH_MEGATRON, config_of, shape_of, weights_of
 
-from agentrl.cli.compose import compose_config
 from agentrl.config import RunConfig
 from agentrl.config.rules.combinations import check_training
 from agentrl.config.rules.model_layout import wrong_for_model
 from agentrl.models.shape import model_shape
 
-ARCHITECTURES = Path(__file__).with_name("architectures")
-PUBLISHED = {
-    "qwen3_8b": 8.2e9,
-    "qwen3_30b_a3b": 30.5e9,
-    "qwen3_235b_a22b": 235e9,
-    "deepseek_v3": 671e9,
-    "glm_4_5": 355e9,
-}
-WITH_MEGATRON = sorted(PUBLISHED.keys() - {"qwen3_8b"})
 WEIGHT, GRADIENT, OPTIMIZER = 2, 4, 12
 """Bytes per weight: bfloat16, a float32 gradient, and AdamW's float32 copy with two averages."""
 GPU = 80e9
@@ -46,20 +32,8 @@ class Sizes(NamedTuple):
     vocabulary: int
 
 
-def shape_of(name: str) -> dict[str, object]:
-    return json.loads((ARCHITECTURES / f"{name}.json").read_text())
-
-
-def config_of(name: str) -> RunConfig:
-    return compose_config([f"+experiment={name}"])
-
-
-@cache
 def sizes(name: str) -> Sizes:
-    """Numbers of weights of the complete model, built without memory."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape_of(name)))
-    weights = {key: value.numel() for key, value in model.named_parameters()}
+    weights = weights_of(name)
     experts = sum(number for key, number in weights.items() if ".mlp.experts." in key)
     vocabulary = sum(number for key, number in weights.items() if "embed_tokens" in key or "lm_head" in key)
     return Sizes(experts, sum(weights.values()) - experts - vocabulary, vocabulary)
