@@ -12,15 +12,15 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
 
 SLICES = "ulysses_sequence_parallel_size"
-_HARMLESS = {("actor", "share_prefixes")}
-"""Options whose only value besides the default is what a backend without the option does."""
 
 
 def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option that the backend ignores."""
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
-        if not can(spec, need) and (where, option) not in _HARMLESS:
+        if option == "share_prefixes" and has_layouts(config):
+            continue  # most layouts require false, also of a backend that never shares them
+        if not can(spec, need):
             yield from _unused(where, section, option, backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
         yield wrong(
