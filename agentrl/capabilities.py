@@ -67,6 +67,7 @@ class BackendSpec:
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
         async_save: writes checkpoints in the background (`Backend.begin_save`).
+        without: keys of `actor.megatron` that the backend does not read, if it reads this section.
         python: lowest version of Python; None for every version that agentrl supports.
         modules: modules that must be installed.
         extra: dependency group of agentrl that installs `modules`.
@@ -80,6 +81,7 @@ class BackendSpec:
     copy_weights: bool = False
     several_processes: bool = False
     async_save: bool = False
+    without: frozenset[str] = frozenset()
     python: tuple[int, int] | None = None
     modules: tuple[str, ...] = ()
     extra: str = ""

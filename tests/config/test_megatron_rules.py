@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from complaints import complaint, has_key_and_kind, keys_and_kinds, problems_of
-from layouts import NAME, register_layouts
 
 from agentrl.config.megatron import MegatronConfig
 from agentrl.config.rules.model_layout import ModelShape, check_layout, wrong_for_model
@@ -19,13 +18,11 @@ CONFLICT, UNUSED = Kind.CONFLICT, Kind.UNUSED
 ALONE = {"share_prefixes": False}
 
 
-@pytest.fixture(autouse=True)
-def _backend(monkeypatch):
-    register_layouts(monkeypatch)
+pytestmark = pytest.mark.usefixtures("megatron")
 
 
 def sections(layout: dict, processes: int = 8, actor: dict | None = None, **others) -> dict:
-    trained = {"backend": NAME, "megatron": layout, **(actor or {})}
+    trained = {"backend": "megatron", "megatron": layout, **(actor or {})}
     return {"actor": trained, "trainer": {"n_gpus_per_node": processes}, **others}
 
 
@@ -141,9 +138,18 @@ def test_the_optimizer_alone_can_be_offloaded():
     assert problems_of(**sections({TP: 2}, actor={"optimizer_offload": True})) == []
 
 
-def test_a_backend_without_shared_prefixes_needs_no_option(monkeypatch):
-    register_layouts(monkeypatch, options=frozenset({"megatron"}))
+def test_a_backend_without_shared_prefixes_needs_no_option(megatron):
+    megatron(options=frozenset({"megatron"}))
     assert problems_of(**sections({PP: 2})) == []
+    assert problems_of(**sections({PP: 2}, actor=ALONE)) == []  # it does what is asked
+
+
+def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
+    megatron(without=frozenset({"overlap_grad_reduce", "moe_z_loss_coeff"}))
+    assert keys_and_kinds(problems_of(**sections({"overlap_grad_reduce": True}))) == {
+        ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
+    }
+    assert problems_of(**sections({"moe_aux_loss_coeff": 0.1})) == []
 
 
 def test_all_mistakes_are_reported_with_their_reason():

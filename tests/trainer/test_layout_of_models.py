@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from agentrl.capabilities import BACKENDS, BackendSpec
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.trainer.choices import choose
@@ -16,14 +15,12 @@ STAGES = "'actor.megatron.pipeline_model_parallel_size=3' does not divide the 4 
 
 
 @pytest.fixture
-def configured(tmp_path, monkeypatch):
+def configured(tmp_path, megatron):
     """Returns a configuration with three pipeline stages and a policy of four layers."""
-    monkeypatch.setattr(BACKENDS, "_objects", {})
-    BACKENDS.register("with_layouts")(BackendSpec(load=print, options=frozenset({"megatron"})))
     (tmp_path / "config.json").write_text(json.dumps(SHAPE))
 
     def configured(**sections) -> RunConfig:
-        actor = {"backend": "with_layouts", "megatron": {"pipeline_model_parallel_size": 3}}
+        actor = {"backend": "megatron", "megatron": {"pipeline_model_parallel_size": 3}}
         return RunConfig.model_validate({"model": {"path": str(tmp_path)}, "actor": actor, **sections})
 
     return configured

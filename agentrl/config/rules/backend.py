@@ -18,6 +18,8 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option that the backend ignores."""
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
+        if option == "share_prefixes" and has_layouts(config):
+            continue  # most layouts require false, also of a backend that never shares them
         if not can(spec, need):
             yield from _unused(where, section, option, backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):

@@ -7,7 +7,7 @@ from math import prod
 
 from agentrl.capabilities import backend_spec, can
 from agentrl.config.megatron import MegatronConfig
-from agentrl.config.rules.unused import unused, wrong
+from agentrl.config.rules.unused import given, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
 
@@ -29,6 +29,7 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     if not has_layouts(config):
         return
     layout = config.actor.megatron
+    yield from _not_read(config)
     yield from _wrong_sizes(layout, config.trainer.num_processes)
     yield from _wrong_experts(layout)
     yield from _wrong_stages(layout)
@@ -36,6 +37,14 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_recomputation(config)
     yield from _wrong_prefixes(config)
     yield from _wrong_libraries(config)
+
+
+def _not_read(config: RunConfig) -> Iterator[Problem]:
+    backend, layout = config.actor.backend, config.actor.megatron
+    for name in sorted(backend_spec(backend).without):
+        if given(layout, name):
+            text = f"is not supported by `actor.backend={backend}`: remove it"
+            yield wrong(f"{SECTION}.{name}", text, Kind.NOT_SUPPORTED)
 
 
 def _wrong_sizes(layout: MegatronConfig, num_processes: int) -> Iterator[Problem]:
