@@ -81,10 +81,10 @@ FAMILIES: dict[str, dict[str, object]] = {
 }
 
 
-def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+def make_model(family: str = "qwen3", seed: int = 0, **options: object) -> PreTrainedModel:
     """A random model with logits far from uniform, so that a wrong temperature or a missing soft cap is noticed."""
     torch.manual_seed(seed)
-    special = dict(FAMILIES[family])
+    special = FAMILIES[family] | options
     attention = special.pop("attn_implementation", "sdpa")
     config = AutoConfig.for_model(family, **({} if family == "gpt2" else _COMMON) | special)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
@@ -95,8 +95,10 @@ def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
     return model
 
 
-def save_model(path: Path, family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
-    make_model(family, seed).to(dtype).save_pretrained(path)
+def save_model(
+    path: Path, family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0, **options: object
+) -> Path:
+    make_model(family, seed, **options).to(dtype).save_pretrained(path)
     return path
 
 

@@ -38,16 +38,29 @@ class PackedBatch:
     batch: MicroBatch
 
 
-def packed(batch: MicroBatch, num_slices: int, index: int, multiple: int, device: torch.device) -> PackedBatch:
+def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
+    """Return the numbers of tokens that the samples of a micro-batch have on all processes, with padding.
+
+    Args:
+        num_slices: number of processes that divide the positions of each sample.
+        multiple: the tokens of each process are a multiple of this.
+        at_least: lower bound of the sum.
+    """
+    unit = 2 * num_slices if num_slices > 1 else 1
+    found = [-(-len(used_tokens(sample)) // unit) * unit for sample in batch.samples]
+    while sum(found) < at_least or sum(found) % (num_slices * multiple):
+        found[-1] += unit
+    return found
+
+
+def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: int, device: torch.device) -> PackedBatch:
     """Pack the samples of a micro-batch.
 
     Args:
+        lengths: see `padded_lengths`.
         num_slices, index: number of processes that divide the positions of each sample, and which one this is.
-        multiple: S is a multiple of this.
     """
     used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
-    unit = 2 * num_slices if num_slices > 1 else 1
-    lengths = _rounded([len(tokens) for tokens in used], unit, num_slices * multiple)
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
     token_ids = [_at(tokens, positions) for tokens, positions in zip(used, owned, strict=True)]
     predicted, predictors = _predictors(batch, owned)
@@ -59,14 +72,6 @@ def packed(batch: MicroBatch, num_slices: int, index: int, multiple: int, device
         predictors.to(device),
         batch,
     )
-
-
-def _rounded(lengths: Sequence[int], unit: int, multiple: int) -> list[int]:
-    """Round each length up to a multiple of `unit`, and the last one so that their sum is a multiple of `multiple`."""
-    found = [-(-length // unit) * unit for length in lengths]
-    while sum(found) % multiple:
-        found[-1] += unit
-    return found
 
 
 def _at(tokens: Tensor, positions: Tensor) -> Tensor:

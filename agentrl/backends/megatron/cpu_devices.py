@@ -93,11 +93,12 @@ def _redirect_torch() -> None:
         "default_stream": lambda *_: default,
         "stream": _in_stream,
         "manual_seed": torch.manual_seed,
-        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "is_current_stream_capturing": lambda: False,
     }
     for name, function in replaced.items():
         setattr(torch.cuda, name, function)
+    setattr(torch.cuda.random, "get_rng_state", replaced["get_rng_state"])  # noqa: B010  # mypy refuses a lambda
     for name in ("range_push", "range_pop"):
         setattr(torch.cuda.nvtx, name, lambda *_: None)
     setattr(Tensor, "cuda", lambda value, *_, **__: value)  # noqa: B010  # mypy refuses to assign a method

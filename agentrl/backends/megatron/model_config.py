@@ -33,21 +33,19 @@ def rope_base(hf: PretrainedConfig) -> float:
 
 
 def transformer_config(
-    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, recompute: bool, key: str
+    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, checkpointing: bool, key: str
 ) -> TransformerConfig:
     """Return megatron-core's configuration of a model in this layout.
 
     Args:
-        recompute: recompute all activations in the backward pass.
+        checkpointing: recompute all layers in the backward pass, unless the layout says more.
         key: the configuration key that the model's path came from, for error messages.
 
     Raises:
         ConfigError: the model has an option that this backend does not support.
     """
     check_supported(hf, key)
-    options = _common(hf) | _parallel(hf, dtype, layout)
-    if recompute:
-        options |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    options = _common(hf) | _parallel(hf, dtype, layout) | _recomputed(layout, checkpointing=checkpointing)
     if hf.model_type in _MIXTURES:
         options |= _experts(hf, layout)
     if hf.model_type == "deepseek_v3":
@@ -124,6 +122,23 @@ def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) 
         "variable_seq_lengths": layout.pipeline_model_parallel_size > 1,
         "moe_token_dispatcher_type": layout.moe_token_dispatcher_type if hf.model_type in _MIXTURES else "alltoall",
         "batch_p2p_comm": False,
+    }
+
+
+def _recomputed(layout: MegatronConfig, *, checkpointing: bool) -> dict[str, Any]:
+    granularity = layout.recompute_granularity or ("full" if checkpointing else None)
+    if granularity == "selective":
+        if needing := [name for name in layout.recompute_modules if name in ("layernorm", "mla_up_proj")]:
+            raise ConfigError(
+                f"'actor.megatron.recompute_modules': {needing[0]} needs TransformerEngine: remove it"
+            )
+        return {"recompute_granularity": granularity, "recompute_modules": [*layout.recompute_modules] or ["core_attn"]}
+    if granularity is None:
+        return {}
+    return {
+        "recompute_granularity": granularity,
+        "recompute_method": layout.recompute_method or "uniform",
+        "recompute_num_layers": layout.recompute_num_layers or 1,
     }
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.mappings import (
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from agentrl.backends.fsdp.sequence import joined
-from agentrl.backends.megatron.batches import PackedBatch, packed
+from agentrl.backends.megatron.batches import PackedBatch, packed, padded_lengths
 from agentrl.backends.megatron.logprobs import divided_logprobs
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
@@ -49,9 +50,9 @@ class Passes:
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
-        real = [self._packed(batch) for batch in batches]
-        idle = [self._packed(micro_batch([IDLE], self.device))] * (self._num_passes(len(real)) - len(real))
-        numbered = [*enumerate([*real, *idle])]
+        real = [*batches]
+        idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
+        numbered = [*enumerate(self._packed([*real, *idle]))]
 
         def step(inputs: Iterator[tuple[int, PackedBatch]], chunk: nn.Module) -> tuple[Tensor, partial[Any]]:
             number, batch = next(inputs)
@@ -74,9 +75,26 @@ class Passes:
         group = parallel_state.get_pipeline_model_parallel_world_size() if len(self.chunks) > 1 else 1
         return -(-wanted // group) * group
 
-    def _packed(self, batch: MicroBatch) -> PackedBatch:
+    def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
+        slices = self._slices.size()
         multiple = self._columns.size() if self._config.sequence_parallel else 1
-        return packed(batch, self._slices.size(), self._slices.rank(), multiple, self.device)
+        lengths = [padded_lengths(batch, slices, multiple) for batch in batches]
+        totals = self._totals([sum(each) for each in lengths])
+        numbers = zip(batches, totals, strict=True)
+        lengths = [padded_lengths(batch, slices, multiple, total) for batch, total in numbers]
+        pairs = zip(batches, lengths, strict=True)
+        return [packed(batch, own, slices, self._slices.rank(), self.device) for batch, own in pairs]
+
+    def _totals(self, wanted: list[int]) -> list[int]:
+        """Return the numbers of tokens of the micro-batches, where they must be equal."""
+        if self._config.moe_token_dispatcher_type == "allgather":  # on the processes that share experts
+            most = torch.tensor(wanted, device=self.device)
+            dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())
+            wanted = most.tolist()
+        if len(self.chunks) > 1 and parallel_state.get_pipeline_model_parallel_world_size() == 2:
+            # the next stage is also the previous one, so a process could mistake one length for the other
+            return [max(wanted)] * len(wanted)
+        return wanted
 
     def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
         """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, [2, N]."""

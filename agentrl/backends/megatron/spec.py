@@ -23,4 +23,18 @@ def load(config: RunConfig, request: ModelRequest) -> MegatronBackend:
     return MegatronBackend(ranks, request, config.trainer.seed)
 
 
-SPEC = BackendSpec(load=load, options=frozenset({"megatron"}), copy_weights=True, several_processes=True)
+SPEC = BackendSpec(
+    load=load,
+    options=frozenset({"megatron"}),
+    copy_weights=True,
+    several_processes=True,
+    without=frozenset(
+        {
+            *("overlap_grad_reduce", "overlap_param_gather", "use_mbridge", "transformer_engine"),
+            *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate", "mtp_loss_scaling_factor"),
+        }
+    ),
+    python=(3, 12),
+    modules=("megatron.core",),
+    extra="megatron",
+)
