@@ -5,11 +5,13 @@ Rules and components check for a capability, never for a name. A capability that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, install_command, suggestion
 from agentrl.registry import Registry
 
 ENGINE_OPTIONS = (
@@ -20,9 +22,10 @@ ENGINE_OPTIONS = (
 BACKEND_OPTIONS = (
     *("device", "autocast", "share_prefixes", "flex_attention", "freeze_modules"),
     *("param_offload", "optimizer_offload", "fsdp_size"),
-    "ulysses_sequence_parallel_size",
+    *("ulysses_sequence_parallel_size", "megatron"),
 )
-"""Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read."""
+"""Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read; `megatron` is the section
+`actor.megatron`, for backends with Megatron's parallel layouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,10 @@ class BackendSpec:
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
         async_save: writes checkpoints in the background (`Backend.begin_save`).
+        without: keys of `actor.megatron` that the backend does not read, if it reads this section.
+        python: lowest version of Python; None for every version that agentrl supports.
+        modules: modules that must be installed.
+        extra: dependency group of agentrl that installs `modules`.
     """
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
@@ -74,6 +81,10 @@ class BackendSpec:
     copy_weights: bool = False
     several_processes: bool = False
     async_save: bool = False
+    without: frozenset[str] = frozenset()
+    python: tuple[int, int] | None = None
+    modules: tuple[str, ...] = ()
+    extra: str = ""
 
 
 ENGINES: Registry[EngineSpec] = Registry(
@@ -84,9 +95,10 @@ ENGINES: Registry[EngineSpec] = Registry(
         "scripted": "agentrl.engines.scripted:SPEC",
     },
 )
-BACKENDS: Registry[BackendSpec] = Registry("backend", {"torch": "agentrl.backends.torch.spec:SPEC"})
-PLANNED_BACKENDS = {"megatron": "torch"}
-"""Backend that this version does not include -> the backend to use instead."""
+BACKENDS: Registry[BackendSpec] = Registry(
+    "backend",
+    {"torch": "agentrl.backends.torch.spec:SPEC", "megatron": "agentrl.backends.megatron.spec:SPEC"},
+)
 
 Spec = TypeVar("Spec", EngineSpec, BackendSpec)
 
@@ -101,12 +113,37 @@ def engine_spec(name: str) -> EngineSpec:
 
 
 def backend_spec(name: str) -> BackendSpec:
-    """Return the spec of `actor.backend`; for a planned backend, the spec of the backend to use instead.
+    """Return the spec of `actor.backend`.
 
     Raises:
         ConfigError: the name cannot be imported, or is no BackendSpec.
     """
-    return _spec("actor.backend", BACKENDS, PLANNED_BACKENDS.get(name, name), BackendSpec)
+    return _spec("actor.backend", BACKENDS, name, BackendSpec)
+
+
+def check_installed(name: str) -> None:
+    """Refuse the backend `name` if this version of Python or the installed libraries cannot run it.
+
+    Raises:
+        ConfigError: one line that says how to install what is missing.
+    """
+    spec = backend_spec(name)
+    install = install_command(spec.extra)
+    if spec.python is not None and sys.version_info[:2] < spec.python:
+        need, have = (".".join(map(str, version)) for version in (spec.python, sys.version_info[:2]))
+        text = f"needs Python {need} or later, not {have}: make a virtual environment with it, and there {install}"
+    elif absent := [module for module in spec.modules if not _is_installed(module)]:
+        text = f"needs {', '.join(absent)}, not installed here: {install}"
+    else:
+        return
+    raise ConfigError(Problem("actor.backend", Kind.NOT_FOUND, f"`actor.backend={name}` {text}"))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
 
 
 def _spec(key: str, registry: Registry[Spec], name: str, kind: type[Spec]) -> Spec:
@@ -126,8 +163,8 @@ def engine_names() -> list[str]:
 
 
 def backend_names() -> list[str]:
-    """Names of the registered and the planned backends."""
-    return [*BACKENDS.names(), *PLANNED_BACKENDS]
+    """Names of the registered backends."""
+    return BACKENDS.names()
 
 
 def known_engine(name: str) -> str:
@@ -140,7 +177,7 @@ def known_engine(name: str) -> str:
 
 
 def known_backend(name: str) -> str:
-    """Return `name` if it is registered, planned or an import path. Nothing is imported.
+    """Return `name` if it is registered or an import path. Nothing is imported.
 
     Raises:
         ValueError: the name is unknown; the text lists the valid names and the nearest one.
@@ -165,7 +202,7 @@ def engines_with(option: str) -> str:
 def backends_with(capability: str) -> str:
     """Text that lists the built-in backends with a capability or option; the end of a `Problem`'s text."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
-    return " or ".join(f"`actor.backend={name}`" for name in names)
+    return " or ".join(f"`actor.backend={name}`" for name in names) or "a backend of your own that supports it"
 
 
 def can(spec: BackendSpec, capability: str) -> bool:

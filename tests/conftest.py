@@ -16,6 +16,8 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
 
+from agentrl import capabilities
+from agentrl.capabilities import BACKEND_OPTIONS, BACKENDS, BackendSpec
 from agentrl.telemetry.jsonl import JsonlTracker
 from agentrl.telemetry.metrics import find_metric
 
@@ -50,6 +52,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
             num_cases[name] += 1
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
+@pytest.fixture
+def megatron(monkeypatch) -> Callable[..., None]:
+    """A backend `megatron` that reads every option but FSDP's, without its libraries.
+
+    Returns a function that registers it again, with other capabilities.
+    """
+    planned = getattr(capabilities, "PLANNED_BACKENDS", {})  # until the backend is registered
+    monkeypatch.delitem(planned, "megatron", raising=False)
+    monkeypatch.setattr(BACKENDS, "_objects", {**BACKENDS._objects})
+    options = set(BACKEND_OPTIONS) - {"autocast", "fsdp_size", "ulysses_sequence_parallel_size"}
+
+    def register(**capabilities: object) -> None:
+        every = {"lora": True, "value_head": True, "routed_experts": True, "several_processes": True}
+        spec = BackendSpec(load=print, **{"options": frozenset(options), **every, **capabilities})
+        BACKENDS.register("megatron")(spec)
+
+    register()
+    return register
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.backends.base import ModelRequest, load_backend
 from agentrl.capabilities import (
     BACKEND_OPTIONS,
     BACKENDS,
     ENGINE_OPTIONS,
     ENGINES,
+    BackendSpec,
     EngineSpec,
     backend_spec,
+    check_installed,
     engine_spec,
-    known_backend,
     known_engine,
 )
+from agentrl.cli.early import check_early
 from agentrl.config import RunConfig, validate_config
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
 from agentrl.config.uses import Use, mark_of
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError
@@ -61,10 +66,31 @@ def test_an_unknown_name_is_refused_with_the_valid_names(name):
     assert ("did you mean 'sglang'?" in line) == (name == "sglng")
 
 
-def test_a_planned_backend_is_valid_as_a_name_and_refused_by_a_rule():
-    assert known_backend("megatron") == "megatron"
-    with pytest.raises(ConfigError, match=r"'actor.backend=megatron' is not supported yet: use 'actor.backend=torch'"):
-        configured(backend="megatron")
+@pytest.mark.parametrize(
+    ("needs", "complaint"),
+    [
+        ({"python": (99, 0)}, r"needs Python 99.0 or later, not 3.\d+: make a virtual environment with it, and there "),
+        ({"modules": ("json", "no_such_module")}, "needs no_such_module, not installed here: "),
+        ({"modules": ("no_such_package.core",)}, "needs no_such_package.core, not installed here: "),
+    ],
+)
+def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, needs, complaint):
+    monkeypatch.setattr(BACKENDS, "_objects", {})
+    BACKENDS.register("mine")(BackendSpec(load=print, extra="mine", **needs))
+    install = r"pip install 'agentrl-train\[mine\]'"
+    with pytest.raises(ConfigError, match=f"^'actor.backend=mine' {complaint}{install}$"):
+        check_installed("mine")
+    with pytest.raises(ConfigError, match=complaint):
+        load_backend(configured(backend="mine"), ModelRequest(ModelConfig(path="m"), ActorConfig()))
+    with pytest.raises(ConfigError, match=complaint):
+        check_early(configured(backend="mine"))
+    check_early(configured(backend="mine"), "rollout")
+
+
+def test_an_installed_backend_is_accepted(monkeypatch):
+    monkeypatch.setattr(BACKENDS, "_objects", {})
+    BACKENDS.register("mine")(BackendSpec(load=print, python=(3, 11), modules=("json.decoder",)))
+    check_installed("mine")
 
 
 def test_a_registered_name_is_valid(monkeypatch):

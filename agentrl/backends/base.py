@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from agentrl.algos.base import LossFunction
-from agentrl.capabilities import backend_spec, backends_with
+from agentrl.capabilities import backend_spec, backends_with, check_installed
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.run import RunConfig
@@ -138,9 +138,11 @@ def load_backend(config: RunConfig, request: ModelRequest) -> Backend:
     """Load a model with the backend `actor.backend`.
 
     Raises:
-        ConfigError: the backend cannot hold this kind of model, or the model or device cannot be used.
+        ConfigError: the backend is not installed or cannot hold this kind of model, or the model or device cannot be
+            used.
     """
     name = config.actor.backend
+    check_installed(name)
     spec = backend_spec(name)
     if request.value_head and not spec.value_head:
         instead = backends_with("value_head")

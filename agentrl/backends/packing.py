@@ -62,11 +62,14 @@ def num_common(one: IntArray, other: IntArray) -> int:
     return int(differing[0]) if len(differing) else shorter
 
 
-def pack(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None) -> list[list[int]]:
+def pack(
+    lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None, *, padded: bool = True
+) -> list[list[int]]:
     """Split samples into micro-batches of indices, longest first, so that an out-of-memory error happens early.
 
     Every sample is in exactly one micro-batch. The number of rows times the longest row (with padding) is at most
-    `max_tokens`. A single longer sample gets a separate micro-batch. None: no bound.
+    `max_tokens`; without padding, the sum of the lengths. A single longer sample gets a separate micro-batch. None: no
+    bound.
 
         pack([3, 5, 4, 1], max_tokens=10) == [[1, 2], [0, 3]]
     """
@@ -74,7 +77,10 @@ def pack(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         last = packs[-1] if packs else []
         # the first sample of a micro-batch is the longest, so it sets the width
-        if last and _within((len(last) + 1) * lengths[last[0]], max_tokens) and _within(len(last) + 1, max_samples):
+        size = (
+            (len(last) + 1) * lengths[last[0]] if padded and last else sum(lengths[other] for other in [*last, index])
+        )
+        if last and _within(size, max_tokens) and _within(len(last) + 1, max_samples):
             last.append(index)
         else:
             packs.append([index])

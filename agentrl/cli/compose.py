@@ -18,9 +18,9 @@ from yaml import YAMLError
 from agentrl.cli.hints import of_word
 from agentrl.cli.shipped import shipped
 from agentrl.config import RunConfig, validate_config
-from agentrl.config.environment import remember_environment
 from agentrl.config.validate import Check
 from agentrl.errors import ConfigError, Kind, Problem, suggestion
+from agentrl.security.environment import remember_environment
 
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from agentrl.capabilities import engine_spec
+from agentrl.capabilities import check_installed, engine_spec
 from agentrl.config import RunConfig
 from agentrl.config.resolve import Purpose
 from agentrl.config.reward import NO_REWARD
@@ -32,7 +32,7 @@ _UNREAD_OFFLINE = ("rollout.", "reward.")
 
 
 def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
-    """Refuse missing files, missing folders and unknown names.
+    """Refuse missing files, missing folders, unknown names and a backend that is not installed.
 
     Args:
         purpose: the use of the configuration. Data files that this use does not read may be missing.
@@ -41,6 +41,8 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
         ConfigError: one line per problem.
     """
     problems = [*_datasets(config, purpose), *_models(config, purpose), *_files(config), *_names(config)]
+    if purpose == "train":
+        problems += _backend(config.actor.backend)
     if problems:
         raise ConfigError(*problems)
 
@@ -60,6 +62,14 @@ def check_data_early(config: RunConfig) -> None:
     ]
     if problems := [*_datasets(config, "train"), *missing, *_files(config), *_rewards(config)]:
         raise ConfigError(*problems)
+
+
+def _backend(name: str) -> list[Problem]:
+    try:
+        check_installed(name)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from pydantic import (
 
 from agentrl.capabilities import known_backend
 from agentrl.config.base import KLKind, Section
+from agentrl.config.megatron import MegatronConfig
 from agentrl.config.model import Modules
 from agentrl.config.presets import Aggregation
 from agentrl.config.uses import Folder, Options, Text, code
@@ -114,6 +115,8 @@ class ActorConfig(Section):
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
     """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all."""
+    megatron: MegatronConfig = MegatronConfig()
+    """Parallel layout and options of the Megatron backend."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     policy_loss: PolicyLossConfig = PolicyLossConfig()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 from agentrl.config.base import Section
+from agentrl.config.rules.model_layout import ModelShape
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
 
@@ -28,10 +29,12 @@ class ModelFacts:
     Attributes:
         num_parameters: estimated from the shapes; None if the file lacks them.
         context: maximum sequence length in tokens (`max_position_embeddings`); None if unknown.
+        shape: sizes that a parallel layout must divide; None if the file lacks them.
     """
 
     num_parameters: int | None = None
     context: int | None = None
+    shape: ModelShape | None = None
 
 
 class Choice(NamedTuple):

@@ -1,4 +1,4 @@
-"""Size and context length of a model, read only from its `config.json`."""
+"""Size, context length and shape of a model, read only from its `config.json`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from agentrl.config.resolve import ModelFacts
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.folder import CONFIG_FILE, is_folder
+from agentrl.models.shape import model_shape, number
 
 
 def model_facts(path: str) -> ModelFacts:
@@ -30,21 +31,21 @@ def model_facts(path: str) -> ModelFacts:
         return ModelFacts()
     text = content.get("text_config")
     shape = {**content, **text} if isinstance(text, dict) else content
-    context = _number(shape, "max_position_embeddings", "n_positions")
-    return ModelFacts(_num_parameters(shape), context)
+    context = number(shape, "max_position_embeddings", "n_positions")
+    return ModelFacts(_num_parameters(shape), context, model_shape(shape))
 
 
 def _num_parameters(shape: Mapping[str, object]) -> int | None:
     """Count embeddings, and attention and feed-forward matrices (of all experts) of each layer."""
-    hidden, layers = _number(shape, "hidden_size", "n_embd"), _number(shape, "num_hidden_layers", "n_layer")
-    vocabulary = _number(shape, "vocab_size")
+    hidden, layers = number(shape, "hidden_size", "n_embd"), number(shape, "num_hidden_layers", "n_layer")
+    vocabulary = number(shape, "vocab_size")
     if hidden is None or layers is None or vocabulary is None:
         return None
-    heads = _number(shape, "num_attention_heads", "n_head") or 1
-    head = _number(shape, "head_dim") or hidden // heads
-    queries, keys = heads * head, (_number(shape, "num_key_value_heads") or heads) * head
-    inner = _number(shape, "moe_intermediate_size", "intermediate_size", "n_inner") or 4 * hidden
-    experts = _number(shape, "num_experts", "num_local_experts", "n_routed_experts") or 1
+    heads = number(shape, "num_attention_heads", "n_head") or 1
+    head = number(shape, "head_dim") or hidden // heads
+    queries, keys = heads * head, (number(shape, "num_key_value_heads") or heads) * head
+    inner = number(shape, "moe_intermediate_size", "intermediate_size", "n_inner") or 4 * hidden
+    experts = number(shape, "num_experts", "num_local_experts", "n_routed_experts") or 1
     layer = 2 * hidden * (queries + keys) + 3 * hidden * inner * experts
     return vocabulary * hidden * (1 if shape.get("tie_word_embeddings") else 2) + layers * layer
 
@@ -57,9 +58,3 @@ def _of_hub(name: str) -> Path:
 
     check_hub(name, "model.path")
     return Path(hf_hub_download(name, CONFIG_FILE, etag_timeout=TIMEOUT_S))
-
-
-def _number(shape: Mapping[str, object], *names: str) -> int | None:
-    """Return the first of these entries that is a positive integer."""
-    values = (shape.get(name) for name in names)
-    return next((value for value in values if isinstance(value, int) and value > 0), None)

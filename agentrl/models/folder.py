@@ -39,7 +39,7 @@ def check_folder(path: Path, key: str) -> None:
         if (latest := path / "checkpoints" / "latest").is_dir():
             raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key}: '{path}' is a run's folder: use its model, {latest}")
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
-    for file in _weight_files(path, key):
+    for file in weight_files(path, key):
         if not file.is_file():
             raise ConfigError.at(
                 key, Kind.NOT_FOUND, f"{key}: cannot load '{path}': there is no {file.name}, which its index names"
@@ -83,7 +83,7 @@ def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
 
     check_folder(path, key)
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in _weight_files(path, key):
+    for file in weight_files(path, key):
         if file.suffix == ".safetensors":
             with safe_open(file, "pt") as opened:
                 shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
@@ -105,7 +105,12 @@ def invalid_json(path: Path) -> str | None:
     return None
 
 
-def _weight_files(path: Path, key: str) -> list[Path]:
+def weight_files(path: Path, key: str) -> list[Path]:
+    """Return the files of a folder that contain its weights.
+
+    Raises:
+        ConfigError: there are no weights, or their index cannot be read.
+    """
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return [path / name]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from agentrl.config import RunConfig
-from agentrl.config.resolve import Choice, Purpose, notices, resolve, table
+from agentrl.config.resolve import Choice, ModelFacts, Purpose, notices, resolve, table
+from agentrl.config.rules.megatron import has_layouts
+from agentrl.config.rules.model_layout import check_layout
 from agentrl.models.facts import model_facts
 
 
@@ -14,7 +16,7 @@ def resolved(config: RunConfig, purpose: Purpose | None = None) -> RunConfig:
         purpose: None derives the purpose from `trainer.mode`.
 
     Raises:
-        ConfigError: the model cannot be found, or the configured lengths exceed the model's limits.
+        ConfigError: the model cannot be found, or the configured lengths or the parallel layout do not fit it.
     """
     config, choices = choose(config, purpose)
     for line in notices(config):
@@ -27,4 +29,20 @@ def resolved(config: RunConfig, purpose: Purpose | None = None) -> RunConfig:
 def choose(config: RunConfig, purpose: Purpose | None = None) -> tuple[RunConfig, list[Choice]]:
     """Like `resolved`, but return the choices and print nothing."""
     modes: dict[str, Purpose] = {"rollout_only": "rollout", "val_only": "eval"}
-    return resolve(config, model_facts(config.model.path), purpose or modes.get(config.trainer.mode, "train"))
+    purpose = purpose or modes.get(config.trainer.mode, "train")
+    facts = model_facts(config.model.path)
+    if purpose == "train":
+        _check_layouts(config, facts)
+    return resolve(config, facts, purpose)
+
+
+def _check_layouts(config: RunConfig, facts: ModelFacts) -> None:
+    """Check that the parallel layout fits the policy, the reference and the critic.
+
+    Raises:
+        ConfigError: one line per mistake.
+    """
+    check_layout(config, facts.shape)
+    for key, path in (("ref.path", config.ref.path), ("critic.path", config.critic.path)):
+        if path is not None and has_layouts(config):
+            check_layout(config, model_facts(path).shape, key)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agentrl.config.environment import remember_environment
 from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.security.environment import remember_environment
 
 
 def read_listing(path: Path, key: str) -> list[dict[str, object]]:

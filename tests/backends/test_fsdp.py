@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.algos.losses.value import ValueLoss
+from agentrl.backends import on_ranks
 from agentrl.backends.base import Backend, ModelRequest
-from agentrl.backends.fsdp import backend as backend_module
 from agentrl.backends.fsdp.assignment import assign, imbalance
 from agentrl.backends.fsdp.backend import FsdpBackend
 from agentrl.backends.fsdp.ranks import Ranks
@@ -288,10 +288,10 @@ def test_a_checkpoint_of_two_copies_loads_on_two_ranks_and_then_in_one_process(r
 def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders, monkeypatch):
     policy, reference = (FsdpBackend(ranks, make_request(folders["llama"]), seed=0) for _ in range(2))
     asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
-    collected = backend_module.collected
-    monkeypatch.setattr(backend_module, "collected", None)  # calling it would fail
+    collected = on_ranks.collected
+    monkeypatch.setattr(on_ranks, "collected", None)  # calling it would fail
     asyncio.run(reference.copy_weights(policy.weights()))
-    monkeypatch.setattr(backend_module, "collected", collected)
+    monkeypatch.setattr(on_ranks, "collected", collected)
     weights = dict(policy.weights())
     assert all(torch.equal(value, weights[name]) for name, value in reference.weights())
     for each in (policy, reference):

@@ -29,6 +29,7 @@ _COMMON = {
 FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": {"tie_word_embeddings": True},
     "llama": {"tie_word_embeddings": False},
+    "qwen2": {"tie_word_embeddings": False},
     "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
     "cohere": {"logit_scale": 0.5},
     "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},
@@ -45,6 +46,22 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.3, "attention_dropout": 0.3},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "deepseek_v3": {
+        "head_dim": 4,  # of the rotary part
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 6,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+    },
     "qwen2_moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -64,10 +81,10 @@ FAMILIES: dict[str, dict[str, object]] = {
 }
 
 
-def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+def make_model(family: str = "qwen3", seed: int = 0, **options: object) -> PreTrainedModel:
     """A random model with logits far from uniform, so that a wrong temperature or a missing soft cap is noticed."""
     torch.manual_seed(seed)
-    special = dict(FAMILIES[family])
+    special = FAMILIES[family] | options
     attention = special.pop("attn_implementation", "sdpa")
     config = AutoConfig.for_model(family, **({} if family == "gpt2" else _COMMON) | special)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
@@ -78,8 +95,10 @@ def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
     return model
 
 
-def save_model(path: Path, family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
-    make_model(family, seed).to(dtype).save_pretrained(path)
+def save_model(
+    path: Path, family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0, **options: object
+) -> Path:
+    make_model(family, seed, **options).to(dtype).save_pretrained(path)
     return path
 
 

@@ -197,7 +197,7 @@ def test_short_form_trains_on_prompts_with_a_custom_reward(model, here, monkeypa
         (["data.train_files=a,b"], "data.train_files=[a,b]"),
         (["~data.train_files"], "a key cannot be removed"),
         (["trainer.experiment_name=${trainer.nme}"], "trainer.nme"),
-        (["--config-name=ppo_megatron_trainer"], "there is no file"),
+        (["--config-name=ppo_veomni_trainer"], "there is no file"),
     ],
 )
 def test_mistakes_are_one_line_in_verls_words(overrides, complaint, here, capsys):
@@ -256,9 +256,21 @@ def test_command_line_overrides_verl_yaml_files(here):
             "experiment_name": "e",
         },
     }
-    (here / "other.yaml").write_text("defaults: [ppo_megatron_trainer]\n")
-    with pytest.raises(ConfigError, match="builds on 'ppo_megatron_trainer'"):
+    (here / "other.yaml").write_text("defaults: [ppo_veomni_trainer]\n")
+    with pytest.raises(ConfigError, match="builds on 'ppo_veomni_trainer'; only ppo_trainer, ppo_megatron_trainer are"):
         read_verl([], here, "other")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [(None, "ppo_megatron_trainer"), (Path("config"), "ppo_megatron_trainer.yaml"), (Path(), "mine"), (Path(), "own")],
+)
+def test_verls_file_for_megatron_selects_megatron(here, monkeypatch, folder, name):
+    monkeypatch.chdir(here)
+    (here / "mine.yaml").write_text("defaults: [ppo_megatron_trainer, _self_]\ndata: {train_batch_size: 8}\n")
+    (here / "own.yaml").write_text("actor_rollout_ref: {actor: {strategy: megatron}}\ndata: {train_batch_size: 8}\n")
+    values = read_verl(["data.train_batch_size=8"], folder, name)
+    assert values == {"data": {"train_batch_size": 8}, "actor_rollout_ref": {"actor": {"strategy": "megatron"}}}
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,19 @@ def test_verl_lora_command_is_mapped():
     assert (by_short_name.model.lora_rank, by_short_name.model.lora_alpha) == (64, 32)
 
 
-def test_verl_commands_for_other_backends_are_refused():
-    assert refused(GRPO, MEGATRON) == {"actor_rollout_ref.actor.strategy"}
+@pytest.mark.usefixtures("megatron")
+def test_megatron():
+    config = config_of(GRPO, MEGATRON, "trainer.n_gpus_per_node=4")
+    layout = config.actor.megatron
+    assert (config.actor.backend, layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size) == (
+        "megatron",
+        2,
+        2,
+    )
+    assert (config.actor.param_offload, config.ref.param_offload, config.model.dtype) == (True, True, "bfloat16")
+
+
+def test_verl_commands_for_other_engines_are_refused():
     cluster = "trainer.n_gpus_per_node=8 trainer.nnodes=2 actor_rollout_ref.rollout.tensor_model_parallel_size=2"
     refused_keys = {"actor_rollout_ref.rollout.name"}
     assert refused(GRPO, cluster, "actor_rollout_ref.rollout.name=vllm") == refused_keys

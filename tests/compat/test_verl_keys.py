@@ -268,13 +268,13 @@ def test_ignored_verl_keys_cause_one_notice(given, word) -> None:
 
 
 def test_keys_of_one_reason_are_one_line() -> None:
-    sizes = {f"critic.megatron.size_{number}": 1 for number in range(10)}
+    sizes = {f"critic.engine.size_{number}": 1 for number in range(10)}
     (few,) = notices_of(**dict(list(sizes.items())[:2]))
-    names = "'critic.megatron.size_0', 'critic.megatron.size_1'"
+    names = "'critic.engine.size_0', 'critic.engine.size_1'"
     assert few == f"{names} are ignored: algorithm.adv_estimator=grpo needs no critic"
     other, many = notices_of(**sizes, **{"trainer.balance_batch": True})
-    assert many.count("'critic.megatron.size_") == 8
-    assert "'critic.megatron.size_7' (+2 more) are ignored" in many
+    assert many.count("'critic.engine.size_") == 8
+    assert "'critic.engine.size_7' (+2 more) are ignored" in many
     assert other.startswith("'trainer.balance_batch' is ignored")
 
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((configs_dir() / "experiment").glob("*.yaml"))
 
 
+@pytest.mark.usefixtures("megatron")
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_experiment_is_valid_short_and_names_files_that_exist(path):
     config = compose_config([f"+experiment={path.stem}"])

@@ -15,7 +15,8 @@ from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.checkpoint import SavedState, write_checkpoint
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.fsdp.sequence import SequenceGroup, check_sequence
-from agentrl.backends.fsdp.sharding import loaded_in_parts, local_part, place, shard, shard_like
+from agentrl.backends.fsdp.sharding import loaded_in_parts, local_part, parts, place, shard, shard_like
+from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.backend import TorchBackend, prepared_model
 from agentrl.backends.torch.checkpoint import (
     check_parts,
@@ -100,6 +101,30 @@ class ShardedModel(TorchBackend):
     def named_weights(self) -> dict[str, Tensor]:
         """Return all parameters and buffers, live; tied weights once."""
         return self._weights
+
+    def facts(self) -> dict[str, WeightFacts]:
+        """See `HeldWeights.facts`."""
+        return {name: WeightFacts(value.shape, value.dtype) for name, value in self._weights.items()}
+
+    def places(self, name: str, complete: Tensor) -> dict[int, list[Tensor]]:
+        """See `HeldWeights.places`: rows of the weight."""
+        shapes = [*parts(self._weights[name])]
+        if len(shapes) == 1:
+            return {0: [complete]}
+        rows = torch.split(complete, [shape[0] for shape in shapes])
+        return {rank: [place] for rank, place in enumerate(rows) if place.numel()}
+
+    def own_parts(self, name: str) -> list[Tensor]:
+        """See `HeldWeights.own_parts`."""
+        return [local_part(self._weights[name])]
+
+    def place(self, weights: dict[str, Tensor]) -> None:
+        """Copy complete weights over this rank's parts."""
+        place(self._weights, weights)
+
+    def save_part(self, folder: Path, ranks: Ranks) -> None:
+        """Write a checkpoint: rank 0 the weights, every rank its part of the optimizer state."""
+        write_checkpoint(folder, self.saved_state(), ranks.control)
 
     def begin_writing(self, folder: Path, ranks: Ranks) -> None:
         """Copy the state to CPU memory, and write it in the background; `saving` is done when all ranks have."""

@@ -42,7 +42,7 @@ class SequenceGroup(SequencePeers):
 
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
         """See `SequencePeers.joined`. The ranks compute the same loss, so each takes the gradient of its own values."""
-        return cast(Tensor, _Joined.apply(values, own_N, self.group))  # type: ignore[no-untyped-call]  # untyped in torch
+        return joined(values, own_N, self.group)
 
 
 def check_sequence(model: PositionwiseModel, size: int) -> None:
@@ -68,6 +68,11 @@ def check_sequence(model: PositionwiseModel, size: int) -> None:
             Kind.NOT_SUPPORTED,
             f"`{KEY}={size}` needs a model that can share prefixes (see the warning above): set it to 1",
         )
+
+
+def joined(values: Tensor, own_N: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the values of all ranks of `group`, [N], from the own ones. Each rank gets the gradient of its own."""
+    return cast(Tensor, _Joined.apply(values, own_N, group))  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -14,13 +14,13 @@ from torch import Tensor
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Score, Scores, StepStats
 from agentrl.backends.torch import checkpoint
-from agentrl.backends.torch.batches import OnePass, at_once, cut, micro_batch
+from agentrl.backends.torch.batches import OnePass, at_once, cut
 from agentrl.backends.torch.checkpoint import copied
 from agentrl.backends.torch.cpu_offload import CpuOffload, moves_of
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
 from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
-from agentrl.backends.torch.gradients import IDLE, accumulate_gradients, mini_batch
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch, score_passes
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.recorded_experts import replayed_share, without_experts
@@ -175,20 +175,12 @@ class TorchBackend:
             counts["replayed_share"] = replayed_share(samples)
         return StepStats(metrics | counts | self._optimizer.step())
 
-    @torch.no_grad()
     def _score(self, samples: Sequence[Sample]) -> Scores:
         head = self._positionwise.head
-        found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in head.outputs}
-        for indices in self._passes(self._cut(samples)):
-            batch = micro_batch([samples[index] for index in indices] or [IDLE], self._positionwise.device)
-            with self._positionwise.running():
-                outputs = self._positionwise.outputs(batch, entropy_gradient=False)
-            if not indices:
-                continue
-            for name, values_N in outputs.items():
-                for index, row in zip(indices, batch.spread(values_N).tolist(), strict=True):
-                    found[name][index] = row[: len(samples[index].token_ids)]
-        return head.scores(found)
+        with self._positionwise.running():
+            return head.scores(
+                score_passes(self._positionwise, samples, self._passes(self._cut(samples)), head.outputs)
+            )
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
         """Return the micro-batches of a pass without gradients; empty ones only take part in the passes of peers."""

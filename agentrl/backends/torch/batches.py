@@ -20,6 +20,8 @@ from agentrl.types.sample import Sample
 
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
+LossOf: TypeAlias = Callable[[int, Outputs], "Tensor | None"]
+"""Returns the loss of a micro-batch, from its number and outputs; None for a pass without gradients."""
 OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
 """Runs a computation with a model's body and head and returns its outputs."""
 
@@ -140,10 +142,18 @@ def cut(
     device: torch.device,
     *,
     copies_keys: bool = True,
+    padded: bool = True,
+    num_slices: int = 1,
 ) -> list[list[int]]:
-    """Split the samples with trained tokens into micro-batches of indices."""
+    """Split the samples with trained tokens into micro-batches of indices.
+
+    Args:
+        copies_keys: whether attention copies the keys of shared prefixes, which takes memory.
+        padded: whether samples that share no prefix are rows, padded to the longest.
+        num_slices: number of devices that each compute a slice of the positions.
+    """
     trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
-    max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
+    max_tokens = config.ppo_max_token_len_per_gpu * num_slices if config.use_dynamic_bsz else None
     max_samples = config.ppo_micro_batch_size_per_gpu
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
@@ -151,5 +161,5 @@ def cut(
         keys_per_token = KEYS_PER_TOKEN.get(device.type, 16) if copies_keys else None
         packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, keys_per_token)
     else:
-        packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
+        packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples, padded=padded)
     return [[trained[number] for number in numbers] for numbers in packs]

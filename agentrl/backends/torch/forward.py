@@ -6,7 +6,7 @@ Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from agentrl.backends.torch.batches import MicroBatch, OnePass, Outputs, at_once, micro_batch, padded
+from agentrl.backends.torch.batches import LossOf, MicroBatch, OnePass, Outputs, at_once, micro_batch, padded
 from agentrl.backends.torch.heads import Features, Head, LanguageHead
 from agentrl.backends.torch.layout import PackedTokens, own_slice, pack_tokens
 from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
@@ -145,6 +145,13 @@ class PositionwiseModel:
             return self._pass(
                 lambda: self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
             )
+
+    def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
+        """Run a forward pass of each micro-batch, and a backward pass from each loss that `loss_of` returns."""
+        for number, batch in enumerate(batches):
+            loss = loss_of(number, self.outputs(batch, entropy_gradient=entropy_gradient))
+            if loss is not None:
+                torch.autograd.backward(loss)
 
     def _divided(self, batch: MicroBatch, windows: Mapping[int, int | None], *, entropy_gradient: bool) -> Outputs:
         """Compute the outputs that this process's positions predict, and join them with those of its peers."""

@@ -5,16 +5,16 @@ Axes: B samples, N trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from agentrl.algos.base import LossFunction, Scope
 from agentrl.algos.losses.aggregation import add_metrics, aggregation_weights
-from agentrl.backends.torch.batches import MicroBatch, Outputs, micro_batch, token_batch
-from agentrl.backends.torch.forward import PositionwiseModel
+from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch, token_batch
 from agentrl.backends.torch.peers import ALONE, Peers, SampleOutputs
 from agentrl.types.sample import Sample
 
@@ -53,8 +53,25 @@ def mini_batch(samples: Sequence[Sample], loss: LossFunction) -> MiniBatch:
     return MiniBatch(samples, weights, denominator, num_groups, sum(counts))
 
 
+class RunsPasses(Protocol):
+    """A model that runs forward and backward passes over micro-batches."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where passes compute."""
+        ...
+
+    def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
+        """Run a forward pass of each micro-batch, and a backward pass from each loss that `loss_of` returns.
+
+        `loss_of` receives the number and the outputs of a micro-batch, in order. It is not called on a process that
+        computes no outputs, such as a first pipeline stage.
+        """
+        ...
+
+
 def accumulate_gradients(
-    model: PositionwiseModel,
+    model: RunsPasses,
     batch: MiniBatch,
     loss: LossFunction,
     packs: Sequence[Sequence[int]],
@@ -75,6 +92,28 @@ def accumulate_gradients(
     return {name: float(value) for name, value in found.items()}  # at the end, to avoid earlier waits for the device
 
 
+@torch.no_grad()
+def score_passes(
+    model: RunsPasses, samples: Sequence[Sample], packs: Sequence[Sequence[int]], names: Sequence[str]
+) -> dict[str, list[list[float]]]:
+    """Return the named outputs of `samples`, a row per sample with one number per token, 0 off the loss mask.
+
+    Args:
+        packs: micro-batches of samples with trained tokens; an empty one only takes part in the passes of peers.
+    """
+    found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in names}
+    batches = [micro_batch([samples[index] for index in indices] or [IDLE], model.device) for indices in packs]
+
+    def keep(number: int, outputs: Outputs) -> None:
+        for name in names if packs[number] else ():
+            rows = batches[number].spread(outputs[name]).tolist()
+            for index, row in zip(packs[number], rows, strict=True):
+                found[name][index] = row[: len(samples[index].token_ids)]
+
+    model.run(batches, keep, entropy_gradient=False)
+    return found
+
+
 def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequence[int]], scope: Scope) -> bool:
     """Whether the micro-batches separate samples that a loss of this scope needs together."""
     if scope in ("row", "batch"):
@@ -91,22 +130,24 @@ def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequenc
 class _Passes:
     """Passes over the micro-batches of a mini-batch; an empty micro-batch only takes part in its peers' passes."""
 
-    def __init__(self, model: PositionwiseModel, batch: MiniBatch, loss: LossFunction, peers: Peers) -> None:
+    def __init__(self, model: RunsPasses, batch: MiniBatch, loss: LossFunction, peers: Peers) -> None:
         self._model, self._whole, self._loss, self._peers = model, batch, loss, peers
         self._counts = [sample.num_trained_tokens for sample in batch.samples]
 
     def one(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Compute the loss of each micro-batch separately; the losses add up."""
         sums: dict[str, Tensor] = {}
-        for indices, outputs in self._outputs(packs):
-            if not indices:
-                torch.autograd.backward(zero_loss(outputs))
-                continue
+
+        def loss_of(number: int, outputs: Outputs) -> Tensor:
+            if not (indices := packs[number]):
+                return zero_loss(outputs)
             batch = self._batch(indices)
             value, metrics = self._loss_of(indices, batch, outputs)
-            torch.autograd.backward(value)
             add_metrics(sums, {"loss": value.detach()}, 1.0)
             add_metrics(sums, metrics, len(batch.rows) / self._whole.num_tokens)
+            return value
+
+        self._run(packs, loss_of)
         return sums
 
     def two(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -119,23 +160,27 @@ class _Passes:
         found = self._without_gradients(packs)
         order = sorted(next(iter(found.values()), {}))
         value, metrics, by_sample = self._gradients_of_outputs(found, order)
-        for indices, again in self._outputs(packs):
-            if not indices:
-                torch.autograd.backward(zero_loss(again))
-                continue
-            torch.autograd.backward(
-                [again[name] for name in by_sample],
-                [torch.cat([of_sample[index] for index in indices]) for of_sample in by_sample.values()],
-            )
+
+        def loss_of(number: int, outputs: Outputs) -> Tensor:
+            if not (indices := packs[number]):
+                return zero_loss(outputs)
+            gradients = {name: torch.cat([own[index] for index in indices]) for name, own in by_sample.items()}
+            return torch.stack([(outputs[name] * gradient_N).sum() for name, gradient_N in gradients.items()]).sum()
+
+        self._run(packs, loss_of)
         return {"loss": value, **metrics} if order else {}
 
     @torch.no_grad()
     def _without_gradients(self, packs: Sequence[Sequence[int]]) -> SampleOutputs:
         """Model outputs of all samples that the loss needs together."""
         found: SampleOutputs = {}
-        for indices, outputs in self._outputs(packs):
+
+        def keep(number: int, outputs: Outputs) -> None:
             for name, values_N in outputs.items():
-                found.setdefault(name, {}).update(self._by_sample(values_N, indices) if indices else {})
+                own = self._by_sample(values_N, packs[number]) if packs[number] else {}
+                found.setdefault(name, {}).update(own)
+
+        self._run(packs, keep)
         return self._peers.gathered(found) if self._loss.scope == "batch" else found
 
     def _gradients_of_outputs(
@@ -158,10 +203,9 @@ class _Passes:
     def _batch(self, indices: Sequence[int]) -> MicroBatch:
         return micro_batch([self._whole.samples[index] for index in indices], self._model.device)
 
-    def _outputs(self, packs: Sequence[Sequence[int]]) -> Iterator[tuple[Sequence[int], Outputs]]:
-        for indices in packs:
-            batch = self._batch(indices) if indices else micro_batch([IDLE], self._model.device)
-            yield indices, self._model.outputs(batch, entropy_gradient=self._loss.needs_entropy)
+    def _run(self, packs: Sequence[Sequence[int]], loss_of: LossOf) -> None:
+        batches = (self._batch(indices) if indices else micro_batch([IDLE], self._model.device) for indices in packs)
+        self._model.run(batches, loss_of, entropy_gradient=self._loss.needs_entropy)
 
     def _loss_of(self, indices: Sequence[int], batch: MicroBatch, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
         weights = [self._whole.weights[index] for index in indices]

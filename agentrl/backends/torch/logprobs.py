@@ -7,13 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+Read: TypeAlias = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]
+"""Logits [N, V] in float32, targets [N], whether the entropy has a gradient -> log-probabilities and entropy, [N]."""
 MAX_LOGITS = 2**27
 """Maximum number of logits in memory at the same time: 512 MB in float32."""
+
+
+def softmax_logprobs(logits_NV: Tensor, targets_N: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of the targets and entropy from complete logits."""
+    log_softmax_NV = logits_NV.log_softmax(-1)
+    logprobs_N = log_softmax_NV.gather(-1, targets_N[:, None])[:, 0]
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        return logprobs_N, -torch.linalg.vecdot(log_softmax_NV.exp(), log_softmax_NV)
 
 
 def token_logprobs(
@@ -24,13 +35,14 @@ def token_logprobs(
     vocab_size: int,
     *,
     entropy_gradient: bool,
+    read: Read = softmax_logprobs,
 ) -> tuple[Tensor, Tensor]:
     """log-softmax(logits / temperature) at the targets, [N], and the entropy of that distribution, [N], in nats.
 
     Computed in float32 or higher precision for any model dtype. A temperature of 0 (greedy) counts as 1; None means 1
     for all tokens. More than `MAX_LOGITS` logits are computed in chunks, and computed again in the backward pass.
     """
-    piece = partial(_piece, logits_of, entropy_gradient)
+    piece = partial(_piece, logits_of, read, entropy_gradient)
     num_tokens = max(1, MAX_LOGITS // vocab_size)
     if states_NH.shape[0] <= num_tokens:
         return piece(states_NH, targets_N, temperatures_N)
@@ -44,6 +56,7 @@ def token_logprobs(
 
 def _piece(
     logits_of: Callable[[Tensor], Tensor],
+    read: Read,
     entropy_gradient: bool,
     states_NH: Tensor,
     targets_N: Tensor,
@@ -54,7 +67,4 @@ def _piece(
     if temperatures_N is not None:
         divisors_N = torch.where(temperatures_N > 0, temperatures_N, 1.0)
         logits_NV = logits_NV / divisors_N[:, None].to(logits_NV.dtype)
-    log_softmax_NV = logits_NV.log_softmax(-1)
-    logprobs_N = log_softmax_NV.gather(-1, targets_N[:, None])[:, 0]
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        return logprobs_N, -torch.linalg.vecdot(log_softmax_NV.exp(), log_softmax_NV)
+    return read(logits_NV, targets_N, entropy_gradient)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from agentrl.backends.base import Backend, ModelRequest
 from agentrl.capabilities import BACKEND_OPTIONS, BackendSpec
-from agentrl.config.rules.unused import wrong
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, Kind
 
 
 def load(config: RunConfig, request: ModelRequest) -> Backend:
@@ -35,20 +33,14 @@ def load(config: RunConfig, request: ModelRequest) -> Backend:
 
 def _sharded(config: RunConfig, request: ModelRequest) -> Backend:
     from agentrl.backends.fsdp.backend import FsdpBackend  # imports torch
-    from agentrl.backends.fsdp.ranks import check_shared_folder, joined
+    from agentrl.backends.fsdp.joining import ranks_of_run
 
-    ranks, size = joined(), config.trainer.num_processes
-    if ranks is None or ranks.size != size:
-        found = "one process runs" if ranks is None else f"{ranks.size} processes run"
-        text = f"{found}: start it with `agentrl train`, or with `torchrun --nproc-per-node {size} -m agentrl train`"
-        raise ConfigError(wrong("trainer.n_gpus_per_node", text, Kind.CONFLICT, value=size))
-    check_shared_folder(ranks, config.trainer.run_dir)
-    return FsdpBackend(ranks, request, config.trainer.seed)
+    return FsdpBackend(ranks_of_run(config), request, config.trainer.seed)
 
 
 SPEC = BackendSpec(
     load=load,
-    options=frozenset(BACKEND_OPTIONS),
+    options=frozenset(BACKEND_OPTIONS) - {"megatron"},
     lora=True,
     value_head=True,
     routed_experts=True,

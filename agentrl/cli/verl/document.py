@@ -25,9 +25,12 @@ python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_file
 ```
 
 `agentrl train --verl …` is the same command. `agentrl eval --verl …` evaluates on `data.val_files` and does not train.
-`--config-path` and `--config-name` read a YAML file that builds on `ppo_trainer`. You can also use agentrl's keys
-(`agentrl config` lists them), unless verl has a key of the same name. The command is translated to agentrl's
-keys: the run's `config.yaml` contains the translation.
+`--config-path` and `--config-name` read a YAML file that builds on `ppo_trainer` or `ppo_megatron_trainer`. You can
+also use agentrl's keys (`agentrl config` lists them), unless verl has a key of the same name. The command is translated
+to agentrl's keys: the run's `config.yaml` contains the translation.
+
+`--config-name=ppo_megatron_trainer` and `actor_rollout_ref.actor.strategy=megatron` select Megatron
+([megatron.md](megatron.md)). The policy's layout is used for the reference and the critic too.
 
 Estimator and loss become one `algorithm.name` if a preset has both. `adv_estimator=gae` becomes `gae` with a critic.
 `adv_estimator=grpo` with `policy_loss.loss_mode=gspo` becomes `gspo`. Both get verl's defaults (clip ratios of 0.2,

@@ -37,7 +37,7 @@ def read_verl(
     """
     try:
         parsed = parse_overrides(overrides)
-        given = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
+        given = OmegaConf.merge(_file(folder, name, table), *map(_override, parsed))
         complete = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), given), resolve=True)
         keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(given)), table))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -86,19 +86,24 @@ def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hy
     return OmegaConf.create(nested({key: override.value()}))
 
 
-def _file(folder: Path | None, name: str | None, base_name: str) -> DictConfig:
-    """Read the keys of the YAML file. Its `defaults` may only name verl's own file: the table has its values."""
-    if folder is None and name in (None, base_name):
-        return OmegaConf.create({})
-    path = ((folder or Path("config")) / (name or base_name)).with_suffix(".yaml")
+def _file(folder: Path | None, name: str | None, table: KeyTable) -> DictConfig:
+    """Read the keys of the YAML file. Its `defaults` may only name verl's own files: the table has their values."""
+    stem = (name or table.base).removesuffix(".yaml")
+    path = (folder or Path("config")) / f"{stem}.yaml"
+    own: dict[str, Mapping[str, object]] = {table.base: {}, **table.variants}
+    if stem in own and (folder is None or (name is not None and not path.is_file())):
+        return OmegaConf.create(nested(own[stem]))
     if not path.is_file():
         names = [file.stem for file in path.parent.glob("*.yaml")]
         raise ConfigError.keyless(f"there is no file '{path}': {suggestion(path.stem, names)}")
     content = OmegaConf.load(path)
     if not isinstance(content, DictConfig):
         raise ConfigError.keyless(f"{path}: expected keys and values")
-    for base in content.pop("defaults", []):
-        if base not in (base_name, "_self_"):
-            raise ConfigError.keyless(f"{path}: builds on '{base}'; only {base_name} is known here")
+    bases = [base for base in content.pop("defaults", []) if base != "_self_"]
+    for base in bases:
+        if base not in own:
+            raise ConfigError.keyless(f"{path}: builds on '{base}'; only {', '.join(own)} are known here")
     content.pop("hydra", None)
-    return content
+    merged = OmegaConf.merge(*(nested(own[base]) for base in bases), content)
+    assert isinstance(merged, DictConfig)  # a mapping, as all its parts
+    return merged

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
 from agentrl.config.base import Section
+from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
@@ -17,8 +18,10 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option that the backend ignores."""
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
+        if option == "share_prefixes" and has_layouts(config):
+            continue  # most layouts require false, also of a backend that never shares them
         if not can(spec, need):
-            yield from unused(where, section, (option,), backends_with(need))
+            yield from _unused(where, section, option, backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
         yield wrong(
             "algorithm.name",
@@ -26,6 +29,15 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
             Kind.NOT_SUPPORTED,
             value=config.algorithm.name,
         )
+
+
+def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Problem]:
+    """Yield one error if the option is given; for an option that is a section, one per given key."""
+    inner = getattr(section, option)
+    if isinstance(inner, Section):
+        yield from unused(f"{where}.{option}", inner, every(inner), need)
+    else:
+        yield from unused(where, section, (option,), need)
 
 
 def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
@@ -42,7 +54,8 @@ def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
     if trainer.num_processes == 1 and not config.uses_ray:
         yield from unused("trainer", trainer, ("max_restarts",), "`trainer.n_gpus_per_node` above 1")
         return
-    for where, section in (("actor", config.actor), ("critic", config.critic)):
+    sharded = () if has_layouts(config) else (("actor", config.actor), ("critic", config.critic))
+    for where, section in sharded:
         if section.optimizer_offload and not section.param_offload:
             text = f"needs `trainer.n_gpus_per_node=1`: use `{where}.param_offload`, which offloads the optimizer too"
             yield wrong(f"{where}.optimizer_offload", text, Kind.NOT_SUPPORTED, value=True)

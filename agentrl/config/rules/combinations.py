@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentrl.capabilities import ENGINE_OPTIONS, PLANNED_BACKENDS, engine_spec, engines_with
+from agentrl.capabilities import ENGINE_OPTIONS, engine_spec, engines_with
 from agentrl.config.actor import OptimConfig
 from agentrl.config.reward import NO_REWARD
 from agentrl.config.rollout import RolloutConfig
@@ -18,6 +18,7 @@ from agentrl.config.rules.algorithm import (
 )
 from agentrl.config.rules.backend import ignored_by_backend, wrong_on_several_devices
 from agentrl.config.rules.data import ignored_in_data
+from agentrl.config.rules.megatron import wrong_in_layout
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
 from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
 from agentrl.config.run import RunConfig
@@ -37,7 +38,7 @@ _NOT_IN_MODE: dict[str, tuple[str, ...]] = {
 
 def check_rules(config: RunConfig) -> None:
     """Raise a ConfigError for every option that has no effect or makes results wrong."""
-    problems = [*_not_built(config), *_ignored(config), *_wrong(config)]
+    problems = [*_ignored(config), *_wrong(config)]
     if problems:
         raise ConfigError(*problems)
 
@@ -71,14 +72,6 @@ def idle_options(config: RunConfig) -> list[Problem]:
     Only values that differ from the default count as given, because a saved config.yaml contains every key.
     """
     return list({problem.key: problem for problem in _idle(config)}.values())
-
-
-def _not_built(config: RunConfig) -> Iterator[Problem]:
-    backend = config.actor.backend
-    if instead := PLANNED_BACKENDS.get(backend):
-        yield wrong(
-            "actor.backend", f"is not supported yet: use `actor.backend={instead}`", Kind.NOT_SUPPORTED, value=backend
-        )
 
 
 def _ignored(config: RunConfig) -> Iterator[Problem]:
@@ -180,6 +173,7 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
     if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
         yield wrong("rollout.engine", "needs `rollout.script_path`", Kind.MISSING, value=engine)
     yield from wrong_on_several_devices(config)
+    yield from wrong_in_layout(config)
     if (output := config.data.output_path) and output.suffix != ".parquet":
         yield wrong("data.output_path", f"must name a Parquet file, not '{output}'")
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:

@@ -6,6 +6,7 @@ from agentrl.compat.verl.keys.data import expand_home, lora_section
 from agentrl.compat.verl.keys.names import read_loss
 from agentrl.compat.verl.keys.optim import optim_rows
 from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
+from agentrl.errors import ConfigError
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
@@ -24,12 +25,23 @@ def read_shards(size: object) -> int | None:
     return None if int(str(size)) < 0 else int(str(size))
 
 
+def _read_replay(mode: object) -> dict[str, bool]:
+    """Read `router_replay.mode`.
+
+    Raises:
+        ConfigError: the mode is neither R3 nor disabled.
+    """
+    if str(mode) not in ("R3", "disabled"):
+        raise ConfigError.keyless(f"'{mode}' is not supported: use R3, which replays the experts that the engine chose")
+    return {"rollout.routed_experts": True} if str(mode) == "R3" else {}
+
+
 ACTOR: tuple[Row, ...] = (
     Mapped(
         f"{_ACTOR}.strategy",
         "actor.backend",
         read=one_of("actor.backend", {"fsdp": "torch", "fsdp2": "torch"}),
-        note="fsdp and fsdp2 become torch: one process, no shards",
+        note="fsdp and fsdp2 become torch",
     ),
     Mapped(f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, note="prompts per update, as in verl"),
     Mapped(
@@ -85,7 +97,13 @@ ACTOR: tuple[Row, ...] = (
     Mapped(f"{_ACTOR}.tau_pos", "actor.tau_pos", 1.0),
     Mapped(f"{_ACTOR}.tau_neg", "actor.tau_neg", 1.05),
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
-    *(Fixed(f"{part}.router_replay.mode", (None, "disabled"), "remove it") for part in (_ACTOR, _REF)),
+    Mapped(
+        f"{_ACTOR}.router_replay.mode",
+        ("rollout.routed_experts",),
+        read=_read_replay,
+        note="R3; disabled changes nothing",
+    ),
+    Fixed(f"{_REF}.router_replay.mode", (None, "disabled"), "remove it"),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
     *(Fixed(f"{part}.load_weight", (True,), "remove it: weights are always loaded") for part in (_ACTOR, _REF)),
     Fixed(f"{_ACTOR}.qat.enable", (None, False), "remove it"),
@@ -93,7 +111,7 @@ ACTOR: tuple[Row, ...] = (
     Mapped(f"{_ACTOR}.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
     Fixed(f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", (1,), f"say {_ACTOR}.ulysses_sequence_parallel_size"),
     Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"say {_ACTOR}.fsdp_config.dtype"),
-    *(Hint(f"{_ACTOR}.{key}", _SHARDS) for key in ("fsdp_config.*", "megatron.*")),
+    Hint(f"{_ACTOR}.fsdp_config.*", _SHARDS),
     *(
         Hint(f"{_ACTOR}.{key}", "trainer.seed decides which groups form a mini-batch")
         for key in ("shuffle", "data_loader_seed")
@@ -138,7 +156,6 @@ REF: tuple[Row, ...] = (
     ),
     Mapped(f"{_REF}.fsdp_config.param_offload", "ref.param_offload", False, note=_OFFLOAD),
     Hint(f"{_REF}.fsdp_config.*", _SHARDS),
-    Hint(f"{_REF}.megatron.*", _SHARDS),
     Hint(f"{_REF}.strategy", "the reference uses the actor's strategy"),
     Hint(f"{_REF}.rollout_n", "use actor_rollout_ref.rollout.n"),
     *(

@@ -8,6 +8,7 @@ from agentrl.compat.verl.keys.algorithm import adjust_algorithm
 from agentrl.compat.verl.keys.correction import adjust_correction
 from agentrl.compat.verl.keys.critic import adjust_critic
 from agentrl.compat.verl.keys.draft import Draft, whole
+from agentrl.compat.verl.keys.megatron import adjust_megatron
 from agentrl.compat.verl.keys.names import adjust_names, estimator_of
 from agentrl.compat.verl.keys.reward import adjust_reward
 from agentrl.compat.verl.keys.rows import Mapped, truth
@@ -27,7 +28,8 @@ def adjust(draft: Draft) -> None:
     """Make the values consistent with each other, as verl does."""
     for rule in (
         *(_validation, _turns, _agent_loop, _engine, server_options, _batches, _schedule, _clip, adjust_correction),
-        *(adjust_algorithm, adjust_names, adjust_critic, adjust_reward, _groups_of_one, _folder, _saving, _loggers),
+        *(adjust_algorithm, adjust_names, adjust_critic, adjust_megatron, adjust_reward),
+        *(_groups_of_one, _folder, _saving, _loggers),
     ):
         rule(draft)
 

@@ -48,7 +48,7 @@ CRITIC: tuple[Row, ...] = (
         lambda steps: max(0, int(str(steps)) - 1),
         "with N in verl, the policy is not updated in N - 1 steps",
     ),
-    Fixed("critic.strategy", ("fsdp", "fsdp2"), "remove it: the critic uses the actor's strategy"),
+    Fixed("critic.strategy", ("fsdp", "fsdp2", "megatron"), "remove it: the critic uses the actor's strategy"),
     Fixed("critic.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
     Fixed("critic.model.lora_rank", (None, 0), "remove it: all weights of the critic are trained"),
     Fixed("critic.model.override_config.*", (None,), "change config.json of the model"),
@@ -60,7 +60,7 @@ CRITIC: tuple[Row, ...] = (
     Hint("critic.rollout_n", "use actor_rollout_ref.rollout.n"),
     Hint("critic.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
     Hint("critic.model.*", "the critic is loaded like the policy"),
-    *(Hint(f"critic.{key}.*", _SHARDS) for key in ("fsdp", "fsdp_config", "megatron", "engine")),
+    *(Hint(f"critic.{key}.*", _SHARDS) for key in ("fsdp", "fsdp_config", "engine")),
     *(Hint(f"critic.{key}", "the critic uses the actor's mini-batches") for key in ("shuffle", "data_loader_seed")),
     *(
         Hint(f"critic.{key}", _BATCHES)
@@ -76,11 +76,16 @@ CRITIC: tuple[Row, ...] = (
 
 def adjust_critic(draft: Draft) -> None:
     """Without a critic, drop critic keys. Otherwise aggregate the critic's loss like the actor's, as verl does."""
-    estimator = estimator_of(draft)
-    if estimator != "gae" and ":" not in estimator:
-        _leave_out(draft, _NO_CRITIC.format(f"algorithm.adv_estimator={estimator}"))
+    if not uses_critic(draft):
+        _leave_out(draft, _NO_CRITIC.format(f"algorithm.adv_estimator={estimator_of(draft)}"))
     elif _AGGREGATION not in draft.values and (aggregation := aggregation_of(draft)) != "token-mean":
         draft.values[_AGGREGATION] = aggregation
+
+
+def uses_critic(draft: Draft) -> bool:
+    """Whether the advantage estimator may need values, after `adjust_names`."""
+    estimator = estimator_of(draft)
+    return estimator == "gae" or ":" in estimator
 
 
 def _leave_out(draft: Draft, why: str) -> None:

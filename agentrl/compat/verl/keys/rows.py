@@ -29,6 +29,16 @@ def unchanged(value: object) -> object:
     return value
 
 
+def checked_only(read: Callable[[Any], object] = bool) -> Callable[[Any], dict[str, object]]:  # Any: as in Mapped
+    """Return a reader that only checks the value: an adjustment translates it once engine and backend are known."""
+
+    def checked(value: object) -> dict[str, object]:
+        read(value)
+        return {}
+
+    return checked
+
+
 @dataclass(frozen=True, slots=True)
 class Mapped:
     """A verl key that agentrl supports.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentrl.compat.verl.keys.draft import Draft, whole
-from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
+from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, checked_only, truth
 from agentrl.errors import ConfigError, Kind
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -71,24 +71,14 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
 """verl's key -> agentrl's key with engine SGLang, and a note."""
 
 
-def _nothing_yet(read: Callable[[object], object] = bool) -> Callable[[object], Options]:
-    """Return a reader that only checks the value; `server_options` translates it once the engine is known."""
-
-    def checked(value: object) -> Options:
-        read(value)
-        return {}
-
-    return checked
-
-
 SERVERS: tuple[Row, ...] = (
     *(
-        Mapped(f"{_ROLLOUT}.{key}", (_ARGS,), read=_nothing_yet(read), note=f"{names}; under `rollout.name=sglang`")
+        Mapped(f"{_ROLLOUT}.{key}", (_ARGS,), read=checked_only(read), note=f"{names}; under `rollout.name=sglang`")
         for key, (read, names) in _OPTIONS.items()
     ),
     *(
         Mapped(
-            f"{_ROLLOUT}.{key}", (target,), read=_nothing_yet(), note="; ".join(filter(None, (note, "under `sglang`")))
+            f"{_ROLLOUT}.{key}", (target,), read=checked_only(), note="; ".join(filter(None, (note, "under `sglang`")))
         )
         for key, (target, note) in _SETTINGS.items()
     ),

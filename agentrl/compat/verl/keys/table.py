@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from agentrl.compat.verl.keys.actor import ACTOR, OPTIM, REF
@@ -11,6 +11,7 @@ from agentrl.compat.verl.keys.algorithm import ALGORITHM
 from agentrl.compat.verl.keys.critic import CRITIC
 from agentrl.compat.verl.keys.data import DATA, MODEL
 from agentrl.compat.verl.keys.draft import Draft
+from agentrl.compat.verl.keys.megatron import MEGATRON_ACTOR, MEGATRON_CRITIC, MEGATRON_REF
 from agentrl.compat.verl.keys.reward import REWARD
 from agentrl.compat.verl.keys.rollout import SAMPLING, SERVING, TURNS
 from agentrl.compat.verl.keys.rows import UNSET, Mapped, Row
@@ -24,13 +25,21 @@ class KeyTable:
     Attributes:
         rows: one row per key.
         base: name of verl's YAML file with these keys, without suffix.
+        variants: names of verl's other YAML files with these keys -> the values in which they differ.
         adjust: makes values consistent with each other, as the verl program does.
         by_key, defaults: rows by key, and verl's defaults by key.
     """
 
-    def __init__(self, rows: Sequence[Row], base: str, adjust: Callable[[Draft], None] = lambda draft: None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        base: str,
+        adjust: Callable[[Draft], None] = lambda draft: None,
+        variants: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
         self.rows = tuple(rows)
         self.base = base
+        self.variants = variants or {}
         self.adjust = adjust
         self.by_key = {row.key: row for row in rows}
         self.defaults = {row.key: row.default for row in rows if isinstance(row, Mapped) and row.default is not UNSET}
@@ -65,7 +74,11 @@ def own_keys() -> frozenset[str]:
 
 
 PPO = KeyTable(
-    (*DATA, *MODEL, *ACTOR, *OPTIM, *REF, *SAMPLING, *TURNS, *SERVING, *ALGORITHM, *CRITIC, *REWARD, *TRAINER),
+    (
+        *(*DATA, *MODEL, *ACTOR, *MEGATRON_ACTOR, *OPTIM, *REF, *MEGATRON_REF, *SAMPLING, *TURNS, *SERVING),
+        *(*ALGORITHM, *CRITIC, *MEGATRON_CRITIC, *REWARD, *TRAINER),
+    ),
     "ppo_trainer",
     adjust,
+    variants={"ppo_megatron_trainer": {"actor_rollout_ref.actor.strategy": "megatron"}},
 )

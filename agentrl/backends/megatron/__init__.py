@@ -1,0 +1,1 @@
+"""The Megatron backend: tensor, pipeline, context, expert and data parallelism."""

@@ -1,0 +1,53 @@
+"""The Megatron backend: rank 0 calls a model in a parallel layout on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.backends.base import ModelRequest
+from agentrl.backends.fsdp.checkpoint import write_weights
+from agentrl.backends.fsdp.ranks import Ranks
+from agentrl.backends.megatron.platform import prepare
+from agentrl.backends.on_ranks import HeldModel, RankBackend
+from agentrl.backends.torch.checkpoint import filled
+from agentrl.engines.base import WeightStream
+
+if TYPE_CHECKING:
+    from agentrl.backends.megatron.layout import Place
+
+
+class MegatronBackend(RankBackend):
+    """See `Backend`. Only rank 0 has one; it calls a `MegatronModel` on every rank."""
+
+    def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
+        super().__init__(ranks, request, _loaded, seed)
+
+    def _sample_groups(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The processes of a data-parallel group compute the same samples."""
+        places = self._each(_position, self._number)
+        reporting = {place.samples: rank for rank, place in enumerate(places) if place.reports}
+        return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]
+
+    def checkpoint_weights(self) -> WeightStream:
+        """See `Backend.checkpoint_weights`."""
+        return self._weights(self._model.weights.checkpoint_names)
+
+    def _save(self, folder: Path) -> None:
+        with filled(folder):
+            self._model.source.write_rest(folder)
+            write_weights(folder, self.checkpoint_weights())
+            super()._save(folder)
+
+
+def _loaded(ranks: Ranks, request: ModelRequest, seed: int) -> HeldModel:
+    prepare()
+    from agentrl.backends.megatron.model import MegatronModel  # after `prepare`
+
+    return MegatronModel(ranks, request, seed)
+
+
+def _position(ranks: Ranks, number: int) -> Place:
+    place: Place = ranks.held[number].position
+    return place

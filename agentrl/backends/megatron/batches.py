@@ -1,0 +1,99 @@
+"""Micro-batches of megatron-core: samples packed one after another, without padding between rows.
+
+Axes: N trained tokens, S tokens of this process, C context-parallel processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+from torch import Tensor
+
+from agentrl.backends.megatron.slices import owned_positions
+from agentrl.backends.packing import used_tokens
+from agentrl.backends.torch.batches import MicroBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBatch:
+    """The input of a model on this process.
+
+    Attributes:
+        token_ids, positions: [1, S].
+        bounds: where each sample starts and ends.
+        predicted: [N] bool, trained tokens that a position of this process predicts.
+        predictors: positions among S that predict these tokens, in order.
+        batch: the samples.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    bounds: PackedSeqParams
+    predicted: Tensor
+    predictors: Tensor
+    batch: MicroBatch
+
+
+def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
+    """Return the numbers of tokens that the samples of a micro-batch have on all processes, with padding.
+
+    Args:
+        num_slices: number of processes that divide the positions of each sample.
+        multiple: the tokens of each process are a multiple of this.
+        at_least: lower bound of the sum.
+    """
+    unit = 2 * num_slices if num_slices > 1 else 1
+    found = [-(-len(used_tokens(sample)) // unit) * unit for sample in batch.samples]
+    while sum(found) < at_least or sum(found) % (num_slices * multiple):
+        found[-1] += unit
+    return found
+
+
+def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: int, device: torch.device) -> PackedBatch:
+    """Pack the samples of a micro-batch.
+
+    Args:
+        lengths: see `padded_lengths`.
+        num_slices, index: number of processes that divide the positions of each sample, and which one this is.
+    """
+    used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
+    owned = [owned_positions(length, num_slices)[index] for length in lengths]
+    token_ids = [_at(tokens, positions) for tokens, positions in zip(used, owned, strict=True)]
+    predicted, predictors = _predictors(batch, owned)
+    return PackedBatch(
+        torch.cat(token_ids)[None].to(device),
+        torch.cat(owned)[None].to(device),
+        _bounds(lengths, device),
+        predicted.to(device),
+        predictors.to(device),
+        batch,
+    )
+
+
+def _at(tokens: Tensor, positions: Tensor) -> Tensor:
+    """Return the tokens at these positions; positions behind the sample get a token that nothing reads."""
+    return torch.cat([tokens, tokens.new_zeros(1)])[positions.clamp(max=len(tokens))]
+
+
+def _predictors(batch: MicroBatch, owned: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return which trained tokens this process predicts, [N] bool, and at which of its positions."""
+    rows, columns = batch.rows.cpu(), batch.columns.cpu() - 1
+    places = torch.full((len(owned), int(max(positions.max() for positions in owned)) + 1), -1)
+    starts = accumulate((len(positions) for positions in owned), initial=0)
+    for row, (positions, start) in enumerate(zip(owned, starts, strict=False)):
+        places[row, positions] = torch.arange(start, start + len(positions))
+    found = places[rows, columns.clamp(max=places.shape[1] - 1)]
+    owned_N = (found >= 0) & (columns < places.shape[1])
+    return owned_N, found[owned_N]
+
+
+def _bounds(lengths: Sequence[int], device: torch.device) -> PackedSeqParams:
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    longest = max(lengths)
+    return PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest, max_seqlen_kv=longest
+    )

@@ -1,0 +1,94 @@
+"""Build the chunks of a model on this process: one per pipeline stage, or several with virtual stages."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.enums import ModelType
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.post_training.modelopt.layers import Linear
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+
+from agentrl.backends.megatron.layers import PackedAttention, RMSNorm
+from agentrl.backends.megatron.model_config import rope_base
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
+_DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
+
+
+def build_chunks(config: TransformerConfig, hf: PretrainedConfig) -> list[GPTModel]:
+    """Return the chunks of this process, with uninitialised weights."""
+    num_chunks = config.virtual_pipeline_model_parallel_size
+    return [_chunk(config, hf, number if num_chunks else None) for number in range(num_chunks or 1)]
+
+
+def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
+    """Return the rows of the embedding: the vocabulary, padded to a multiple of the tensor-parallel size."""
+    size: int = config.tensor_model_parallel_size
+    return -(-int(hf.vocab_size) // size) * size
+
+
+def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -> GPTModel:
+    model = GPTModel(
+        config,
+        _block(config, stage),
+        vocab_size=padded_vocabulary(hf, config),
+        max_sequence_length=hf.max_position_embeddings,
+        position_embedding_type="rope",
+        rotary_base=rope_base(hf),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
+        vp_stage=stage,
+    )
+    model.model_type = ModelType.encoder_or_decoder
+    if model.pre_process and hf.pad_token_id is not None:
+        model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
+    return model
+
+
+def _without_padding(
+    pad_token_id: int, embedding: nn.Module, _: object, inputs: dict[str, Tensor], states: Tensor
+) -> Tensor:
+    """Stop the gradient at the embedding of the padding token, as transformers does."""
+    is_padding = inputs["input_ids"].flatten() == pad_token_id
+    if len(states) < len(is_padding):  # sequence parallelism: a slice of the positions
+        is_padding = is_padding.chunk(len(is_padding) // len(states))[parallel_state.get_tensor_model_parallel_rank()]
+    return torch.where(is_padding[:, None, None], states.detach(), states)
+
+
+def _block(config: TransformerConfig, stage: int | None) -> Any:  # Any: megatron-core is untyped
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=stage)
+    block.layer_specs = [_portable(layer) for layer in block.layer_specs]
+    block.layer_norm = RMSNorm
+    return block
+
+
+def _portable(layer: Any) -> Any:
+    """Replace what megatron-core has only for TransformerEngine, or computes wrongly without it."""
+    layer = copy.deepcopy(layer)
+    for name in ("input_layernorm", "pre_mlp_layernorm"):
+        _replace(layer.submodules, name, RMSNorm)
+    attention = layer.submodules.self_attention.submodules
+    attention.core_attention = PackedAttention
+    for name in _NORMS:
+        _replace(attention, name, RMSNorm)
+    for name in _DOWN_PROJECTIONS:
+        # a column-parallel one would not sum the gradient of the rotary keys over the tensor-parallel processes
+        _replace(attention, name, Linear)
+    return layer
+
+
+def _replace(submodules: Any, name: str, module: type) -> None:
+    if getattr(submodules, name, None) not in (None, IdentityOp):
+        setattr(submodules, name, module)

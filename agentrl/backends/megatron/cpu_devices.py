@@ -1,0 +1,155 @@
+"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; known for one version only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from megatron.core.optimizer import clip_grads, optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
+from megatron.core.post_training.modelopt.layers import Linear
+from megatron.core.tensor_parallel import random as tracked_random
+from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer.moe import moe_utils, token_dispatcher
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+
+
+class OnCpu(TorchFunctionMode):
+    """Creates tensors on the CPU where the code names the device cuda, without page-locked memory."""
+
+    # Any: as in torch's protocol
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        options = dict(kwargs or {})
+        if str(options.get("device", "")).startswith("cuda"):
+            options["device"] = CPU
+        if options.get("pin_memory"):
+            options["pin_memory"] = False
+        return func(*args, **options)
+
+
+class _Stream:
+    """Stands for a CUDA stream. Operations on the CPU are complete when they return."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def wait_stream(self, _: object) -> None: ...
+
+    def wait_event(self, _: object) -> None: ...
+
+    def record_event(self, *_: object) -> _Event:
+        return _Event()
+
+    def synchronize(self) -> None: ...
+
+
+class _Event:
+    """Stands for a CUDA event, which has always happened."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def record(self, *_: object) -> None: ...
+
+    def wait(self, *_: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+@contextmanager
+def _in_stream(_: object) -> Iterator[None]:
+    yield
+
+
+def redirect_calls() -> None:
+    """Redirect the calls for the rest of this process."""
+    _redirect_torch()
+    _redirect_random_states()
+    _redirect_type_checks()
+    # these two are bound by name in the modules that use them
+    moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = _moved
+    # without TransformerEngine the module knows no duplicated layer, although megatron-core has one
+    multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
+
+
+def _redirect_torch() -> None:
+    default = _Stream()
+    replaced: dict[str, Any] = {  # Any: functions and classes of torch.cuda
+        "current_device": lambda: CPU,
+        "set_device": lambda _: None,
+        "synchronize": lambda *_: None,
+        "empty_cache": lambda: None,
+        "Stream": _Stream,
+        "Event": _Event,
+        "current_stream": lambda *_: default,
+        "default_stream": lambda *_: default,
+        "stream": _in_stream,
+        "manual_seed": torch.manual_seed,
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "is_current_stream_capturing": lambda: False,
+    }
+    for name, function in replaced.items():
+        setattr(torch.cuda, name, function)
+    setattr(torch.cuda.random, "get_rng_state", replaced["get_rng_state"])  # noqa: B010  # mypy refuses a lambda
+    for name in ("range_push", "range_pop"):
+        setattr(torch.cuda.nvtx, name, lambda *_: None)
+    setattr(Tensor, "cuda", lambda value, *_, **__: value)  # noqa: B010  # mypy refuses to assign a method
+
+
+def _redirect_random_states() -> None:
+    """The tracked states are those of the CPU's generator."""
+    tracked_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+
+    @contextmanager
+    def fork(self: Any, name: str = tracked_random._MODEL_PARALLEL_RNG_TRACKER_NAME) -> Iterator[None]:
+        outer = torch.get_rng_state()
+        torch.set_rng_state(self.states_[name])
+        try:
+            yield
+        finally:
+            self.states_[name] = torch.get_rng_state()
+            torch.set_rng_state(outer)
+
+    tracked_random.CudaRNGStatesTracker.fork = fork
+
+
+def _redirect_type_checks() -> None:
+    """Some optimizers compare `Tensor.type()` with the names of CUDA types."""
+    DistributedOptimizer.__init__ = _as_cuda_types(DistributedOptimizer.__init__)
+    Float16OptimizerWithFloat16Params.__init__ = _as_cuda_types(Float16OptimizerWithFloat16Params.__init__)
+    clip = _as_cuda_types(clip_grads.clip_grad_by_total_norm_fp32)
+    clip_grads.clip_grad_by_total_norm_fp32 = optimizer.clip_grad_by_total_norm_fp32 = clip
+
+
+def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Inside `function`, `Tensor.type()` names the CUDA type of the same dtype."""
+    plain = Tensor.type
+
+    def named(value: Tensor, *args: Any, **kwargs: Any) -> Any:  # Any: as in torch
+        found = plain(value, *args, **kwargs)
+        if args or kwargs or found.startswith("torch.cuda."):  # the function mode calls this function again
+            return found
+        return found.replace("torch.", "torch.cuda.", 1)
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        setattr(Tensor, "type", named)  # noqa: B010  # mypy refuses to assign a method
+        try:
+            return function(*args, **kwargs)
+        finally:
+            setattr(Tensor, "type", plain)  # noqa: B010
+
+    return called
+
+
+def _moved(value: Tensor, as_numpy: bool = False, record_stream: bool = False) -> Any:  # Any: a tensor or an array
+    """Return counts of tokens as the dispatchers need them; they are on the CPU already."""
+    return value.numpy() if as_numpy and isinstance(value, Tensor) else value

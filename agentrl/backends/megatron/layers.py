@@ -1,0 +1,108 @@
+"""Attention and norm in plain torch, where megatron-core itself has only those of TransformerEngine.
+
+Axes: S tokens of this process, B rows, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from agentrl.backends.megatron.slices import owned_positions
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm whose weight is marked for sequence parallelism: each process sees a slice of the tokens."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]  # read by megatron-core
+
+
+class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is untyped
+    """Causal attention of packed samples; a head of the values may be smaller than one of the keys (MLA).
+
+    With context parallelism, each process has two pieces of every sample (`slices`) and collects keys and values.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        *_: object,
+        softmax_scale: float | None = None,
+        pg_collection: ProcessGroupCollection | None = None,
+        k_channels: int | None = None,
+        **__: object,
+    ) -> None:
+        super().__init__(config=config)
+        groups = pg_collection or ProcessGroupCollection.use_mpu_process_groups(required_pgs=["cp"])
+        self._group = groups.cp
+        self._scale = softmax_scale or 1.0 / math.sqrt(k_channels or config.kv_channels)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: None,
+        *,
+        packed_seq_params: PackedSeqParams,
+        **_: object,
+    ) -> Tensor:
+        """Return [S, H * D] for query, key and value [S, H, D]."""
+        ends = (packed_seq_params.cu_seqlens_q // self._group.size()).tolist()
+        return torch.cat([self._one(query[a:b], key[a:b], value[a:b]) for a, b in pairwise(ends)])
+
+    def _one(self, query_SHD: Tensor, key_SHD: Tensor, value_SHD: Tensor) -> Tensor:
+        size = self._group.size()
+        if size == 1:
+            return self._attended(query_SHD, key_SHD, value_SHD, None)
+        positions = owned_positions(len(query_SHD) * size, size).to(query_SHD.device)
+        order = positions.flatten().argsort()
+        keys, values = (_gathered(part, self._group).flatten(0, 1)[order] for part in (key_SHD, value_SHD))
+        visible = positions[self._group.rank()][:, None] >= torch.arange(len(keys), device=keys.device)
+        return self._attended(query_SHD, keys, values, visible)
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+        query_HSD, key_HSD, value_HSD = (part.transpose(0, 1)[None] for part in (query, key, value))
+        found = scaled_dot_product_attention(
+            query_HSD,
+            key_HSD,
+            value_HSD,
+            attn_mask=visible,
+            is_causal=visible is None,
+            scale=self._scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return found[0].transpose(0, 1).flatten(1)
+
+
+def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the tensors of all processes, stacked. The gradient of each is the sum over the processes."""
+    return cast(Tensor, _Gathered.apply(own, group))  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: as in torch
+        ctx.group = group
+        parts = own.new_empty(group.size(), *own.shape)
+        dist.all_gather([*parts.unbind()], own.contiguous(), group=group)
+        return parts
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients.contiguous()
+        dist.all_reduce(total, group=ctx.group)
+        return total[ctx.group.rank()], None

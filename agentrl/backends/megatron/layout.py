@@ -1,0 +1,85 @@
+"""The process groups of a parallel layout. Megatron-core keeps them for the process, so all models share a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from agentrl.config.megatron import MegatronConfig
+from agentrl.errors import ConfigError, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process is in the layout.
+
+    Attributes:
+        samples: its data-parallel group; all its processes compute the same samples.
+        reports: whether it is the one of these processes that reports outputs and metrics.
+    """
+
+    samples: int
+    reports: bool
+
+
+_SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+
+
+def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
+    """Create the process groups of `layout`, on all processes at once, and return the place of this one.
+
+    Args:
+        in_use: whether a model of an earlier call still uses its groups.
+
+    Raises:
+        ConfigError: the groups in use are those of another layout.
+    """
+    sizes: dict[str, Any] = {name: getattr(layout, name) for name in _SIZES}  # Any: as in megatron-core
+    sizes["expert_tensor_parallel_size"] = layout.expert_tensor_size
+    if _joined != [sizes]:
+        if in_use:
+            text = "`actor.megatron`: all models of a run must have the same parallel layout"
+            raise ConfigError.at("actor.megatron", Kind.CONFLICT, text)
+        parallel_state.destroy_model_parallel()
+        _joined[:] = [sizes]
+    if not parallel_state.model_parallel_is_initialized():
+        parallel_state.initialize_model_parallel(**sizes)
+    model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+    first = parallel_state.get_tensor_model_parallel_rank() == parallel_state.get_context_parallel_rank() == 0
+    last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    return Place(parallel_state.get_data_parallel_rank(), first and last_stage)
+
+
+_joined: list[dict[str, Any]] = []  # global, as the groups themselves
+
+
+def check_processes(layout: MegatronConfig, num_processes: int) -> None:
+    """Check that the processes of the run can be divided by the layout.
+
+    Raises:
+        ConfigError: names the sizes.
+    """
+    size = layout.model_parallel_size
+    if num_processes % size:
+        text = (
+            f"`actor.megatron`: a copy of the model needs {size} processes (tensor x pipeline x context parallel), but"
+            f" the run has {num_processes}: set `trainer.n_gpus_per_node` to a multiple of {size}"
+        )
+        raise ConfigError.at("actor.megatron", Kind.CONFLICT, text)
+
+
+def world_group() -> dist.ProcessGroup:
+    """Return the group of all processes."""
+    group = dist.group.WORLD
+    assert group is not None
+    return group

@@ -1,0 +1,211 @@
+"""Which part of which Hugging Face weight each parameter of megatron-core holds on this process.
+
+Every parameter consists of parts; each is a box of one checkpoint weight. So weights, gradients and optimizer state are
+read and written part by part, and no process needs a complete weight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch import Tensor
+
+Box = tuple[tuple[int, int], ...]
+"""(start, length) in each dimension of a complete weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A box of a complete weight.
+
+    Attributes:
+        name: name of the weight in a checkpoint, or in memory (`in_memory`).
+        shape: shape of the complete weight.
+        box: where the part is in the complete weight.
+        view: returns the values of the part, as a view of a tensor with the parameter's shape. The view has the order
+            of the box, but may have another shape.
+        is_first: whether this process is the first of those that have the same part.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    box: Box
+    view: Callable[[Tensor], Tensor]
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A parameter, or a buffer that belongs to the checkpoint, and its parts."""
+
+    name: str
+    value: Tensor
+    parts: Sequence[Part]
+
+
+def mapped(chunk: GPTModel, vocabulary_size: int) -> Iterator[Mapped]:
+    """Yield the parameters of a chunk."""
+    offset = get_transformer_layer_offset(chunk.config, vp_stage=chunk.vp_stage)
+    buffers = ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
+    for name, value in [*chunk.named_parameters(), *buffers]:
+        own = _Parameter(_numbered(name, offset, chunk.config), value, chunk.config, vocabulary_size)
+        yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
+
+
+def _numbered(name: str, offset: int, config: TransformerConfig) -> str:
+    """Return a parameter's name with the numbers of layer and expert in the complete model."""
+    name = re.sub(r"^decoder\.layers\.(\d+)", lambda found: f"layers.{int(found[1]) + offset}", name)
+    if ".local_experts." in name:
+        each = config.num_moe_experts // config.expert_model_parallel_size
+        first = parallel_state.get_expert_model_parallel_rank() * each
+        name = re.sub(r"local_experts\.(\d+)", lambda found: str(int(found[1]) + first), name)
+    return name
+
+
+_OUTSIDE = {
+    "embedding.word_embeddings.weight": "model.embed_tokens.weight",
+    "output_layer.weight": "lm_head.weight",
+    "decoder.final_layernorm.weight": "model.norm.weight",
+}
+_INSIDE = {
+    "input_layernorm": "input_layernorm",
+    "pre_mlp_layernorm": "post_attention_layernorm",
+    "self_attention.linear_proj": "self_attn.o_proj",
+    "self_attention.q_layernorm": "self_attn.q_norm",
+    "self_attention.k_layernorm": "self_attn.k_norm",
+    "self_attention.linear_q_proj": "self_attn.q_proj",
+    "self_attention.linear_q_down_proj": "self_attn.q_a_proj",
+    "self_attention.linear_q_up_proj": "self_attn.q_b_proj",
+    "self_attention.linear_kv_down_proj": "self_attn.kv_a_proj_with_mqa",
+    "self_attention.linear_kv_up_proj": "self_attn.kv_b_proj",
+    "self_attention.kv_layernorm": "self_attn.kv_a_layernorm",
+    "mlp.linear_fc2": "mlp.down_proj",
+    "mlp.shared_experts.linear_fc2": "mlp.shared_experts.down_proj",
+    "mlp.router": "mlp.gate",
+}
+_GATED = re.compile(r"(mlp|mlp\.shared_experts|mlp\.experts\.\d+)\.linear_fc1")
+_EXPERT_OUTPUT = re.compile(r"(mlp\.experts\.\d+)\.linear_fc2")
+
+
+class _Parameter:
+    """One parameter, with the names and numbers of the complete model."""
+
+    def __init__(self, name: str, value: Tensor, config: TransformerConfig, vocabulary_size: int) -> None:
+        self._name, self._value, self._config, self._vocabulary_size = name, value, config, vocabulary_size
+        self._is_expert = ".experts." in name
+        self._rank, self._size = self._position()
+        self._is_first = self._first_copy() and (self._is_divided or self._rank == 0)
+
+    @property
+    def _is_divided(self) -> bool:
+        return bool(getattr(self._value, "tensor_model_parallel", False)) and self._size > 1
+
+    def _position(self) -> tuple[int, int]:
+        if self._is_expert:
+            group = parallel_state.get_expert_tensor_parallel_group()
+        else:
+            group = parallel_state.get_tensor_model_parallel_group()
+        return group.rank(), group.size()
+
+    def _first_copy(self) -> bool:
+        if self._is_expert:
+            return bool(parallel_state.get_expert_data_parallel_rank() == 0)
+        return bool(parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0)
+
+    def parts(self, *, tied: bool) -> list[Part]:
+        """Return the parts of this parameter; `tied`: the head has the weight of the embedding."""
+        if (outside := _OUTSIDE.get(self._name)) is not None:
+            if "norm" in outside:
+                return [self._part(outside, lambda value: value)]
+            if tied and self._name.startswith("output_layer"):  # the copy of the last pipeline stage
+                return [
+                    replace(part, is_first=False) for part in self._rows(_OUTSIDE["embedding.word_embeddings.weight"])
+                ]
+            return self._rows(outside)
+        _, layer, inner = self._name.split(".", 2)
+        return self._of_layer(f"model.layers.{layer}.", inner)
+
+    def _of_layer(self, layer: str, name: str) -> list[Part]:
+        module, _, kind = name.rpartition(".")
+        if kind == "expert_bias":
+            return [self._part(f"{layer}mlp.gate.e_score_correction_bias", lambda value: value)]
+        if module == "self_attention.linear_qkv":
+            return self._queries_keys_values(f"{layer}self_attn.", kind)
+        if found := _GATED.fullmatch(module):
+            return self._gate_and_up(f"{layer}{found[1]}.")
+        if found := _EXPERT_OUTPUT.fullmatch(module):
+            return [self._part(f"{layer}{found[1]}.down_proj.{kind}", lambda value: value)]
+        if module == "self_attention.q_layernorm" and self._config.multi_latent_attention:
+            return [self._part(f"{layer}self_attn.q_a_layernorm.{kind}", lambda value: value)]
+        return [self._part(f"{layer}{_INSIDE[module]}.{kind}", lambda value: value)]
+
+    def _part(self, name: str, view: Callable[[Tensor], Tensor], *, dim: int | None = None) -> Part:
+        """Return the part with the shape of `view`, divided over the tensor-parallel processes in one dimension."""
+        shape = [*view(self._value).shape]
+        box = [(0, length) for length in shape]
+        if self._is_divided:
+            dim = self._value.partition_dim if dim is None else dim  # type: ignore[attr-defined]  # set by megatron-core
+            box[dim] = (self._rank * shape[dim], shape[dim])
+            shape[dim] *= self._size
+        return Part(name, tuple(shape), tuple(box), view, self._is_first)
+
+    def _rows(self, name: str) -> list[Part]:
+        """Embedding or head: without the rows that pad the vocabulary."""
+        first = self._rank * len(self._value)
+        own = min(len(self._value), self._vocabulary_size - first)
+        width = self._value.shape[1]
+        box = ((first, own), (0, width))
+        return [Part(name, (self._vocabulary_size, width), box, lambda value: value[:own], self._is_first)]
+
+    def _gate_and_up(self, module: str) -> list[Part]:
+        half = len(self._value) // 2
+        return [
+            self._part(f"{module}gate_proj.weight", lambda value: value[:half], dim=0),
+            self._part(f"{module}up_proj.weight", lambda value: value[half:], dim=0),
+        ]
+
+    def _queries_keys_values(self, module: str, kind: str) -> list[Part]:
+        """The rows are ordered by groups of heads: queries, key and value of each group."""
+        dim = self._config.kv_channels
+        queries = self._config.num_attention_heads // self._config.num_query_groups * dim
+        bounds = {"q": (0, queries), "k": (queries, queries + dim), "v": (queries + dim, queries + 2 * dim)}
+        return [self._group_rows(f"{module}{name}_proj.{kind}", *rows) for name, rows in bounds.items()]
+
+    def _group_rows(self, name: str, start: int, stop: int) -> Part:
+        dim = self._config.kv_channels
+        width = (self._config.num_attention_heads // self._config.num_query_groups + 2) * dim
+        num_rows = len(self._value) // width * (stop - start)
+        rest = tuple(self._value.shape[1:])
+        box = ((self._rank * num_rows, num_rows), *((0, length) for length in rest))
+        shape = (self._size * num_rows, *rest)
+        return Part(name, shape, box, lambda value: value.view(-1, width, *rest)[:, start:stop], self._is_first)
+
+
+_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+
+
+def in_memory(part: Part, num_experts: int) -> Part:
+    """Return a part of a checkpoint weight as a part of the weight in memory: transformers stacks the experts."""
+    if not (found := _EXPERT.fullmatch(part.name)):
+        return part
+    rows, columns = part.shape
+    (first, length), others = part.box
+    if found[3] == "up":
+        first += rows
+    name, height = (f"{found[1]}.down_proj", rows) if found[3] == "down" else (f"{found[1]}.gate_up_proj", 2 * rows)
+    box = ((int(found[2]), 1), (first, length), others)
+    return replace(part, name=name, shape=(num_experts, height, columns), box=box)
+
+
+def write_to(part: Part, parameter: Tensor, value: Tensor) -> None:
+    """Copy the values of a part into its parameter."""
+    with torch.no_grad():
+        target = part.view(parameter)
+        target.copy_(value.reshape(target.shape))

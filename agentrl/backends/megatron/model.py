@@ -1,0 +1,232 @@
+"""The part of a model on one process: chunks of pipeline stages, their optimizer, and parts of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from torch import Tensor, nn
+
+from agentrl.algos.base import LossFunction
+from agentrl.backends.base import ModelRequest, Scores
+from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
+from agentrl.backends.megatron.build import build_chunks
+from agentrl.backends.megatron.checkpoint import read_parts, write_parts
+from agentrl.backends.megatron.layout import check_processes, join_layout
+from agentrl.backends.megatron.mapping import Box, Part, write_to
+from agentrl.backends.megatron.model_config import transformer_config
+from agentrl.backends.megatron.optimizer import AVERAGES, MASTER, LayoutOptimizer
+from agentrl.backends.megatron.passes import OUTPUTS, Passes
+from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.saved_boxes import SavedBoxes
+from agentrl.backends.megatron.source import Source, weights_of
+from agentrl.backends.megatron.weights import Weights
+from agentrl.backends.shared_memory import WeightFacts
+from agentrl.backends.torch.batches import cut
+from agentrl.backends.torch.checkpoint import (
+    STATE_FILE,
+    random_states,
+    read_state,
+    reading,
+    restore_random_states,
+    write_errors,
+)
+from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.loading import max_positions
+from agentrl.types.sample import Sample
+
+
+class LayoutPeers(ProcessPeers):
+    """All processes of a run, as the copies of a model that they hold."""
+
+    def __init__(self, ranks: Ranks, num_copies: int) -> None:
+        super().__init__(ranks)
+        self.size = num_copies
+
+
+class MegatronModel:
+    """See `HeldModel`. All ranks call its methods at once, inside `on_device`.
+
+    Attributes:
+        place: where this process is in the layout.
+        source: the model's folder.
+    """
+
+    @runs_on_device
+    def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
+        actor = request.actor
+        layout = actor.megatron
+        check_processes(layout, ranks.size)
+        in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
+        self.position = join_layout(layout, seed, in_use=in_use)
+        self.source = Source(request.model, request.key)
+        checkpointing = request.model.enable_gradient_checkpointing
+        hf, dtype = self.source.config, self.source.dtype
+        self._config = transformer_config(hf, dtype, layout, checkpointing=checkpointing, key=request.key)
+        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
+        self.weights = Weights(chunks, hf, ranks.control)
+        self.weights.read(self.source.weights())
+        wrapped = self._wrapped(chunks, request)
+        self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
+        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device)
+        self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
+        slices = layout.context_parallel_size
+        self._cut = partial(
+            cut, config=actor, shares_prefixes=False, device=ranks.device, padded=False, num_slices=slices
+        )
+
+    def _wrapped(self, chunks: Sequence[GPTModel], request: ModelRequest) -> list[nn.Module]:
+        if not request.trainable:
+            return [chunk.requires_grad_(False) for chunk in chunks]
+        layout = request.actor.megatron
+        options = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True, use_distributed_optimizer=layout.use_distributed_optimizer
+        )
+        return [
+            DistributedDataParallel(self._config, options, chunk, disable_bucketing=number > 0)
+            for number, chunk in enumerate(chunks)
+        ]
+
+    def _optimizer(self, chunks: Sequence[nn.Module], request: ModelRequest) -> LayoutOptimizer:
+        actor = request.actor
+        return LayoutOptimizer(
+            chunks,
+            actor.optim,
+            actor.grad_clip,
+            request.total_updates,
+            self.source.dtype,
+            distributed=actor.megatron.use_distributed_optimizer,
+        )
+
+    @property
+    def vocabulary_size(self) -> int:
+        """See `Backend.vocabulary_size`."""
+        size: int = self.source.config.vocab_size
+        return size
+
+    @property
+    def max_positions(self) -> int | None:
+        """See `Backend.max_positions`."""
+        return max_positions(self.source.config)
+
+    @property
+    def changing_names(self) -> Sequence[str]:
+        """Names of the weights in memory."""
+        return self.weights.memory_names
+
+    @runs_on_device
+    def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
+        """See `HeldModel.accumulate`. Afterwards the gradients of all processes are summed."""
+        assert self.optimizer is not None
+        packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
+        self.optimizer.clear_gradients()
+        found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
+        finalize_model_grads([*self.passes.chunks])
+        return found | {"num_micro_batches": float(len(packs))}
+
+    @runs_on_device
+    def update(self) -> dict[str, float]:
+        """See `HeldModel.update`."""
+        assert self.optimizer is not None
+        return self.optimizer.step()
+
+    @runs_on_device
+    def score_part(self, samples: Sequence[Sample], *, base: bool = False) -> Scores:
+        """See `HeldModel.score_part`; empty on processes that do not report."""
+        packs = self._cut(samples)
+        idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
+        found = score_passes(self.passes, samples, [*packs, *idle], OUTPUTS)
+        return Scores(found["logprobs"], found["entropy"]) if self.position.reports else Scores([], [])
+
+    def facts(self) -> Mapping[str, WeightFacts]:
+        """See `HeldWeights.facts`."""
+        return self.weights.facts()
+
+    def places(self, name: str, complete: Tensor) -> Mapping[int, Sequence[Tensor]]:
+        """See `HeldWeights.places`."""
+        return self.weights.places(name, complete)
+
+    def own_parts(self, name: str) -> Sequence[Tensor]:
+        """See `HeldWeights.own_parts`."""
+        return self.weights.own_parts(name)
+
+    @runs_on_device
+    def place(self, weights: dict[str, Tensor]) -> None:
+        """See `HeldModel.place`."""
+        self.weights.place(weights)
+        self._refresh()
+
+    @runs_on_device
+    def copy_part(self, source: MegatronModel, names: Sequence[str]) -> None:
+        """See `HeldModel.copy_part`: all weights are copied."""
+        self.weights.copy(source.weights)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self.optimizer is not None:
+            self.optimizer.refresh()
+
+    @runs_on_device
+    def save_part(self, folder: Path, ranks: Ranks) -> None:
+        """Write this process's parts of the optimizer state; rank 0 also writes the rest of the state."""
+        num_updates = 0 if self.optimizer is None else self.optimizer.num_updates
+        parts = () if self.optimizer is None else self._state_parts(self.optimizer)
+        try:
+            with write_errors(folder):
+                if ranks.rank == 0:
+                    rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
+                    torch.save(rest, folder / STATE_FILE)
+                write_parts(folder, ranks.rank, parts)
+        finally:
+            for _ in parts:  # the processes exchange all parts, also if one cannot write
+                pass
+
+    def _state_parts(self, optimizer: LayoutOptimizer) -> Iterator[tuple[str, Box, Tensor]]:
+        for each in self.weights.parameters:
+            if not each.value.requires_grad:
+                continue
+            for key, complete in optimizer.state(each.value):
+                for part in each.parts:
+                    if part.is_first:
+                        yield f"{part.name}/{key}", part.box, _boxed(part, complete)
+
+    @runs_on_device
+    def load_part(self, folder: Path) -> None:
+        """See `HeldModel.load_part`; the checkpoint may come from another layout."""
+        with reading(folder):
+            state = read_state(folder)
+            if find_adapter(folder):
+                raise ConfigError.keyless("it holds a LoRA adapter, but this run trains whole weights")
+            self.weights.read(weights_of(folder, "checkpoint"))
+            self._refresh()
+            if self.optimizer is not None:
+                self._load_optimizer(self.optimizer, read_parts(folder), state["num_updates"])
+            restore_random_states(state["random"])
+
+    def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:
+        for each in self.weights.parameters:
+            if not each.value.requires_grad:
+                continue
+            keys = [*(AVERAGES if num_updates else ()), *([MASTER] if each.value.dtype != torch.float32 else [])]
+            complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
+            optimizer.load_state(each.value, complete, num_updates)
+        optimizer.num_updates = num_updates
+
+
+def _boxed(part: Part, complete: Tensor) -> Tensor:
+    """Return the values of a part, with the shape of its box, on the CPU."""
+    return part.view(complete).detach().cpu().reshape([length for _, length in part.box])
+
+
+def _assembled(parameter: Tensor, parts: Sequence[Part], saved: SavedBoxes, key: str) -> Tensor:
+    """Return the saved state of a parameter, in its shape; 0 where it pads the vocabulary."""
+    found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+    for part in parts:
+        write_to(part, found, saved.read(f"{part.name}/{key}", part.box))
+    return found

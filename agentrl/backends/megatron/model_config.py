@@ -1,0 +1,203 @@
+"""Translate a Hugging Face configuration to one of megatron-core, and refuse what would be computed differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from torch.nn.functional import silu
+
+from agentrl.config.megatron import MegatronConfig
+from agentrl.errors import ConfigError, Kind
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+"""Values of `model_type` in a Hugging Face configuration that this backend trains."""
+_MIXTURES = ("qwen3_moe", "deepseek_v3")
+_OPTIONS = {
+    "attention_bias": (False, None),
+    "mlp_bias": (False, None),
+    "attention_dropout": (0, None),
+    "use_sliding_window": (False, None),
+    "hidden_act": ("silu",),
+}
+"""Option of a Hugging Face configuration -> values that are computed as transformers does."""
+
+
+def rope_base(hf: PretrainedConfig) -> float:
+    """Return the base of the rotary position embeddings."""
+    return float(hf.rope_parameters["rope_theta"])
+
+
+def transformer_config(
+    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, checkpointing: bool, key: str
+) -> TransformerConfig:
+    """Return megatron-core's configuration of a model in this layout.
+
+    Args:
+        checkpointing: recompute all layers in the backward pass, unless the layout says more.
+        key: the configuration key that the model's path came from, for error messages.
+
+    Raises:
+        ConfigError: the model has an option that this backend does not support.
+    """
+    check_supported(hf, key)
+    options = _common(hf) | _parallel(hf, dtype, layout) | _recomputed(layout, checkpointing=checkpointing)
+    if hf.model_type in _MIXTURES:
+        options |= _experts(hf, layout)
+    if hf.model_type == "deepseek_v3":
+        return MLATransformerConfig(**options | _latent_attention(hf))
+    return TransformerConfig(**options | _attention(hf))
+
+
+def check_supported(hf: PretrainedConfig, key: str) -> None:
+    """Check that megatron-core computes this model as transformers does.
+
+    Raises:
+        ConfigError: names the option of the model's configuration.
+    """
+    if hf.model_type not in FAMILIES:
+        raise _unsupported(key, f"models of type '{hf.model_type}', only {', '.join(FAMILIES)}")
+    for name, values in _OPTIONS.items():
+        if (value := getattr(hf, name, values[0])) not in values:
+            raise _unsupported(key, f"'{name}: {value}' in config.json")
+    if (rope := hf.rope_parameters["rope_type"]) != "default":
+        raise _unsupported(key, f"position embeddings of type '{rope}'")
+    if hf.model_type == "deepseek_v3":
+        _check_routing(hf, key)
+
+
+def _check_routing(hf: PretrainedConfig, key: str) -> None:
+    if not hf.norm_topk_prob:
+        raise _unsupported(key, "'norm_topk_prob: false' in config.json of a DeepSeek-V3 model")
+    if hf.n_group > 1 and hf.num_experts_per_tok // hf.topk_group != 2:
+        # megatron-core ranks groups by this many experts, transformers always by two
+        raise _unsupported(key, "'num_experts_per_tok' other than 2 'topk_group' in config.json of a DeepSeek-V3 model")
+
+
+def _unsupported(key: str, what: str) -> ConfigError:
+    text = f"{key}: `actor.backend=megatron` does not support {what}: use `actor.backend=torch`"
+    return ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+
+
+def _common(hf: PretrainedConfig) -> dict[str, Any]:  # Any: options of megatron-core
+    return {
+        "num_layers": hf.num_hidden_layers,
+        "hidden_size": hf.hidden_size,
+        "ffn_hidden_size": hf.intermediate_size,
+        "num_attention_heads": hf.num_attention_heads,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": hf.rms_norm_eps,
+        "gated_linear_unit": True,
+        "activation_func": silu,
+        "add_bias_linear": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "perform_initialization": False,  # weights are always read
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        "gradient_accumulation_fusion": False,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": False,
+        "masked_softmax_fusion": False,
+        "calculate_per_token_loss": True,  # gradients are summed, not averaged
+    }
+
+
+def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) -> dict[str, Any]:
+    return {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype is torch.bfloat16,
+        "tensor_model_parallel_size": layout.tensor_model_parallel_size,
+        "sequence_parallel": layout.sequence_is_parallel,
+        "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
+        "num_layers_in_first_pipeline_stage": layout.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": layout.num_layers_in_last_pipeline_stage,
+        "context_parallel_size": layout.context_parallel_size,
+        "expert_model_parallel_size": layout.expert_model_parallel_size,
+        "expert_tensor_parallel_size": layout.expert_tensor_size,
+        "variable_seq_lengths": layout.pipeline_model_parallel_size > 1,
+        "moe_token_dispatcher_type": layout.moe_token_dispatcher_type if hf.model_type in _MIXTURES else "alltoall",
+        "batch_p2p_comm": False,
+    }
+
+
+def _recomputed(layout: MegatronConfig, *, checkpointing: bool) -> dict[str, Any]:
+    granularity = layout.recompute_granularity or ("full" if checkpointing else None)
+    if granularity == "selective":
+        if needing := [name for name in layout.recompute_modules if name in ("layernorm", "mla_up_proj")]:
+            key = "actor.megatron.recompute_modules"
+            raise ConfigError.at(key, Kind.NOT_SUPPORTED, f"`{key}`: {needing[0]} needs TransformerEngine: remove it")
+        return {"recompute_granularity": granularity, "recompute_modules": [*layout.recompute_modules] or ["core_attn"]}
+    if granularity is None:
+        return {}
+    return {
+        "recompute_granularity": granularity,
+        "recompute_method": layout.recompute_method or "uniform",
+        "recompute_num_layers": layout.recompute_num_layers or 1,
+    }
+
+
+def _attention(hf: PretrainedConfig) -> dict[str, Any]:
+    return {
+        "num_query_groups": hf.num_key_value_heads,
+        "kv_channels": getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
+        "qk_layernorm": hf.model_type.startswith("qwen3"),
+        "add_qkv_bias": hf.model_type == "qwen2",
+    }
+
+
+def _experts(hf: PretrainedConfig, layout: MegatronConfig) -> dict[str, Any]:
+    common = {
+        "moe_router_topk": hf.num_experts_per_tok,
+        "moe_ffn_hidden_size": hf.moe_intermediate_size,
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_dtype": layout.moe_router_dtype,
+        "moe_grouped_gemm": False,
+    }
+    if hf.model_type == "qwen3_moe":
+        sparse = [_is_sparse(hf, layer) for layer in range(hf.num_hidden_layers)]
+        own = {"num_moe_experts": hf.num_experts, "moe_router_pre_softmax": not hf.norm_topk_prob}
+        return common | own | {"moe_layer_freq": sparse}
+    return common | {
+        "num_moe_experts": hf.n_routed_experts,
+        "moe_layer_freq": [int(layer >= hf.first_k_dense_replace) for layer in range(hf.num_hidden_layers)],
+        "moe_router_score_function": "sigmoid",
+        "moe_router_dtype": layout.moe_router_dtype or "fp32",
+        "moe_router_pre_softmax": True,
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0.0,
+        "moe_router_num_groups": hf.n_group if hf.n_group > 1 else None,
+        "moe_router_group_topk": hf.topk_group if hf.n_group > 1 else None,
+        "moe_router_topk_scaling_factor": hf.routed_scaling_factor,
+        "moe_shared_expert_intermediate_size": hf.n_shared_experts * hf.moe_intermediate_size,
+        "moe_shared_expert_overlap": False,
+    }
+
+
+def _is_sparse(hf: PretrainedConfig, layer: int) -> int:
+    return int(layer not in (hf.mlp_only_layers or ()) and (layer + 1) % hf.decoder_sparse_step == 0)
+
+
+def _latent_attention(hf: PretrainedConfig) -> dict[str, Any]:
+    return {
+        "multi_latent_attention": True,
+        "qk_layernorm": True,
+        "q_lora_rank": hf.q_lora_rank,
+        "kv_lora_rank": hf.kv_lora_rank,
+        "qk_head_dim": hf.qk_nope_head_dim,
+        "qk_pos_emb_head_dim": hf.qk_rope_head_dim,
+        "v_head_dim": hf.v_head_dim,
+        "rope_type": "rope",
+        "rotary_base": rope_base(hf),
+        "rotary_percent": 1.0,
+        "rotary_scaling_factor": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "apply_rope_fusion": False,
+    }

@@ -1,0 +1,155 @@
+"""Forward and backward passes over micro-batches, with the pipeline schedules of megatron-core.
+
+Axes: N trained tokens, S tokens of this process, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from agentrl.backends.fsdp.sequence import joined
+from agentrl.backends.megatron.batches import PackedBatch, packed, padded_lengths
+from agentrl.backends.megatron.logprobs import divided_logprobs
+from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
+from agentrl.backends.torch.gradients import IDLE, zero_loss
+from agentrl.backends.torch.logprobs import token_logprobs
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+OUTPUTS = ("logprobs", "entropy")
+
+
+class Passes:
+    """Runs the chunks of a model on this process. All processes of a copy of the model run the same micro-batches.
+
+    Args:
+        vocabulary_size: number of logits; the head may have more columns, which pad the vocabulary.
+    """
+
+    def __init__(
+        self, chunks: Sequence[nn.Module], config: TransformerConfig, vocabulary_size: int, device: torch.device
+    ) -> None:
+        self.chunks, self._config, self.device = chunks, config, device
+        self._vocabulary_size = vocabulary_size
+        self._slices = parallel_state.get_context_parallel_group()
+        self._columns = parallel_state.get_tensor_model_parallel_group()
+
+    def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
+        """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
+        real = [*batches]
+        idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
+        numbered = [*enumerate(self._packed([*real, *idle]))]
+
+        def step(inputs: Iterator[tuple[int, PackedBatch]], chunk: nn.Module) -> tuple[Tensor, partial[Any]]:
+            number, batch = next(inputs)
+            output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
+            return output, partial(self._loss, loss_of if number < len(real) else _nothing, number)
+
+        schedule = get_forward_backward_func()
+        schedule(
+            forward_step_func=step,
+            data_iterator=[iter(numbered) for _ in self.chunks],
+            model=[*self.chunks],
+            num_microbatches=len(numbered),
+            seq_length=1,  # the stages tell each other the lengths
+            micro_batch_size=1,
+            forward_only=not torch.is_grad_enabled(),
+        )
+
+    def _num_passes(self, wanted: int) -> int:
+        """The interleaved schedule needs a multiple of the number of stages."""
+        group = parallel_state.get_pipeline_model_parallel_world_size() if len(self.chunks) > 1 else 1
+        return -(-wanted // group) * group
+
+    def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
+        slices = self._slices.size()
+        multiple = self._columns.size() if self._config.sequence_parallel else 1
+        lengths = [padded_lengths(batch, slices, multiple) for batch in batches]
+        totals = self._totals([sum(each) for each in lengths])
+        numbers = zip(batches, totals, strict=True)
+        lengths = [padded_lengths(batch, slices, multiple, total) for batch, total in numbers]
+        pairs = zip(batches, lengths, strict=True)
+        return [packed(batch, own, slices, self._slices.rank(), self.device) for batch, own in pairs]
+
+    def _totals(self, wanted: list[int]) -> list[int]:
+        """Return the numbers of tokens of the micro-batches, where they must be equal."""
+        if self._config.moe_token_dispatcher_type == "allgather":  # on the processes that share experts
+            most = torch.tensor(wanted, device=self.device)
+            dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())
+            wanted = most.tolist()
+        if len(self.chunks) > 1 and parallel_state.get_pipeline_model_parallel_world_size() == 2:
+            # the next stage is also the previous one, so a process could mistake one length for the other
+            return [max(wanted)] * len(wanted)
+        return wanted
+
+    def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
+        """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, [2, N]."""
+        output: Tensor = chunk(
+            batch.token_ids,
+            batch.positions,
+            None,
+            packed_seq_params=batch.bounds,
+            output_processor=self._read,
+            output_processor_context=(batch, entropy_gradient),
+        )
+        return output
+
+    def _read(
+        self,
+        hidden_states: Tensor,
+        output_layer: nn.Module,
+        output_weight: Tensor | None,
+        context: tuple[PackedBatch, bool],
+        **_: object,
+    ) -> Tensor:
+        """Read the outputs of the trained tokens from the states of all tokens, [S, 1, H]."""
+        packed_batch, entropy_gradient = context
+        batch, owned_N = packed_batch.batch, packed_batch.predicted
+        states_NH = self._all_states(hidden_states)[packed_batch.predictors, 0]
+        weight: Any = output_layer.weight if output_weight is None else output_weight
+        first = self._columns.rank() * len(weight)
+        own = max(0, min(len(weight), self._vocabulary_size - first))
+        found = token_logprobs(
+            lambda chosen_NH: linear(chosen_NH, weight[:own]),
+            states_NH,
+            batch.targets[owned_N],
+            None if batch.temperatures is None else batch.temperatures[owned_N],
+            own,
+            entropy_gradient=entropy_gradient,
+            read=partial(divided_logprobs, self._columns, first),
+        )
+        if self._slices.size() == 1:
+            return torch.stack(found)
+        return torch.stack([joined(values, owned_N, self._slices) for values in found])
+
+    def _all_states(self, hidden_states: Tensor) -> Tensor:
+        """Return the states of all positions. Their gradient is summed over the processes with other columns."""
+        if self._config.sequence_parallel:
+            states: Tensor = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
+        else:
+            states = copy_to_tensor_model_parallel_region(hidden_states)
+        return states
+
+    def _loss(self, loss_of: LossOf, number: int, outputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return what the schedule expects: the loss, a number of tokens that it ignores, and nothing to log."""
+        value = loss_of(number, dict(zip(OUTPUTS, outputs, strict=True)))
+        count = torch.zeros((), dtype=torch.int, device=self.device)
+        return outputs.sum() if value is None else value, count, {}
+
+
+def _nothing(_: int, outputs: Outputs) -> Tensor | None:
+    return zero_loss(outputs) if torch.is_grad_enabled() else None

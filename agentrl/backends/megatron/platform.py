@@ -1,0 +1,99 @@
+"""The platform of megatron-core: CUDA as it is, or the CPU, for which device calls are redirected.
+
+Nothing changes where CUDA is present. On the CPU, only devices are redirected: no collective operation and no
+arithmetic is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from importlib.metadata import PackageNotFoundError, version
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from agentrl.errors import ConfigError, Kind
+
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+SUPPORTED = "0.19.2"
+"""The version of megatron-core whose device calls are known."""
+
+_ready: list[bool] = []  # whether the CPU is used; empty before `prepare`
+
+
+def prepare() -> None:
+    """Import megatron-core for this machine. Call this before any other module of megatron-core is imported.
+
+    Raises:
+        ConfigError: megatron-core is not installed, or the version is not supported.
+    """
+    if _ready:
+        return
+    check_version()
+    on_cpu = not torch.cuda.is_available()
+    if on_cpu:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for the CPU takes longer than a small run
+    for name in ("megatron", "torch.utils.cpp_extension"):  # they report what is missing here and deprecated there
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about accelerators that are not installed
+
+        if on_cpu:
+            from agentrl.backends.megatron.cpu_devices import redirect_calls  # imports megatron-core
+
+            redirect_calls()
+        import agentrl.backends.megatron.model  # noqa: F401  # the rest of megatron-core
+    _ready.append(on_cpu)
+
+
+def check_version() -> None:
+    """Check the installed version of megatron-core.
+
+    Raises:
+        ConfigError: megatron-core is not installed, or the version is not supported.
+    """
+    key, value = "actor.backend", "`actor.backend=megatron`"
+    try:
+        found = version("megatron-core")
+    except PackageNotFoundError:
+        text = f"{value} needs megatron-core {SUPPORTED}: install `agentrl-train[megatron]` on Python 3.12 or later"
+        raise ConfigError.at(key, Kind.NOT_FOUND, text) from None
+    if found != SUPPORTED:
+        text = f"{value} needs megatron-core {SUPPORTED}, but {found} is installed"
+        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+
+
+@contextmanager
+def on_device() -> Iterator[None]:
+    """Context for all calls of megatron-core, on each thread that makes some."""
+    if not _ready:
+        raise RuntimeError("prepare() was not called")
+    with warnings.catch_warnings(), _device():
+        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")  # about calls of megatron-core
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        yield
+
+
+def _device() -> AbstractContextManager[object]:
+    if not _ready[0]:
+        return nullcontext()
+    from agentrl.backends.megatron.cpu_devices import OnCpu
+
+    return OnCpu()
+
+
+def runs_on_device(function: Callable[Options, Result]) -> Callable[Options, Result]:
+    """Run the function inside `on_device`."""
+
+    @wraps(function)
+    def called(*args: Options.args, **kwargs: Options.kwargs) -> Result:
+        with on_device():
+            return function(*args, **kwargs)
+
+    return called

@@ -1,0 +1,155 @@
+"""The weights of a model's chunks, as parts of Hugging Face weights."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from megatron.core.models.gpt import GPTModel
+from torch import Tensor
+
+from agentrl.backends.megatron.mapping import Box, Mapped, Part, in_memory, mapped, write_to
+from agentrl.backends.megatron.saved_boxes import SavedBoxes
+from agentrl.backends.shared_memory import WeightFacts
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+Item = TypeVar("Item")
+Named = tuple[str, WeightFacts, Box]
+
+
+class Weights:
+    """Weights under their names in a checkpoint, and under those in memory (`in_memory`).
+
+    All processes create this at once.
+
+    Attributes:
+        parameters: the parameters of this process and their parts.
+    """
+
+    def __init__(self, chunks: Sequence[GPTModel], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
+        self.parameters: list[Mapped] = [each for chunk in chunks for each in mapped(chunk, config.vocab_size)]
+        num_experts = chunks[0].config.num_moe_experts or 0
+        self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
+        for value, part in self._parts():
+            stacked = in_memory(part, num_experts)
+            for each in [part] if stacked.name == part.name else [part, stacked]:
+                self._own[each.name].append((value, each))
+        self._group = group
+        self._facts, self._boxes = _joined(self._named(), group)
+        stacked_names = {in_memory(part, num_experts).name for _, part in self._parts()}
+        self._in_memory = _all_of(stacked_names, group)
+        self._in_checkpoint = _all_of({part.name for _, part in self._parts()}, group)
+
+    def _parts(self) -> Iterator[tuple[Tensor, Part]]:
+        for each in self.parameters:
+            yield from ((each.value, part) for part in each.parts)
+
+    def _named(self) -> list[Named]:
+        """Return the parts that this process reports."""
+        return [
+            (name, WeightFacts(torch.Size(part.shape), value.dtype), part.box)
+            for name, members in self._own.items()
+            for value, part in members
+            if part.is_first
+        ]
+
+    @property
+    def memory_names(self) -> list[str]:
+        """Names of all weights of the complete model in memory, in order of layers."""
+        return self._in_memory
+
+    @property
+    def checkpoint_names(self) -> list[str]:
+        """Names of all weights of the complete model in a checkpoint, in order of layers."""
+        return self._in_checkpoint
+
+    def facts(self) -> Mapping[str, WeightFacts]:
+        """See `HeldWeights.facts`."""
+        return self._facts
+
+    def places(self, name: str, complete: Tensor) -> dict[int, list[Tensor]]:
+        """See `HeldWeights.places`."""
+        return {rank: [complete[_slices(box)] for box in boxes] for rank, boxes in self._boxes.get(name, {}).items()}
+
+    def own_parts(self, name: str) -> list[Tensor]:
+        """See `HeldWeights.own_parts`."""
+        return [part.view(value) for value, part in self._own.get(name, ()) if part.is_first]
+
+    def place(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy complete weights, under either name, over the parts of this process."""
+        for name, complete in weights.items():
+            for value, part in self._own.get(name, ()):
+                write_to(part, value, complete[_slices(part.box)])
+
+    def read(self, saved: SavedBoxes) -> None:
+        """Replace the weights of all processes by those of a checkpoint.
+
+        Raises:
+            ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
+        """
+        failed: ConfigError | None = None
+        try:
+            for value, part in self._parts():
+                write_to(part, value, _checked(saved, part))
+        except ConfigError as error:
+            failed = error
+        for found in _gathered(failed, self._group):
+            if found is not None:
+                raise found
+
+    def copy(self, other: Weights) -> None:
+        """Copy the weights of another model with the same layout."""
+        with torch.no_grad():
+            for own, theirs in zip(self.parameters, other.parameters, strict=True):
+                own.value.copy_(theirs.value)
+
+
+def _checked(saved: SavedBoxes, part: Part) -> Tensor:
+    if (shape := saved.shape(part.name)) not in (None, part.shape):
+        raise ConfigError.keyless(f"the weight '{part.name}' has the shape {shape}, expected {part.shape}")
+    found = saved.read(part.name, part.box)
+    if not found.isfinite().all():
+        raise ConfigError.keyless(f"the weights are not finite: '{part.name}' holds NaN or infinity")
+    return found
+
+
+def _joined(
+    own: list[Named], group: dist.ProcessGroup
+) -> tuple[dict[str, WeightFacts], dict[str, dict[int, list[Box]]]]:
+    """Return the facts of all weights of the complete model, and the boxes of each process."""
+    facts: dict[str, WeightFacts] = {}
+    boxes: dict[str, dict[int, list[Box]]] = {}
+    for rank, named in enumerate(_gathered(own, group)):
+        for name, fact, box in named:
+            facts[name] = fact
+            boxes.setdefault(name, {}).setdefault(rank, []).append(box)
+    return facts, boxes
+
+
+def _all_of(own: set[str], group: dist.ProcessGroup) -> list[str]:
+    return sorted(set().union(*_gathered(own, group)), key=_order)
+
+
+def _gathered(own: Item, group: dist.ProcessGroup) -> list[Item]:
+    """Return the items of all processes."""
+    found: list[Any] = [None] * dist.get_world_size(group)  # Any: as in torch
+    dist.all_gather_object(found, own, group)
+    return found
+
+
+def _order(name: str) -> tuple[float, str]:
+    if found := _LAYER.search(name):
+        return float(found[1]), name
+    return (-1.0 if "embed" in name else float("inf")), name
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(start, start + length) for start, length in box)

@@ -1,0 +1,88 @@
+"""`actor.megatron.*`: parallel layout, recomputation and mixture-of-experts options of the Megatron backend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveInt
+
+from agentrl.config.base import Section
+
+RecomputedModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+
+
+class MegatronConfig(Section):
+    """Parallel layout and options of the Megatron backend. The reference and the critic use the same layout."""
+
+    tensor_model_parallel_size: PositiveInt = 1
+    """Number of processes that share each layer's matrices (TP)."""
+    sequence_parallel: bool | None = None
+    """Also divide the positions between layers among the TP processes; null: if tensor_model_parallel_size is above
+    1."""
+    pipeline_model_parallel_size: PositiveInt = 1
+    """Number of pipeline stages, each with a part of the layers (PP)."""
+    virtual_pipeline_model_parallel_size: PositiveInt | None = None
+    """Parts of the layers per pipeline stage, for the interleaved schedule (VPP); null: one part."""
+    num_layers_in_first_pipeline_stage: PositiveInt | None = None
+    """Layers of the first pipeline stage; null: as many as every stage without a number of its own."""
+    num_layers_in_last_pipeline_stage: PositiveInt | None = None
+    """Layers of the last pipeline stage; null: as many as every stage without a number of its own."""
+    context_parallel_size: PositiveInt = 1
+    """Number of processes that compute the same samples, each a slice of the positions, for long contexts (CP)."""
+    expert_model_parallel_size: PositiveInt = 1
+    """Number of processes that share the experts of a layer, each with complete experts (EP)."""
+    expert_tensor_parallel_size: PositiveInt | None = None
+    """Number of processes that share each expert's matrices (ETP); null: tensor_model_parallel_size."""
+    use_distributed_optimizer: bool = True
+    """Shard the optimizer state over the data-parallel processes (ZeRO-1)."""
+    overlap_grad_reduce: bool = False
+    """Sum gradients over the data-parallel processes during the backward pass."""
+    overlap_param_gather: bool = False
+    """Gather updated weights during the next forward pass; needs overlap_grad_reduce and use_distributed_optimizer."""
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """Activations that the backward pass recomputes. full: complete layers. selective: recompute_modules. null: full
+    with model.enable_gradient_checkpointing, else none."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """With full: uniform recomputes all layers of a stage, in groups of recompute_num_layers; block recomputes only the
+    first recompute_num_layers layers of each part. null: uniform."""
+    recompute_num_layers: PositiveInt | None = None
+    """With full: layers per group (uniform) or recomputed layers (block); null: 1."""
+    recompute_modules: tuple[RecomputedModule, ...] = ()
+    """With selective: modules that are recomputed; empty: core_attn."""
+    moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
+    """How tokens reach the processes of their experts; both give the same results."""
+    moe_router_dtype: Literal["fp32", "fp64"] | None = None
+    """Data type of the router's scores; null: that of the activations."""
+    moe_aux_loss_coeff: NonNegativeFloat = 0.0
+    """Coefficient of the load-balancing loss; 0: off, as usual in RL."""
+    moe_z_loss_coeff: NonNegativeFloat = 0.0
+    """Coefficient of the z-loss of the router; 0: off."""
+    moe_router_bias_update_rate: NonNegativeFloat = 0.0
+    """Step size of the expert bias in models that have one (DeepSeek-V3); 0: the bias is frozen."""
+    mtp_loss_scaling_factor: NonNegativeFloat = 0.0
+    """Weight of the loss of multi-token prediction layers; 0: these layers are kept as they are."""
+    use_mbridge: bool | None = None
+    """Read and write Hugging Face weights with megatron-bridge; false: with agentrl's own mapping. null: with
+    megatron-bridge if it is installed."""
+    transformer_engine: bool | None = None
+    """Use the layers of TransformerEngine, which need a GPU; null: if it is installed and the device is a GPU."""
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """`expert_tensor_parallel_size`, else the tensor-parallel size."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def sequence_is_parallel(self) -> bool:
+        """`sequence_parallel`; null: with tensor parallelism."""
+        return self.tensor_model_parallel_size > 1 if self.sequence_parallel is None else self.sequence_parallel
+
+    @property
+    def num_layer_chunks(self) -> int:
+        """Parts of the layers per pipeline stage."""
+        return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Number of processes that compute one micro-batch together: TP x PP x CP."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size

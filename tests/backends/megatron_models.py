@@ -1,0 +1,109 @@
+"""Requests for the tiny models in the layouts of the tests, and gradients from all processes of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentrl.algos.base import LossFunction
+from agentrl.backends.base import ModelRequest
+from agentrl.backends.fsdp.assignment import assign
+from agentrl.backends.fsdp.ranks import Ranks
+from agentrl.backends.megatron.backend import MegatronBackend
+from agentrl.backends.on_ranks import _part
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, mini_batch
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.types.sample import Sample
+
+SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+
+
+def layout_of(name: str) -> dict[str, object]:
+    """`tp2 pp2 allgather` -> the section `actor.megatron`; `dp` is what remains of the processes."""
+    layout: dict[str, object] = {}
+    for word in name.split():
+        letters, digits = word.rstrip("0123456789"), word.lstrip("abcdefghijklmnopqrstuvwxyz_")
+        if digits:
+            layout |= {SIZES[letters]: int(digits)} if letters in SIZES else {}
+        else:
+            layout |= OTHERS[letters]
+    return layout
+
+
+OTHERS: dict[str, dict[str, object]] = {
+    "dp": {},
+    "allgather": {"moe_token_dispatcher_type": "allgather"},
+    "without_sp": {"sequence_parallel": False},
+    "replicated": {"use_distributed_optimizer": False},
+}
+
+
+def make_request(
+    path: Path, layout: str = "", *, model: dict[str, object] | None = None, **actor: object
+) -> ModelRequest:
+    optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
+    common = {"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, "megatron": layout_of(layout)}
+    config = ActorConfig.model_validate({**common, **actor})
+    return ModelRequest(ModelConfig.model_validate({"path": str(path), **(model or {})}), config, total_updates=10)
+
+
+def in_one_process(request: ModelRequest) -> TorchBackend:
+    return load_torch_backend(request.model, request.actor, total_updates=10, seed=0)
+
+
+def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:
+    backend._optimizer.clear_gradients()
+    with backend._positionwise.running():
+        accumulate_gradients(backend._positionwise, mini_batch(samples, loss), loss, backend._cut(samples))
+    return {name: value.grad for name, value in backend.model.named_parameters() if value.grad is not None}
+
+
+def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:
+    """Complete gradients under the names in memory, before the optimizer has used them."""
+    batch = mini_batch(samples, loss)
+    parts = [_part(batch, own, loss) for own in assign(samples, len(backend._reporting), loss.scope)]
+    arguments = [(backend._number, *parts[group], loss) for group in backend._group_of]
+    facts = backend._model.facts()
+    found = {name: torch.full(facts[name].shape, torch.nan) for name in backend._model.weights.memory_names}
+    for own_parts in backend._ranks.each(_gradients_of_rank, arguments):
+        for name, box, values in own_parts:
+            found[name][tuple(slice(start, start + length) for start, length in box)] = values
+    return found
+
+
+def _gradients_of_rank(ranks: Ranks, number: int, batch: MiniBatch, own: Sequence[int], loss: LossFunction):
+    from agentrl.backends.megatron.mapping import in_memory
+
+    model = ranks.held[number]
+    model.accumulate(batch, own, loss)
+    found = []
+    for each in model.weights.parameters:
+        if not each.value.requires_grad:
+            continue
+        gradient = model.optimizer.complete(each.value, own_shard(model, each.value))
+        for part in each.parts:
+            if part.is_first:
+                stacked = in_memory(part, model._config.num_moe_experts or 0)
+                values = part.view(gradient).reshape([length for _, length in stacked.box])
+                found.append((stacked.name, stacked.box, values.clone()))
+    return found
+
+
+def own_shard(model, parameter: Tensor) -> Tensor | None:
+    """The gradient of the values that this process updates; only they are summed over the copies."""
+    from agentrl.backends.megatron.optimizer import _shard
+
+    shard = _shard(model.optimizer._inner(parameter), parameter)
+    return None if shard is None else parameter.main_grad.flatten()[shard.span]

@@ -1,0 +1,225 @@
+"""Training in a parallel layout equals training in one process with the torch backend."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from megatron_models import expected_gradients, gradients, in_one_process, layout_of, make_request
+from tiny_models import make_groups, make_samples, save_model
+
+from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.megatron.backend import MegatronBackend
+
+pytestmark = pytest.mark.megatron
+
+DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
+LAYOUTS = {
+    1: {"": (*DENSE, *EXPERTS)},
+    2: {
+        "tp2": (*DENSE, *EXPERTS),
+        "tp2 without_sp": DENSE,
+        "pp2": ("qwen3", "llama", *EXPERTS),
+        "cp2": ("qwen3", *EXPERTS),
+        "ep2": EXPERTS,
+        "ep2 allgather": EXPERTS,
+        "dp": ("qwen3", *EXPERTS),
+        "dp replicated": ("qwen3", "qwen3_moe"),
+        "tp2 ep2 etp1": EXPERTS,
+        "pp2 vpp2": ("deep",),
+    },
+    4: {
+        "tp2 pp2": ("qwen3", *EXPERTS),
+        "tp2 ep2 etp1": EXPERTS,
+        "pp2 ep2": EXPERTS,
+        "tp2 cp2": ("qwen3", *EXPERTS),
+        "pp2 cp2": ("qwen3", *EXPERTS),
+        "tp2 dp": ("qwen3",),
+        "tp4": ("deepseek_v3",),
+    },
+}
+NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
+CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
+LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
+LOSSES = {
+    "row": PolicyLoss("vanilla"),
+    "rollout": PolicyLoss("gmpo"),
+    "batch": PolicyLoss("kl_cov"),
+    "sequence mean": PolicyLoss("vanilla", aggregation="seq-mean-token-mean"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {name: save_model(tmp_path_factory.mktemp(name), name) for name in (*DENSE, *EXPERTS)}
+    return found | {"deep": save_model(tmp_path_factory.mktemp("deep"), "llama", num_hidden_layers=4)}
+
+
+def started(ranks, folders, case: str, **options):
+    family, layout = case.split(": ")
+    request = make_request(folders[family], layout, **options)
+    return MegatronBackend(ranks, request, seed=0), in_one_process(request)
+
+
+def assert_equal_gradients(found, expected):
+    assert found.keys() >= expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_gradients_and_weights_equal_those_of_one_process(ranks, folders, case):
+    backend, alone = started(ranks, folders, case)
+    samples = make_samples(7)  # micro-batches of different lengths
+    weights = dict(backend.weights())
+    for name, value in alone.weights():
+        assert torch.equal(weights[name], value), name
+    found, expected = (asyncio.run(each.score(samples)) for each in (backend, alone))
+    for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
+        assert own == pytest.approx(theirs, abs=4e-6)
+    loss = PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    asyncio.run(backend.close())
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+def test_every_scope_of_a_loss_has_the_gradient_of_one_process(ranks, folders, layout, name):
+    backend, alone = started(ranks, folders, f"qwen3_moe: {layout}")
+    loss, samples = LOSSES[name], make_samples(7)
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    found, expected = (asyncio.run(each.train_step(samples, loss)).metrics for each in (backend, alone))
+    assert found.keys() - {"rank_imbalance"} == expected.keys()
+    for metric in expected.keys() - {"num_micro_batches"}:
+        assert found[metric] == pytest.approx(expected[metric], rel=1e-5, abs=1e-6), metric
+    asyncio.run(backend.close())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_ten_steps_equal_those_of_one_process(ranks, folders, family, layout):
+    backend, alone = started(ranks, folders, f"{family}: {layout}")
+    for step in range(10):
+        samples = make_groups(step)
+        found, expected = (
+            asyncio.run(each.train_step(samples, PolicyLoss("vanilla"))).metrics for each in (backend, alone)
+        )
+        for name in ("loss", "grad_norm", "lr", "num_tokens"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+    weights = dict(backend.weights())
+    for name, value in alone.weights():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
+    asyncio.run(backend.close())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+def test_a_process_without_samples_joins_collectives(ranks, folders, layout):
+    backend, alone = started(ranks, folders, f"qwen3_moe: {layout}")
+    samples = make_samples(1)
+    loss = PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    scores, own = (asyncio.run(each.score(samples)).logprobs for each in (backend, alone))
+    assert scores[0] == pytest.approx(own[0], abs=4e-6)
+    asyncio.run(backend.close())
+
+
+RECOMPUTED = {
+    "all layers": {},
+    "first layer": {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
+    "attention": {"recompute_granularity": "selective"},
+    "modules": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp", "core_attn"]},
+}
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_recomputed_activations_give_the_same_gradients(ranks, folders, name):
+    layout = layout_of(LAYOUTS_OF_STEPS[0]) | RECOMPUTED[name]
+    options = {"model": {"enable_gradient_checkpointing": name == "all layers"}, "megatron": layout}
+    backend, alone = started(ranks, folders, "deepseek_v3: ", **options)
+    samples, loss = make_samples(7), PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    asyncio.run(backend.close())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+def test_a_bfloat16_model_has_float32_masters_that_resume_exactly(ranks, folders, tmp_path, layout):
+    path = save_model(tmp_path / "model", "qwen3_moe", torch.bfloat16)
+    request = make_request(path, layout, optim={"lr": 1e-4})  # smaller than the steps of bfloat16
+    first, second = (MegatronBackend(ranks, request, seed=0) for _ in range(2))
+    for seed in range(4):
+        asyncio.run(first.train_step(make_samples(5, seed), PolicyLoss("vanilla")))
+    asyncio.run(first.save(tmp_path / "saved"))
+    asyncio.run(second.load(tmp_path / "saved"))
+    metrics = [
+        asyncio.run(each.train_step(make_samples(5, 9), PolicyLoss("vanilla"))).metrics for each in (first, second)
+    ]
+    assert metrics[0] == metrics[1]
+    for (name, value), (_, other) in zip(first.weights(), second.weights(), strict=True):
+        assert torch.equal(value, other), name
+        assert value.dtype == torch.bfloat16
+    for each in (first, second):
+        asyncio.run(each.close())
+
+
+def test_a_reference_copies_the_policy(ranks, folders):
+    request = make_request(folders["qwen3_moe"], LAYOUTS_OF_STEPS[-1])
+    policy, reference = (MegatronBackend(ranks, request, seed=0) for _ in range(2))
+    asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
+    weights = dict(policy.weights())
+    asyncio.run(reference.copy_weights(policy.weights()))
+    assert all(torch.equal(value, weights[name]) for name, value in reference.weights())
+    other = in_one_process(request)
+    asyncio.run(policy.copy_weights(other.weights()))
+    weights = dict(policy.weights())
+    assert all(torch.equal(value, weights[name]) for name, value in other.weights())
+    for each in (policy, reference):
+        asyncio.run(each.close())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("family", ["qwen3", *EXPERTS])
+def test_weights_for_a_server_have_the_names_of_a_checkpoint(ranks, folders, family, layout):
+    if family == "qwen3" and layout == "ep2":
+        layout = "tp2"
+    backend, alone = started(ranks, folders, f"{family}: {layout}")
+    found, expected = dict(backend.checkpoint_weights()), dict(alone.checkpoint_weights())
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    passing = backend.weights()
+    assert passing.num_bytes() == sum(value.nbytes for _, value in passing.passing())
+    asyncio.run(backend.close())
+
+
+OTHER_LAYOUTS = {1: ("",), 2: ("tp2", "pp2", "cp2", "dp", "ep2"), 4: ("tp2 pp2", "pp2 ep2", "tp4")}[NUM_RANKS]
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_a_checkpoint_loads_in_every_layout(ranks, folders, tmp_path, family):
+    first = MegatronBackend(ranks, make_request(folders[family], OTHER_LAYOUTS[-1]), seed=0)
+    loss = PolicyLoss("vanilla")
+    asyncio.run(first.train_step(make_samples(4), loss))
+    asyncio.run(first.save(tmp_path / "saved"))
+    expected = asyncio.run(first.train_step(make_samples(4, 1), loss)).metrics
+    asyncio.run(first.close())
+    for layout in OTHER_LAYOUTS:
+        other = MegatronBackend(ranks, make_request(folders[family], layout), seed=1)
+        asyncio.run(other.load(tmp_path / "saved"))
+        found = asyncio.run(other.train_step(make_samples(4, 1), loss)).metrics
+        for name in ("loss", "grad_norm", "lr"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6), (layout, name)
+        asyncio.run(other.close())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1", "4"])
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
+    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,42 @@
+"""The contract of backends for models in a parallel layout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from backend_contract import *  # noqa: F403  # the suite every backend runs
+from backend_contract import MakeBackend
+from megatron_models import make_request
+from tiny_models import save_model
+
+from agentrl.backends.fsdp.ranks import Ranks
+from agentrl.backends.megatron.backend import MegatronBackend
+
+pytestmark = [pytest.mark.megatron, pytest.mark.one_in(4)]
+
+test_step_ended_by_an_error_leaves_no_state = None  # an error on one rank ends the run
+test_work_is_done_off_the_event_loop_one_call_at_a_time = None  # its loss is a local class, which cannot be sent
+test_files_written_while_training_goes_on_are_those_of_save = None  # it saves no checkpoints in the background
+
+
+@pytest.fixture(params=["qwen3 tp2", "llama pp2", "qwen3_moe ep2", "deepseek_v3 dp"])
+def make_backend(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakeBackend]:
+    family, layout = request.param.split()
+    path: Path = save_model(tmp_path_factory.mktemp("model"), family)
+    made: list[MegatronBackend] = []
+
+    def make(trainable: bool = True, **actor: object) -> MegatronBackend:
+        optim = {"lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
+        asked = make_request(path, layout, **{"optim": optim, "ppo_micro_batch_size_per_gpu": None, **actor})
+        made.append(MegatronBackend(ranks, replace(asked, trainable=trainable), seed=0))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        asyncio.run(backend.close())
