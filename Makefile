@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 SGLANG := $(VENV)/sglang-ready
 NEWEST := .venv-newest
+# megatron-core needs Python 3.12
+MEGATRON := .venv-megatron
+MEGATRON_READY := $(MEGATRON)/ready
 # what depends most on other libraries' versions
 NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
 # two test processes; a file's tests share what they make, so they stay together; the files start in tests/conftest.py's order
@@ -15,7 +18,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all newest lock sglang browser pictures check bench clean
+.PHONY: docs quickstart reference test test-all newest lock sglang megatron test-megatron browser pictures check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,8 +36,8 @@ reference: $(READY)
 test: $(READY)
 	$(PYTEST) $(TWO_AT_ONCE)
 
-test-all: $(READY) sglang browser
-	$(PYTEST) -m '(slow or property) and not gpu' $(TWO_AT_ONCE)
+test-all: $(READY) sglang browser test-megatron
+	$(PYTEST) -m '(slow or property) and not gpu and not megatron' $(TWO_AT_ONCE)
 
 # the newest versions that pyproject.toml allows, in an environment of their own
 newest:
@@ -55,6 +58,22 @@ $(SGLANG): $(READY) $(shell find tests/sglang_on_cpu -type f -not -path '*/__pyc
 	$(BIN)/pip install --quiet --no-deps sglang==0.5.21 sglang-router==0.3.2
 	$(BIN)/pip install --quiet --no-deps --force-reinstall ./tests/sglang_on_cpu
 	touch $@
+
+# megatron-core in an environment of its own: the torch there brings triton, which megatron-core imports
+megatron: $(MEGATRON_READY)
+
+$(MEGATRON_READY): pyproject.toml constraints.txt
+	@for each in python3.12 "$$HOME"/.pyenv/versions/3.12.*/bin/python3.12; do \
+		"$$each" -c '' 2>/dev/null && exec "$$each" -m venv $(MEGATRON); done; \
+		echo "make megatron needs Python 3.12: install python3.12 with its venv module, or run pyenv install 3.12"; exit 1
+	$(MEGATRON)/bin/pip install --quiet --upgrade pip
+	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --no-deps megatron-core
+	touch $@
+
+test-megatron: megatron
+	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m 'megatron and not gpu' tests/backends tests/runs \
+		--durations 10
 
 # what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere
 browser:
@@ -81,4 +100,4 @@ bench: $(READY)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(NEWEST) outputs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(MEGATRON) outputs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,6 +26,7 @@ from agentrl.errors import install_command
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORTED_BY_TORCH = {"torch.utils.tensorboard": "tensorboard"}
+OTHER_NAMES = {"megatron": "megatron-core"}
 TOLD_TO_INSTALL = re.compile(r"pip install (?:[^`\n]*['\" ])?agentrl(?![\w-])")
 
 
@@ -46,7 +47,8 @@ def imported_distributions() -> Iterator[tuple[str, Path]]:
                 yield found, path
             # an extra that is not installed uses its module's name
             if top not in {"agentrl", *sys.stdlib_module_names}:
-                yield str(canonicalize_name(providers.get(top, [top])[0])), path
+                default = OTHER_NAMES.get(top, top)
+                yield str(canonicalize_name(providers.get(top, [default])[0])), path
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:

@@ -162,11 +162,13 @@ def uses(names: set[str], modules: set[str]) -> set[str]:
 def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
     """A module that imports an optional library at its top may itself only be imported inside functions.
 
-    Modules of `cluster` may import each other: those that need Ray are used together.
+    Modules of `cluster` may import each other: those that need Ray are used together. So may those of
+    `backends.megatron`.
     """
     tops = {dotted(path): set(imported(top_level(path))) for path in MODULES}
     needy = {module for module, names in tops.items() if {name.split(".")[0] for name in names} & OPTIONAL}
-    cluster = {module for module in tops if module.startswith("agentrl.cluster.")}
+    together = ("agentrl.cluster.", "agentrl.backends.megatron.")
+    cluster = {module for module in tops if module.startswith(together)}
     while more := {module for module in cluster - needy if uses(tops[module], needy)}:
         needy |= more
     users = [f"{module} -> {name}" for module in tops.keys() - needy for name in uses(tops[module], needy)]

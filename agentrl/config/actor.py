@@ -82,7 +82,8 @@ class ActorConfig(Section):
     """The trained policy."""
 
     backend: Annotated[str, AfterValidator(known_backend), code("backend")] = "torch"
-    """The training backend: torch, or your own as `path/to/file.py:NAME` (docs/extending.md)."""
+    """The training backend: torch, megatron (docs/megatron.md), or your own as `path/to/file.py:NAME`
+    (docs/extending.md)."""
     device: Text = "auto"
     """Device of the torch backend; auto: a CUDA GPU if available."""
     autocast: Literal["float32", "bfloat16", "float16"] | None = None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 from rank_processes import ranks_of
 
 from agentrl.backends.fsdp.ranks import Ranks
-
-collect_ignore_glob = [] if find_spec("megatron") else ["test_megatron*.py"]  # `make megatron` installs it
 
 NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 

@@ -102,7 +102,6 @@ VALUES = {
     "actor.optim.min_lr_ratio=0.1": "'actor.optim.min_lr_ratio' has no effect without",
     "actor.optim.lr_scheduler_type=step": "'actor.optim.lr_scheduler_type': input should be",
     "actor.optim.weight_decay=-1": "'actor.optim.weight_decay'",
-    "actor.backend=megatron": "use 'actor.backend=torch'",
     "actor.backend=fsdp": "'actor.backend': expected megatron, torch or path/to/file.py:NAME",
     "actor.ppo_mini_batch_size=3": "must divide 'data.train_batch_size'",
     "actor.ppo_epochs=0": "'actor.ppo_epochs'",

@@ -73,7 +73,6 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
             {"algorithm": {"name": "sft"}, "rollout": {"engine": "sglang", "routed_experts": True}},
             ("rollout.routed_experts", Kind.UNUSED),
         ),
-        ({"actor": {"backend": "megatron"}}, ("actor.backend", Kind.NOT_SUPPORTED)),
         ({"actor": {"backend": "no_such_module:X"}}, ("actor.backend", Kind.NOT_FOUND)),
         ({"rollout": {"engine": "no_such_module:X"}}, ("rollout.engine", Kind.NOT_FOUND)),
         ({"rollout": {"engine": "scripted"}}, ("rollout.engine", Kind.MISSING)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentrl.backends.base import ModelRequest
 from agentrl.backends.fsdp.checkpoint import write_weights
 from agentrl.backends.fsdp.ranks import Ranks
-from agentrl.backends.megatron.platform import prepare
+from agentrl.backends.megatron.platform import prepare, quiet_imports
 from agentrl.backends.on_ranks import HeldModel, RankBackend
 from agentrl.backends.torch.checkpoint import filled
 from agentrl.engines.base import WeightStream
@@ -43,7 +43,8 @@ class MegatronBackend(RankBackend):
 
 def _loaded(ranks: Ranks, request: ModelRequest, seed: int) -> HeldModel:
     prepare()
-    from agentrl.backends.megatron.model import MegatronModel  # after `prepare`
+    with quiet_imports():
+        from agentrl.backends.megatron.model import MegatronModel  # after `prepare`
 
     return MegatronModel(ranks, request, seed)
 

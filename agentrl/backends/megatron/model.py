@@ -66,9 +66,9 @@ class MegatronModel:
         in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
         self.position = join_layout(layout, seed, in_use=in_use)
         self.source = Source(request.model, request.key)
-        checkpointing = request.model.enable_gradient_checkpointing
+        recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
-        self._config = transformer_config(hf, dtype, layout, checkpointing=checkpointing, key=request.key)
+        self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
         self.weights = Weights(chunks, hf, ranks.control)
         self.weights.read(self.source.weights())

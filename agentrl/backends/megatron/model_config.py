@@ -33,19 +33,19 @@ def rope_base(hf: PretrainedConfig) -> float:
 
 
 def transformer_config(
-    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, checkpointing: bool, key: str
+    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, recompute: bool, key: str
 ) -> TransformerConfig:
     """Return megatron-core's configuration of a model in this layout.
 
     Args:
-        checkpointing: recompute all layers in the backward pass, unless the layout says more.
+        recompute: recompute all layers in the backward pass, unless the layout says otherwise.
         key: the configuration key that the model's path came from, for error messages.
 
     Raises:
         ConfigError: the model has an option that this backend does not support.
     """
     check_supported(hf, key)
-    options = _common(hf) | _parallel(hf, dtype, layout) | _recomputed(layout, checkpointing=checkpointing)
+    options = _common(hf) | _parallel(hf, dtype, layout) | _recomputed(layout, everything=recompute)
     if hf.model_type in _MIXTURES:
         options |= _experts(hf, layout)
     if hf.model_type == "deepseek_v3":
@@ -126,8 +126,8 @@ def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) 
     }
 
 
-def _recomputed(layout: MegatronConfig, *, checkpointing: bool) -> dict[str, Any]:
-    granularity = layout.recompute_granularity or ("full" if checkpointing else None)
+def _recomputed(layout: MegatronConfig, *, everything: bool) -> dict[str, Any]:
+    granularity = layout.recompute_granularity or ("full" if everything else None)
     if granularity == "selective":
         if needing := [name for name in layout.recompute_modules if name in ("layernorm", "mla_up_proj")]:
             key = "actor.megatron.recompute_modules"

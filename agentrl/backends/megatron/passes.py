@@ -50,7 +50,8 @@ class Passes:
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
-        real = [*batches]
+        if not (real := [*batches]):  # on all processes
+            return
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
         numbered = [*enumerate(self._packed([*real, *idle]))]
 

@@ -41,15 +41,22 @@ def prepare() -> None:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for the CPU takes longer than a small run
     for name in ("megatron", "torch.utils.cpp_extension"):  # they report what is missing here and deprecated there
         logging.getLogger(name).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about accelerators that are not installed
+    with quiet_imports():
+        import megatron.core.optimizer  # noqa: F401  # takes seconds
 
         if on_cpu:
             from agentrl.backends.megatron.cpu_devices import redirect_calls  # imports megatron-core
 
             redirect_calls()
-        import agentrl.backends.megatron.model  # noqa: F401  # the rest of megatron-core
     _ready.append(on_cpu)
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Hide warnings about accelerators that are not installed, while modules of megatron-core are imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def check_version() -> None:
