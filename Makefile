@@ -72,7 +72,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 	touch $@
 
 test-megatron: megatron
-	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m 'megatron and not gpu' tests/backends tests/runs \
+	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m 'megatron and not slow and not gpu' tests/backends tests/runs \
 		--durations 10
 
 # what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere
