@@ -60,7 +60,7 @@ class MegatronConfig(Section):
     moe_router_bias_update_rate: NonNegativeFloat = 0.0
     """Step size of the expert bias in models that have one (DeepSeek-V3); 0: the bias is frozen."""
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
-    """Weight of the loss of multi-token prediction layers; 0: these layers are kept as they are."""
+    """Weight of the loss of multi-token prediction layers; 0: these layers are not trained."""
     use_mbridge: bool | None = None
     """Read and write Hugging Face weights with megatron-bridge; false: with agentrl's own mapping. null: with
     megatron-bridge if it is installed."""

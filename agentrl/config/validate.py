@@ -136,10 +136,11 @@ _USUAL = {"max_turns": "max_assistant_turns", "learning_rate": "lr", "num_genera
 
 
 def _nearest(place: list[str]) -> str:
-    """Suggest a key of another section with the same last part, else the nearest key or all keys of this section."""
+    """Suggest a key or section elsewhere with the same last part, else the nearest key or all keys of this section."""
     *parents, leaf = place
     keys = [key for key, _ in config_fields()]
     prefix = "".join(f"{parent}." for parent in parents)
     siblings = {f"{prefix}{key.removeprefix(prefix).split('.')[0]}" for key in keys if key.startswith(prefix)}
-    elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == _USUAL.get(leaf, leaf)]
+    named = (*keys, *dict.fromkeys(key.rpartition(".")[0] for key in keys))
+    elsewhere = [name for name in named if name.rpartition(".")[2] == _USUAL.get(leaf, leaf)]
     return f"did you mean '{elsewhere[0]}'?" if elsewhere else suggestion(".".join(place), siblings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from complaints import complaint, has_key_and_kind, keys_and_kinds, problems_of
 
+from agentrl.config import validate_config
 from agentrl.config.megatron import MegatronConfig
 from agentrl.config.rules.model_layout import ModelShape, check_layout, wrong_for_model
 from agentrl.config.run import RunConfig
@@ -32,6 +33,12 @@ def test_keys_of_a_layout_are_refused_one_by_one_by_other_backends():
         (f"actor.megatron.{TP}", UNUSED),
         ("actor.megatron.moe_aux_loss_coeff", UNUSED),
     }
+
+
+@pytest.mark.parametrize("part", ["ref", "critic"])
+def test_other_models_have_no_layout_of_their_own(part):
+    with pytest.raises(ConfigError, match=f"^unknown key '{part}.megatron': did you mean 'actor.megatron'\\?$"):
+        validate_config({"model": {"path": "m"}, part: {"megatron": {TP: 2}}})
 
 
 @pytest.mark.parametrize(
