@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from agentrl.backends.base import ModelRequest
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
+from agentrl.errors import ConfigError
+from agentrl.types.sample import Sample
 
 pytestmark = pytest.mark.megatron
 
@@ -165,6 +168,35 @@ def test_recomputed_activations_give_the_same_gradients(both, name):
     backend, alone = both("deepseek_v3: ", **options)
     samples, loss = make_samples(7), PolicyLoss("vanilla")
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+
+
+def with_experts(samples: list[Sample], config) -> list[Sample]:
+    """All samples but the first, with random experts for all tokens but the last two."""
+    draw = torch.Generator().manual_seed(0)
+    num_experts = getattr(config, "num_experts", None) or config.n_routed_experts
+    found = samples[:1]
+    for sample in samples[1:]:
+        shape = (max(0, len(sample.token_ids) - 2), config.num_hidden_layers, num_experts)
+        experts = torch.rand(shape, generator=draw).topk(config.num_experts_per_tok).indices.to(torch.uint8)
+        found.append(replace(sample, routed_experts=experts))
+    return found
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("family", EXPERTS)
+def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
+    model = {"enable_gradient_checkpointing": recompute}
+    request = replace(make_request(folders[family], layout, model=model), routed_experts=True)
+    if recompute and "pp" in layout:
+        with pytest.raises(ConfigError, match=r"routed_experts.*a pipeline cannot recompute"):
+            start(request)
+        return
+    backend, alone, loss = start(request), in_one_process(request), PolicyLoss("vanilla")
+    samples = with_experts(make_samples(7), alone.model.config)
+    found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
+    assert any((found[name] - free[name]).norm() > 0.01 * free[name].norm() for name in found)
+    assert_equal_gradients(found, expected_gradients(alone, samples, loss))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
