@@ -18,16 +18,18 @@ FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe")
 """Values of `model_type` in a Hugging Face configuration that this backend trains."""
 _EXPERT_BIAS = ("deepseek_v3", "glm4_moe")
 _MIXTURES = ("qwen3_moe", *_EXPERT_BIAS)
-_BIAS_OF_GLM = ("glm4_moe", "attention_bias")  # only of queries, keys and values
-_OPTIONS = {
+_OPTIONS: dict[str, tuple[object, ...]] = {
     "attention_bias": (False, None),
     "mlp_bias": (False, None),
     "attention_dropout": (0, None),
     "use_sliding_window": (False, None),
     "hidden_act": ("silu",),
-    "rope_interleave": (True,),
 }
 """Option of a Hugging Face configuration -> values that are computed as transformers does."""
+_OPTIONS_OF_FAMILY: dict[str, dict[str, tuple[object, ...]]] = {
+    "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # fixed in transformers for the latent norms
+    "glm4_moe": {"attention_bias": (False, None, True)},  # of queries, keys and values only
+}
 _ROPE_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
     "default": {},
     "llama3": {"low_freq_factor": (1,), "high_freq_factor": (4,), "original_max_position_embeddings": (8192,)},
@@ -76,8 +78,8 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     """
     if hf.model_type not in FAMILIES:
         raise _unsupported(key, f"models of type '{hf.model_type}', only {', '.join(FAMILIES)}")
-    for name, values in _OPTIONS.items():
-        if (value := getattr(hf, name, values[0])) not in values and (hf.model_type, name) != _BIAS_OF_GLM:
+    for name, values in (_OPTIONS | _OPTIONS_OF_FAMILY.get(hf.model_type, {})).items():
+        if (value := getattr(hf, name, values[0])) not in values:
             raise _unsupported(key, f"'{name}: {value}' in config.json")
     _check_rope(hf, key)
     if hf.model_type in _EXPERT_BIAS:
@@ -88,13 +90,11 @@ def _check_rope(hf: PretrainedConfig, key: str) -> None:
     rope = hf.rope_parameters
     kind = rope["rope_type"]
     if kind not in ("default", "yarn" if hf.model_type == "deepseek_v3" else "llama3"):
-        raise _unsupported(
-            key, f"position embeddings of type '{kind}' in config.json of a model of type '{hf.model_type}'"
-        )
+        raise _unsupported(key, f"position embeddings of type '{kind}' in a model of type '{hf.model_type}'")
     options = _ROPE_OPTIONS[kind] | ({} if hf.model_type == "glm4_moe" else {"partial_rotary_factor": (1,)})
     for name, values in options.items():
         if (value := rope.get(name, values[0])) not in values:
-            raise _unsupported(key, f"'{name}: {value}' of position embeddings of type '{kind}' in config.json")
+            raise _unsupported(key, f"'{name}: {value}' of position embeddings of type '{kind}'")
     if kind == "yarn" and rope.get("mscale_all_dim") and not rope.get("mscale"):
         raise _unsupported(key, "'mscale_all_dim' without 'mscale' in config.json")
 
