@@ -66,8 +66,7 @@ def main(name: str, *ranks: str) -> None:
 
     prepare()
     config = config_of(name)
-    shape = {key: value for key, value in shape_of(name).items() if key != "rope_scaling"}  # it changes no weight
-    hf = AutoConfig.for_model(**shape)
+    hf = AutoConfig.for_model(**shape_of(name))
     for rank in ranks:
         part, layout = part_of(config, hf, int(rank)), config.actor.megatron
         print(json.dumps([(key, weight.shape, num_shards(layout, key, weight)) for key, weight in part.items()]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tiny_models import make_model
 from torch import Tensor
 
 from agentrl.algos.base import LossFunction
@@ -28,6 +29,60 @@ SIZES = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 2.0,
+    "beta_slow": 1.5,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.5,
+}
+WITHOUT_MSCALE = {key: value for key, value in YARN.items() if "mscale" not in key}
+PUBLISHED = {  # by DeepSeek-V3
+    "type": "yarn",
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+ROTARY = {"head_dim": 8, "qk_rope_head_dim": 8}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "deep": ("qwen3", {"num_hidden_layers": 4}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn": ("deepseek_v3", {"rope_parameters": YARN, **ROTARY}),
+    "published yarn": ("deepseek_v3", {"rope_scaling": PUBLISHED, "rope_theta": 10000, **ROTARY}),
+    "yarn without mscale": ("deepseek_v3", {"rope_parameters": WITHOUT_MSCALE, **ROTARY}),
+    "glm4_moe": ("glm4_moe", {}),
+    "glm4_moe without norms": (
+        "glm4_moe",
+        {"use_qk_norm": False, "attention_bias": False, "rope_parameters": LLAMA3, "partial_rotary_factor": 1.0},
+    ),
+}
+"""Name -> family and options."""
+
+
+def save_variant(path: Path, name: str) -> Path:
+    """Save a model whose biases are not zero."""
+    family, options = VARIANTS[name]
+    model = make_model(family, **options)
+    for key, value in model.state_dict().items():
+        if key.endswith("bias"):
+            value.copy_(torch.randn(value.shape) / 4)
+    model.save_pretrained(path)
+    return path
 
 
 def layout_of(name: str) -> dict[str, object]:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from megatron_models import expected_gradients, gradients, in_one_process, layout_of, make_request
+from megatron_models import (
+    VARIANTS,
+    expected_gradients,
+    gradients,
+    in_one_process,
+    layout_of,
+    make_request,
+    save_variant,
+)
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -26,16 +34,17 @@ from agentrl.types.sample import Sample
 pytestmark = pytest.mark.megatron
 
 DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
+SCALED = ("llama3", "yarn")  # position embeddings
 LAYOUTS = {
-    1: {"": (*DENSE, *EXPERTS)},
+    1: {"": (*DENSE, *EXPERTS, *VARIANTS)},
     2: {
-        "tp2": (*DENSE, *EXPERTS),
+        "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
         "pp2": ("qwen3", "llama", *EXPERTS),
-        "cp2": ("qwen3", *EXPERTS),
-        "ep2": EXPERTS,
+        "cp2": ("qwen3", *EXPERTS, *SCALED),
+        "ep2": (*EXPERTS, "glm4_moe"),
         "ep2 allgather": EXPERTS,
-        "dp": ("qwen3", *EXPERTS),
+        "dp": ("qwen3", *EXPERTS, "published yarn", "yarn without mscale", "glm4_moe without norms"),
         "dp replicated": ("qwen3", "qwen3_moe"),
         "tp2 ep2 etp1": EXPERTS,
         "pp2 vpp2": ("deep",),
@@ -65,7 +74,7 @@ LOSSES = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {name: save_model(tmp_path_factory.mktemp(name), name) for name in (*DENSE, *EXPERTS)}
-    return found | {"deep": save_model(tmp_path_factory.mktemp("deep"), "qwen3", num_hidden_layers=4)}
+    return found | {name: save_variant(tmp_path_factory.mktemp("variant"), name) for name in VARIANTS}
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import large_parts
 import pytest
-from large_models import config_of, weights_of
+from large_models import WITH_MEGATRON, config_of, weights_of
 
 pytestmark = pytest.mark.megatron
-NAMES = ["qwen3_30b_a3b", "qwen3_235b_a22b", "deepseek_v3"]
 
 
 def parts_of(name: str, ranks: Sequence[int]) -> list[list[tuple[str, list[int], int]]]:
@@ -30,7 +29,7 @@ def first_processes(name: str) -> range:
     return range(0, num_processes, num_processes // layout.pipeline_model_parallel_size)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WITH_MEGATRON)
 def test_the_parts_of_all_stages_are_the_complete_model(name):
     """A weight of a stage's first process counts as often as there are processes that share it."""
     parts = parts_of(name, first_processes(name))
@@ -39,7 +38,7 @@ def test_the_parts_of_all_stages_are_the_complete_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WITH_MEGATRON)
 def test_all_processes_of_a_stage_have_the_same_shapes(name):
     parts, firsts = parts_of(name, range(config_of(name).trainer.num_processes)), first_processes(name)
     assert [part == parts[rank - rank % firsts.step] for rank, part in enumerate(parts)] == [True] * len(parts)

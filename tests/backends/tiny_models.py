@@ -62,6 +62,14 @@ FAMILIES: dict[str, dict[str, object]] = {
         "topk_group": 2,
         "first_k_dense_replace": 1,
     },
+    "glm4_moe": {
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 4,
+        "first_k_dense_replace": 1,
+        "attention_bias": True,
+        "use_qk_norm": True,
+    },
     "qwen2_moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,

@@ -17,7 +17,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from agentrl.backends.megatron.layers import PackedAttention, RMSNorm
-from agentrl.backends.megatron.model_config import rope_base
+from agentrl.backends.megatron.model_config import rope_arguments
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -45,7 +45,7 @@ def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -
         vocab_size=padded_vocabulary(hf, config),
         max_sequence_length=hf.max_position_embeddings,
         position_embedding_type="rope",
-        rotary_base=rope_base(hf),
+        **rope_arguments(hf),
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
         share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),

@@ -14,10 +14,11 @@ from agentrl.errors import ConfigError, Kind
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe")
 """Values of `model_type` in a Hugging Face configuration that this backend trains."""
-_MIXTURES = ("qwen3_moe", "deepseek_v3")
-_OPTIONS = {
+_EXPERT_BIAS = ("deepseek_v3", "glm4_moe")
+_MIXTURES = ("qwen3_moe", *_EXPERT_BIAS)
+_OPTIONS: dict[str, tuple[object, ...]] = {
     "attention_bias": (False, None),
     "mlp_bias": (False, None),
     "attention_dropout": (0, None),
@@ -25,11 +26,27 @@ _OPTIONS = {
     "hidden_act": ("silu",),
 }
 """Option of a Hugging Face configuration -> values that are computed as transformers does."""
+_OPTIONS_OF_FAMILY: dict[str, dict[str, tuple[object, ...]]] = {
+    "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # fixed in transformers for the latent norms
+    "glm4_moe": {"attention_bias": (False, None, True)},  # of queries, keys and values only
+}
+_ROPE_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
+    "default": {},
+    "llama3": {"low_freq_factor": (1,), "high_freq_factor": (4,), "original_max_position_embeddings": (8192,)},
+    "yarn": {"truncate": (True,), "attention_factor": (None,)},
+}
+"""Type of position embeddings -> the same for its options: megatron-core has no arguments for these."""
 
 
-def rope_base(hf: PretrainedConfig) -> float:
-    """Return the base of the rotary position embeddings."""
-    return float(hf.rope_parameters["rope_theta"])
+def rope_arguments(hf: PretrainedConfig) -> dict[str, Any]:  # Any: arguments of megatron-core
+    """Return the arguments of the model for its rotary position embeddings; those of latent attention are options."""
+    rope = hf.rope_parameters
+    return {
+        "rotary_base": float(rope["rope_theta"]),
+        "rotary_percent": float(rope.get("partial_rotary_factor", 1.0)),
+        "rope_scaling": rope["rope_type"] == "llama3",
+        "rope_scaling_factor": float(rope.get("factor") or 1.0),
+    }
 
 
 def transformer_config(
@@ -61,21 +78,34 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     """
     if hf.model_type not in FAMILIES:
         raise _unsupported(key, f"models of type '{hf.model_type}', only {', '.join(FAMILIES)}")
-    for name, values in _OPTIONS.items():
+    for name, values in (_OPTIONS | _OPTIONS_OF_FAMILY.get(hf.model_type, {})).items():
         if (value := getattr(hf, name, values[0])) not in values:
             raise _unsupported(key, f"'{name}: {value}' in config.json")
-    if (rope := hf.rope_parameters["rope_type"]) != "default":
-        raise _unsupported(key, f"position embeddings of type '{rope}'")
-    if hf.model_type == "deepseek_v3":
+    _check_rope(hf, key)
+    if hf.model_type in _EXPERT_BIAS:
         _check_routing(hf, key)
+
+
+def _check_rope(hf: PretrainedConfig, key: str) -> None:
+    rope = hf.rope_parameters
+    kind = rope["rope_type"]
+    if kind not in ("default", "yarn" if hf.model_type == "deepseek_v3" else "llama3"):
+        raise _unsupported(key, f"position embeddings of type '{kind}' in a model of type '{hf.model_type}'")
+    options = _ROPE_OPTIONS[kind] | ({} if hf.model_type == "glm4_moe" else {"partial_rotary_factor": (1,)})
+    for name, values in options.items():
+        if (value := rope.get(name, values[0])) not in values:
+            raise _unsupported(key, f"'{name}: {value}' of position embeddings of type '{kind}'")
+    if kind == "yarn" and rope.get("mscale_all_dim") and not rope.get("mscale"):
+        raise _unsupported(key, "'mscale_all_dim' without 'mscale' in config.json")
 
 
 def _check_routing(hf: PretrainedConfig, key: str) -> None:
     if not hf.norm_topk_prob:
-        raise _unsupported(key, "'norm_topk_prob: false' in config.json of a DeepSeek-V3 model")
+        raise _unsupported(key, f"'norm_topk_prob: false' in config.json of a model of type '{hf.model_type}'")
     if hf.n_group > 1 and hf.num_experts_per_tok // hf.topk_group != 2:
         # megatron-core ranks groups by this many experts, transformers always by two
-        raise _unsupported(key, "'num_experts_per_tok' other than 2 'topk_group' in config.json of a DeepSeek-V3 model")
+        text = f"'num_experts_per_tok' other than 2 'topk_group' in config.json of a model of type '{hf.model_type}'"
+        raise _unsupported(key, text)
 
 
 def _unsupported(key: str, what: str) -> ConfigError:
@@ -146,8 +176,8 @@ def _attention(hf: PretrainedConfig) -> dict[str, Any]:
     return {
         "num_query_groups": hf.num_key_value_heads,
         "kv_channels": getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
-        "qk_layernorm": hf.model_type.startswith("qwen3"),
-        "add_qkv_bias": hf.model_type == "qwen2",
+        "qk_layernorm": hf.model_type.startswith("qwen3") or bool(getattr(hf, "use_qk_norm", False)),
+        "add_qkv_bias": hf.model_type == "qwen2" or bool(getattr(hf, "attention_bias", False)),
     }
 
 
@@ -193,11 +223,23 @@ def _latent_attention(hf: PretrainedConfig) -> dict[str, Any]:
         "qk_head_dim": hf.qk_nope_head_dim,
         "qk_pos_emb_head_dim": hf.qk_rope_head_dim,
         "v_head_dim": hf.v_head_dim,
-        "rope_type": "rope",
-        "rotary_base": rope_base(hf),
+        "rotary_base": float(hf.rope_parameters["rope_theta"]),
         "rotary_percent": 1.0,
-        "rotary_scaling_factor": 1.0,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
         "apply_rope_fusion": False,
+    } | _latent_rope(hf)
+
+
+def _latent_rope(hf: PretrainedConfig) -> dict[str, Any]:
+    rope = hf.rope_parameters
+    if rope["rope_type"] == "default":
+        return {"rope_type": "rope", "rotary_scaling_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    all_dim = float(rope.get("mscale_all_dim") or 0)
+    return {
+        "rope_type": "yarn",
+        "rotary_scaling_factor": float(rope["factor"]),
+        "original_max_position_embeddings": rope["original_max_position_embeddings"],
+        "beta_fast": rope.get("beta_fast") or 32,
+        "beta_slow": rope.get("beta_slow") or 1,
+        "mscale": float(rope["mscale"]) if all_dim else 1.0,  # transformers reads it only with the other
+        "mscale_all_dim": all_dim,
     }

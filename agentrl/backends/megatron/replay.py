@@ -13,7 +13,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 Choice = tuple[Tensor, Tensor]
 
@@ -53,12 +53,13 @@ def check_replay(config: TransformerConfig) -> None:
     Raises:
         ConfigError: it has no experts, or its pipeline recomputes the choice when another micro-batch was run since.
     """
-    key = "'rollout.routed_experts'"
+    key = "rollout.routed_experts"
     if config.num_moe_experts is None:
-        raise ConfigError(f"{key} needs a mixture of experts")
+        raise ConfigError.at(key, Kind.CONFLICT, f"`{key}` needs a mixture of experts")
     recomputed = config.recompute_granularity == "full" or "moe" in (config.recompute_modules or ())
     if config.pipeline_model_parallel_size > 1 and config.recompute_granularity is not None and recomputed:
-        raise ConfigError(f"{key} with 'actor.backend=megatron': a pipeline cannot recompute layers with experts")
+        text = f"`{key}` with `actor.backend=megatron`: a pipeline cannot recompute layers with experts"
+        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
