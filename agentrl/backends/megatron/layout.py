@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,8 @@ _joined: list[dict[str, Any]] = []  # global, as the groups themselves
 
 
 def _destroy_groups() -> None:
-    """End the groups of the layout. megatron-core only forgets them; each keeps threads of gloo."""
+    """End the groups of the layout. megatron-core only forgets them; each has threads of gloo."""
+    gc.collect()  # freed models are cycles, which hold their groups
     for group in parallel_state._global_process_group_list or ():
         if isinstance(group, dist.ProcessGroup):
             dist.destroy_process_group(group)
