@@ -8,6 +8,8 @@ NEWEST := .venv-newest
 # megatron-core needs Python 3.12
 MEGATRON := .venv-megatron
 MEGATRON_READY := $(MEGATRON)/ready
+# 'megatron and not gpu' adds the complete contract, and the matrix of layouts on one and four processes
+MEGATRON_TESTS ?= megatron and not slow and not gpu
 # what depends most on other libraries' versions
 NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
 # two test processes; a file's tests share what they make, so they stay together; the files start in tests/conftest.py's order
@@ -72,7 +74,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 	touch $@
 
 test-megatron: megatron
-	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m 'megatron and not gpu' tests/backends tests/runs \
+	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m '$(MEGATRON_TESTS)' tests/backends tests/runs \
 		--durations 10
 
 # what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere

@@ -115,7 +115,8 @@ def make_request(
 
 
 def in_one_process(request: ModelRequest) -> TorchBackend:
-    return load_torch_backend(request.model, request.actor, total_updates=10, seed=0)
+    options = {"total_updates": 10, "seed": 0, "routed_experts": request.routed_experts}
+    return load_torch_backend(request.model, request.actor, **options)
 
 
 def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:

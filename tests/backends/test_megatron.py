@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,12 @@ from megatron_models import (
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.base import ModelRequest
+from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
+from agentrl.backends.torch.backend import TorchBackend
+from agentrl.errors import ConfigError
+from agentrl.types.sample import Sample
 
 pytestmark = pytest.mark.megatron
 
@@ -70,10 +77,30 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found | {name: save_variant(tmp_path_factory.mktemp("variant"), name) for name in VARIANTS}
 
 
-def started(ranks, folders, case: str, **options):
-    family, layout = case.split(": ")
-    request = make_request(folders[family], layout, **options)
-    return MegatronBackend(ranks, request, seed=0), in_one_process(request)
+@pytest.fixture
+def start(ranks: Ranks) -> Iterator[Callable[..., MegatronBackend]]:
+    """Starts backends, which are closed at the end: all models of a process have the same layout."""
+    started: list[MegatronBackend] = []
+
+    def start_one(request: ModelRequest, seed: int = 0) -> MegatronBackend:
+        started.append(MegatronBackend(ranks, request, seed))
+        return started[-1]
+
+    yield start_one
+    for backend in started:
+        asyncio.run(backend.close())
+
+
+@pytest.fixture
+def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
+    """Starts a model in a layout, and in one process."""
+
+    def start_both(case: str, **options: object) -> tuple[MegatronBackend, TorchBackend]:
+        family, layout = case.split(": ")
+        request = make_request(folders[family], layout, **options)
+        return start(request), in_one_process(request)
+
+    return start_both
 
 
 def assert_equal_gradients(found, expected):
@@ -83,8 +110,8 @@ def assert_equal_gradients(found, expected):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_gradients_and_weights_equal_those_of_one_process(ranks, folders, case):
-    backend, alone = started(ranks, folders, case)
+def test_scores_gradients_and_weights_equal_those_of_one_process(both, case):
+    backend, alone = both(case)
     samples = make_samples(7)  # micro-batches of different lengths
     weights = dict(backend.weights())
     for name, value in alone.weights():
@@ -94,27 +121,25 @@ def test_scores_gradients_and_weights_equal_those_of_one_process(ranks, folders,
         assert own == pytest.approx(theirs, abs=4e-6)
     loss = PolicyLoss("vanilla")
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
-    asyncio.run(backend.close())
 
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
-def test_every_scope_of_a_loss_has_the_gradient_of_one_process(ranks, folders, layout, name):
-    backend, alone = started(ranks, folders, f"qwen3_moe: {layout}")
+def test_every_scope_of_a_loss_has_the_gradient_of_one_process(both, layout, name):
+    backend, alone = both(f"qwen3_moe: {layout}")
     loss, samples = LOSSES[name], make_samples(7)
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
     found, expected = (asyncio.run(each.train_step(samples, loss)).metrics for each in (backend, alone))
     assert found.keys() - {"rank_imbalance"} == expected.keys()
     for metric in expected.keys() - {"num_micro_batches"}:
         assert found[metric] == pytest.approx(expected[metric], rel=1e-5, abs=1e-6), metric
-    asyncio.run(backend.close())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
-def test_ten_steps_equal_those_of_one_process(ranks, folders, family, layout):
-    backend, alone = started(ranks, folders, f"{family}: {layout}")
+def test_ten_steps_equal_those_of_one_process(both, family, layout):
+    backend, alone = both(f"{family}: {layout}")
     for step in range(10):
         samples = make_groups(step)
         found, expected = (
@@ -125,18 +150,16 @@ def test_ten_steps_equal_those_of_one_process(ranks, folders, family, layout):
     weights = dict(backend.weights())
     for name, value in alone.weights():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
-    asyncio.run(backend.close())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
-def test_a_process_without_samples_joins_collectives(ranks, folders, layout):
-    backend, alone = started(ranks, folders, f"qwen3_moe: {layout}")
+def test_a_process_without_samples_joins_collectives(both, layout):
+    backend, alone = both(f"qwen3_moe: {layout}")
     samples = make_samples(1)
     loss = PolicyLoss("vanilla")
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
     scores, own = (asyncio.run(each.score(samples)).logprobs for each in (backend, alone))
     assert scores[0] == pytest.approx(own[0], abs=4e-6)
-    asyncio.run(backend.close())
 
 
 RECOMPUTED = {
@@ -148,20 +171,48 @@ RECOMPUTED = {
 
 
 @pytest.mark.parametrize("name", RECOMPUTED)
-def test_recomputed_activations_give_the_same_gradients(ranks, folders, name):
+def test_recomputed_activations_give_the_same_gradients(both, name):
     layout = layout_of(LAYOUTS_OF_STEPS[0]) | RECOMPUTED[name]
     options = {"model": {"enable_gradient_checkpointing": name == "all layers"}, "megatron": layout}
-    backend, alone = started(ranks, folders, "deepseek_v3: ", **options)
+    backend, alone = both("deepseek_v3: ", **options)
     samples, loss = make_samples(7), PolicyLoss("vanilla")
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
-    asyncio.run(backend.close())
+
+
+def with_experts(samples: list[Sample], config) -> list[Sample]:
+    """All samples but the first, with random experts for all tokens but the last two."""
+    draw = torch.Generator().manual_seed(0)
+    num_experts = getattr(config, "num_experts", None) or config.n_routed_experts
+    found = samples[:1]
+    for sample in samples[1:]:
+        shape = (max(0, len(sample.token_ids) - 2), config.num_hidden_layers, num_experts)
+        experts = torch.rand(shape, generator=draw).topk(config.num_experts_per_tok).indices.to(torch.uint8)
+        found.append(replace(sample, routed_experts=experts))
+    return found
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("family", EXPERTS)
+def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
+    model = {"enable_gradient_checkpointing": recompute}
+    request = replace(make_request(folders[family], layout, model=model), routed_experts=True)
+    if recompute and "pp" in layout:
+        with pytest.raises(ConfigError, match=r"routed_experts.*a pipeline cannot recompute"):
+            start(request)
+        return
+    backend, alone, loss = start(request), in_one_process(request), PolicyLoss("vanilla")
+    samples = with_experts(make_samples(7), alone.model.config)
+    found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
+    assert any((found[name] - free[name]).norm() > 0.01 * free[name].norm() for name in found)
+    assert_equal_gradients(found, expected_gradients(alone, samples, loss))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
-def test_a_bfloat16_model_has_float32_masters_that_resume_exactly(ranks, folders, tmp_path, layout):
+def test_a_bfloat16_model_has_float32_masters_that_resume_exactly(start, tmp_path, layout):
     path = save_model(tmp_path / "model", "qwen3_moe", torch.bfloat16)
     request = make_request(path, layout, optim={"lr": 1e-4})  # smaller than the steps of bfloat16
-    first, second = (MegatronBackend(ranks, request, seed=0) for _ in range(2))
+    first, second = (start(request) for _ in range(2))
     for seed in range(4):
         asyncio.run(first.train_step(make_samples(5, seed), PolicyLoss("vanilla")))
     asyncio.run(first.save(tmp_path / "saved"))
@@ -173,13 +224,11 @@ def test_a_bfloat16_model_has_float32_masters_that_resume_exactly(ranks, folders
     for (name, value), (_, other) in zip(first.weights(), second.weights(), strict=True):
         assert torch.equal(value, other), name
         assert value.dtype == torch.bfloat16
-    for each in (first, second):
-        asyncio.run(each.close())
 
 
-def test_a_reference_copies_the_policy(ranks, folders):
+def test_a_reference_copies_the_policy(start, folders):
     request = make_request(folders["qwen3_moe"], LAYOUTS_OF_STEPS[-1])
-    policy, reference = (MegatronBackend(ranks, request, seed=0) for _ in range(2))
+    policy, reference = (start(request) for _ in range(2))
     asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
     weights = dict(policy.weights())
     asyncio.run(reference.copy_weights(policy.weights()))
@@ -188,36 +237,33 @@ def test_a_reference_copies_the_policy(ranks, folders):
     asyncio.run(policy.copy_weights(other.weights()))
     weights = dict(policy.weights())
     assert all(torch.equal(value, weights[name]) for name, value in other.weights())
-    for each in (policy, reference):
-        asyncio.run(each.close())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3", *EXPERTS, "glm4_moe"])
-def test_weights_for_a_server_have_the_names_of_a_checkpoint(ranks, folders, family, layout):
+def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):
     layout = layout.replace("ep2", "dp") if family == "qwen3" else layout
-    backend, alone = started(ranks, folders, f"{family}: {layout}")
+    backend, alone = both(f"{family}: {layout}")
     found, expected = dict(backend.checkpoint_weights()), dict(alone.checkpoint_weights())
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     passing = backend.weights()
     assert passing.num_bytes() == sum(value.nbytes for _, value in passing.passing())
-    asyncio.run(backend.close())
 
 
 OTHER_LAYOUTS = {1: ("",), 2: ("tp2", "pp2", "cp2", "dp", "ep2"), 4: ("tp2 pp2", "tp2 cp2", "pp2 ep2")}[NUM_RANKS]
 
 
 @pytest.mark.parametrize("family", EXPERTS)
-def test_a_checkpoint_loads_in_every_layout(ranks, folders, tmp_path, family):
-    first = MegatronBackend(ranks, make_request(folders[family], OTHER_LAYOUTS[-1]), seed=0)
+def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
+    first = start(make_request(folders[family], OTHER_LAYOUTS[-1]), seed=0)
     loss = PolicyLoss("vanilla")
     asyncio.run(first.train_step(make_samples(4), loss))
     asyncio.run(first.save(tmp_path / "saved"))
     expected = asyncio.run(first.train_step(make_samples(4, 1), loss)).metrics
-    asyncio.run(first.close())
+    asyncio.run(first.close())  # the next has another layout
     for layout in OTHER_LAYOUTS:
-        other = MegatronBackend(ranks, make_request(folders[family], layout), seed=1)
+        other = start(make_request(folders[family], layout), seed=1)
         asyncio.run(other.load(tmp_path / "saved"))
         found = asyncio.run(other.train_step(make_samples(4, 1), loss)).metrics
         for name in ("loss", "grad_norm", "lr"):

@@ -16,6 +16,7 @@ from torch import Tensor
 from agentrl.backends.megatron.slices import owned_positions
 from agentrl.backends.packing import used_tokens
 from agentrl.backends.torch.batches import MicroBatch
+from agentrl.backends.torch.recorded_experts import recorded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,7 @@ class PackedBatch:
         predicted: [N] bool, trained tokens that a position of this process predicts.
         predictors: positions among S that predict these tokens, in order.
         batch: the samples.
+        experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
     """
 
     token_ids: Tensor
@@ -36,6 +38,7 @@ class PackedBatch:
     predicted: Tensor
     predictors: Tensor
     batch: MicroBatch
+    experts: Tensor | None = None
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
@@ -71,7 +74,16 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
         predicted.to(device),
         predictors.to(device),
         batch,
+        _experts(batch, owned, [len(tokens) for tokens in used], device),
     )
+
+
+def _experts(batch: MicroBatch, owned: Sequence[Tensor], lengths: Sequence[int], device: torch.device) -> Tensor | None:
+    if (known := recorded(batch.samples, lengths)) is None:
+        return None
+    rows = (torch.cat([own, torch.full_like(own[:1], -1)]) for own in known)
+    found = [own[positions.clamp(max=len(own) - 1)] for own, positions in zip(rows, owned, strict=True)]
+    return torch.cat(found).to(device)
 
 
 def _at(tokens: Tensor, positions: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
         if in_use:
             text = "`actor.megatron`: all models of a run must have the same parallel layout"
             raise ConfigError.at("actor.megatron", Kind.CONFLICT, text)
-        parallel_state.destroy_model_parallel()
+        _destroy_groups()
         _joined[:] = [sizes]
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(**sizes)
@@ -61,6 +61,14 @@ def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
 
 
 _joined: list[dict[str, Any]] = []  # global, as the groups themselves
+
+
+def _destroy_groups() -> None:
+    """End the groups of the layout. megatron-core only forgets them; each keeps threads of gloo."""
+    for group in parallel_state._global_process_group_list or ():
+        if isinstance(group, dist.ProcessGroup):
+            dist.destroy_process_group(group)
+    parallel_state.destroy_model_parallel()
 
 
 def check_processes(layout: MegatronConfig, num_processes: int) -> None:

@@ -22,6 +22,7 @@ from agentrl.backends.megatron.model_config import transformer_config
 from agentrl.backends.megatron.optimizer import AVERAGES, MASTER, LayoutOptimizer
 from agentrl.backends.megatron.passes import OUTPUTS, Passes
 from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.replay import check_replay
 from agentrl.backends.megatron.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.source import Source, weights_of
 from agentrl.backends.megatron.weights import Weights
@@ -74,7 +75,10 @@ class MegatronModel:
         self.weights.read(self.source.weights())
         wrapped = self._wrapped(chunks, request)
         self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
-        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device)
+        replays = request.routed_experts and request.trainable
+        if replays:
+            check_replay(self._config)
+        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device, replays=replays)
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(

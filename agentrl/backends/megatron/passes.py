@@ -23,6 +23,7 @@ from torch.nn.functional import linear
 from agentrl.backends.fsdp.sequence import joined
 from agentrl.backends.megatron.batches import PackedBatch, packed, padded_lengths
 from agentrl.backends.megatron.logprobs import divided_logprobs
+from agentrl.backends.megatron.replay import give, replaying
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
 from agentrl.backends.torch.logprobs import token_logprobs
@@ -38,15 +39,23 @@ class Passes:
 
     Args:
         vocabulary_size: number of logits; the head may have more columns, which pad the vocabulary.
+        replays: whether tokens use their recorded experts.
     """
 
     def __init__(
-        self, chunks: Sequence[nn.Module], config: TransformerConfig, vocabulary_size: int, device: torch.device
+        self,
+        chunks: Sequence[nn.Module],
+        config: TransformerConfig,
+        vocabulary_size: int,
+        device: torch.device,
+        *,
+        replays: bool,
     ) -> None:
         self.chunks, self._config, self.device = chunks, config, device
         self._vocabulary_size = vocabulary_size
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
+        self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
@@ -99,6 +108,9 @@ class Passes:
 
     def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
         """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, [2, N]."""
+        if self._replays:
+            size, rank = self._columns.size(), self._columns.rank()
+            give(self._replays[chunk], batch.experts, rank, size, self._config.num_moe_experts)
         output: Tensor = chunk(
             batch.token_ids,
             batch.positions,

@@ -1,0 +1,93 @@
+"""Routers that use the experts that an engine recorded; see `backends.torch.routing_replay`.
+
+Axes: M tokens that a router sees, S tokens of this process, L layers, K experts per token, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+
+from agentrl.errors import ConfigError, Kind
+
+Choice = tuple[Tensor, Tensor]
+
+
+class LayerReplay:
+    """The choice of one router. Megatron-core calls it in place of its own `RouterReplay`, which knows all experts.
+
+    Attributes:
+        layer: number of the layer in the complete model, from 0.
+        wanted: [M, K], experts of the tokens of this pass, -1 where the router chooses; None: it chooses all.
+    """
+
+    def __init__(self, layer: int) -> None:
+        self.layer = layer
+        self.wanted: Tensor | None = None
+
+    def get_replay_topk(
+        self,
+        scores: Tensor,
+        topk: int,
+        num_groups: int | None = None,
+        group_topk: int | None = None,
+        default_compute_topk: Callable[..., Choice] | None = None,
+    ) -> Choice:
+        """Return scores and numbers of the chosen experts, [M, K], from the scores of all, [M, E]."""
+        assert default_compute_topk is not None
+        chosen = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        if self.wanted is None:
+            return chosen
+        experts_MK = torch.where(self.wanted < 0, chosen[1], self.wanted)
+        return scores.gather(1, experts_MK), experts_MK
+
+
+def check_replay(config: TransformerConfig) -> None:
+    """Check that a model can use recorded experts.
+
+    Raises:
+        ConfigError: it has no experts, or its pipeline recomputes the choice when another micro-batch was run since.
+    """
+    key = "rollout.routed_experts"
+    if config.num_moe_experts is None:
+        raise ConfigError.at(key, Kind.CONFLICT, f"`{key}` needs a mixture of experts")
+    recomputed = config.recompute_granularity == "full" or "moe" in (config.recompute_modules or ())
+    if config.pipeline_model_parallel_size > 1 and config.recompute_granularity is not None and recomputed:
+        text = f"`{key}` with `actor.backend=megatron`: a pipeline cannot recompute layers with experts"
+        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+
+
+def replaying(chunk: nn.Module) -> list[LayerReplay]:
+    """Let the routers of a chunk choose with the `LayerReplay` that are returned."""
+    found = []
+    for module in chunk.modules():
+        if isinstance(module, TopKRouter):
+            router: Any = module  # Any: megatron-core is untyped
+            router.router_replay = LayerReplay(router.layer_number - 1)
+            found.append(router.router_replay)
+    return found
+
+
+def give(replays: Sequence[LayerReplay], experts_SLK: Tensor | None, rank: int, size: int, num_experts: int) -> None:
+    """Set the experts of the next pass.
+
+    Args:
+        rank, size: the slice of the tokens that the routers of this process see, with sequence parallelism.
+
+    Raises:
+        ValueError: the experts do not fit the model.
+    """
+    if experts_SLK is None:
+        for replay in replays:
+            replay.wanted = None
+        return
+    own_SLK = experts_SLK.chunk(size)[rank].long()
+    for replay in replays:
+        if replay.layer >= own_SLK.shape[1] or own_SLK.max() >= num_experts:
+            raise ValueError(f"routed experts of {own_SLK.shape[1]} layers, up to {int(own_SLK.max())}, do not fit")
+        replay.wanted = own_SLK[:, replay.layer]
