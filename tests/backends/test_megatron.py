@@ -50,11 +50,11 @@ LAYOUTS = {
         "pp2 vpp2": ("deep",),
     },
     4: {
-        "tp2 pp2": ("qwen3", *EXPERTS),
+        "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 ep2 etp1": EXPERTS,
         "pp2 ep2": EXPERTS,
         "tp2 pp2 ep2 etp1": EXPERTS,
-        "tp2 cp2": ("qwen3", *EXPERTS),
+        "tp2 cp2": ("qwen3", *EXPERTS, "yarn"),
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
         "tp4": ("deepseek_v3",),
@@ -240,7 +240,7 @@ def test_a_reference_copies_the_policy(start, folders):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
-@pytest.mark.parametrize("family", ["qwen3", *EXPERTS])
+@pytest.mark.parametrize("family", ["qwen3", *EXPERTS, "glm4_moe"])
 def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):
     layout = layout.replace("ep2", "dp") if family == "qwen3" else layout
     backend, alone = both(f"{family}: {layout}")
