@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+import torch
+
 from agentrl.backends.fsdp.ranks import STORE, Ranks, join, joined
 from agentrl.registry import child_path
 
@@ -21,6 +23,7 @@ def ranks_of(size: int, folder: Path) -> Iterator[Ranks]:
     """Join `size` ranks; at the end all other processes must have ended by themselves."""
     common = {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
     environment = {**os.environ, **common, "OMP_NUM_THREADS": "1"}
+    torch.set_num_threads(1)  # as in the other ranks: sums depend on the number of threads
     others = [
         subprocess.Popen([sys.executable, "-c", SERVE], env={**environment, "RANK": str(rank)})
         for rank in range(1, size)
