@@ -44,8 +44,8 @@ def process(config: RunConfig, rank: int) -> Iterator[None]:
 
 def part_of(config: RunConfig, hf: PretrainedConfig, rank: int) -> dict[str, Tensor]:
     """The weights of one process."""
-    from agentrl.backends.megatron.build import build_chunks
-    from agentrl.backends.megatron.model_config import transformer_config
+    from agentrl.backends.megatron.architecture.build import build_chunks
+    from agentrl.backends.megatron.architecture.model_config import transformer_config
     from agentrl.backends.megatron.platform import on_device
 
     with process(config, rank), on_device(), torch.device("meta"):

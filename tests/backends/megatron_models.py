@@ -140,7 +140,7 @@ def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFun
 
 
 def _gradients_of_rank(ranks: Ranks, number: int, batch: MiniBatch, own: Sequence[int], loss: LossFunction):
-    from agentrl.backends.megatron.mapping import in_memory
+    from agentrl.backends.megatron.weights.mapping import in_memory
 
     model = ranks.held[number]
     model.accumulate(batch, own, loss)
@@ -159,7 +159,7 @@ def _gradients_of_rank(ranks: Ranks, number: int, batch: MiniBatch, own: Sequenc
 
 def own_shard(model, parameter: Tensor) -> Tensor | None:
     """The gradient of the values that this process updates; only they are summed over the copies."""
-    from agentrl.backends.megatron.optimizer import _shard
+    from agentrl.backends.megatron.training.optimizer import _shard
 
     shard = _shard(model.optimizer._inner(parameter), parameter)
     return None if shard is None else parameter.main_grad.flatten()[shard.span]

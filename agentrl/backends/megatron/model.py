@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
-from agentrl.backends.megatron.build import build_chunks
-from agentrl.backends.megatron.checkpoint import read_parts, write_parts
+from agentrl.backends.megatron.architecture.build import build_chunks
+from agentrl.backends.megatron.architecture.model_config import transformer_config
+from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.layout import check_processes, join_layout
-from agentrl.backends.megatron.mapping import Box, Part, write_to
-from agentrl.backends.megatron.model_config import transformer_config
-from agentrl.backends.megatron.optimizer import AVERAGES, MASTER, LayoutOptimizer
-from agentrl.backends.megatron.passes import OUTPUTS, Passes
 from agentrl.backends.megatron.platform import runs_on_device
-from agentrl.backends.megatron.replay import check_replay
-from agentrl.backends.megatron.saved_boxes import SavedBoxes
-from agentrl.backends.megatron.source import Source, weights_of
-from agentrl.backends.megatron.weights import Weights
+from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
+from agentrl.backends.megatron.training.passes import OUTPUTS, Passes
+from agentrl.backends.megatron.weights.checkpoint import read_parts, write_parts
+from agentrl.backends.megatron.weights.mapping import Box, Part, write_to
+from agentrl.backends.megatron.weights.parts import Weights
+from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
+from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
 from agentrl.backends.torch.checkpoint import (

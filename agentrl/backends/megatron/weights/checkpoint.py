@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentrl.backends.fsdp.checkpoint import FILE_BYTES
-from agentrl.backends.megatron.mapping import Box
-from agentrl.backends.megatron.saved_boxes import SavedBox, SavedBoxes
+from agentrl.backends.megatron.weights.mapping import Box
+from agentrl.backends.megatron.weights.saved_boxes import SavedBox, SavedBoxes
 from agentrl.errors import ConfigError
 
 PARTS = Path("trainer_state") / "parts"

@@ -13,7 +13,7 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from agentrl.backends.megatron.slices import owned_positions
+from agentrl.backends.megatron.training.slices import owned_positions
 from agentrl.backends.packing import used_tokens
 from agentrl.backends.torch.batches import MicroBatch
 from agentrl.backends.torch.recorded_experts import recorded

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from agentrl.backends.megatron.mapping import Box
+from agentrl.backends.megatron.weights.mapping import Box
 from agentrl.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from agentrl.backends.megatron.saved_boxes import SavedBoxes, complete_weights
+from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_weights
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files

@@ -16,8 +16,8 @@ from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from agentrl.backends.megatron.layers import PackedAttention, RMSNorm
-from agentrl.backends.megatron.model_config import rope_arguments
+from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
+from agentrl.backends.megatron.architecture.model_config import rope_arguments
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

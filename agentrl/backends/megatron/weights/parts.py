@@ -12,8 +12,8 @@ import torch.distributed as dist
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
-from agentrl.backends.megatron.mapping import Box, Mapped, Part, in_memory, mapped, write_to
-from agentrl.backends.megatron.saved_boxes import SavedBoxes
+from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, mapped, write_to
+from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.errors import ConfigError
 

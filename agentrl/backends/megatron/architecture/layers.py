@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from agentrl.backends.megatron.slices import owned_positions
+from agentrl.backends.megatron.training.slices import owned_positions
 
 
 class RMSNorm(nn.RMSNorm):

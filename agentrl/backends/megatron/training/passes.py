@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from agentrl.backends.fsdp.sequence import joined
-from agentrl.backends.megatron.batches import PackedBatch, packed, padded_lengths
-from agentrl.backends.megatron.logprobs import divided_logprobs
-from agentrl.backends.megatron.replay import give, replaying
+from agentrl.backends.megatron.architecture.replay import give, replaying
+from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths
+from agentrl.backends.megatron.training.logprobs import divided_logprobs
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
 from agentrl.backends.torch.logprobs import token_logprobs

@@ -1,0 +1,1 @@
+"""How the parts of a Megatron model are built from a Hugging Face configuration."""

@@ -1,0 +1,1 @@
+"""Passes, losses and optimizer of Megatron models."""
