@@ -82,33 +82,42 @@ DEATHS = {
 }
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
-    out = tmp_path_factory.mktemp("uninterrupted") / "run"
-    length = f"trainer.total_training_steps={len(DEATHS['killed']) + 2}"
-    subprocess.run(command(task_folder, out, *SMALL, length, "actor.optim.total_updates=10"), cwd=ROOT, check=True)
+def run_uninterrupted(task_folder: Path, out: Path, num_steps: int, *overrides: str) -> dict[int, dict[str, float]]:
+    length = [f"trainer.total_training_steps={num_steps}", "actor.optim.total_updates=10"]
+    subprocess.run(command(task_folder, out, *SMALL, *length, *overrides), cwd=ROOT, check=True)
     steps = steps_of(out)
     assert all(step["actor/grad_norm"] > 0 for step in steps.values())  # each update changes the weights
     return steps
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
+    return run_uninterrupted(task_folder, tmp_path_factory.mktemp("uninterrupted"), len(DEATHS["killed"]) + 2)
+
+
 @pytest.mark.parametrize("name", DEATHS)
 def test_a_process_that_ends_in_any_phase_costs_at_most_one_step(task_folder, tmp_path, uninterrupted, name):
-    """The launcher names the rank and starts again within seconds, from the newest complete checkpoint."""
-    out, marks, deaths = tmp_path / "run", tmp_path / "marks", DEATHS[name]
+    check_deaths(task_folder, tmp_path, DEATHS[name], uninterrupted, f"trainer.async_save={'background' in name}")
+
+
+def check_deaths(
+    task_folder: Path, folder: Path, deaths: list[str], uninterrupted: dict[int, dict[str, float]], *overrides: str
+) -> None:
+    """The launcher names each rank that ends, and starts again within seconds, from the newest complete checkpoint."""
+    out, marks, stopped = folder / "run", folder / "marks", deaths[0].endswith("SIGSTOP")
     marks.mkdir()
     steps = [f"trainer.total_training_steps={len(deaths) + 2}", "actor.optim.total_updates=10"]
-    options = [*steps, f"trainer.max_restarts={len(deaths)}", f"trainer.async_save={'background' in name}"]
+    options = [*steps, f"trainer.max_restarts={len(deaths)}", *overrides]
     script = [sys.executable, str(Path(__file__).parent / "killed_ranks.py"), ",".join(deaths), str(marks)]
     run = [*script, *command(task_folder, out, *SMALL, *options)[3:]]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr
-    what = "has shown no sign of life" if name == "stopped" else "was killed by SIGKILL"
+    what = "has shown no sign of life" if stopped else "was killed by SIGKILL"
     named = re.findall(rf"^agentrl: error: rank (\d) \(process \d+\) {what}", done.stderr, re.MULTILINE)
     assert [rank for rank, _ in groupby(named)] == [death[0] for death in deaths]  # a slow end is named again
     for attempt in range(len(deaths)):
         ended, started = (float((marks / file).read_text()) for file in (f"ended-{attempt}", f"started-{attempt + 1}"))
-        assert started - ended < (60 if name == "stopped" else 30)
+        assert started - ended < (60 if stopped else 30)
     assert re.findall(r"resuming at step (\d+)", done.stdout) == [str(step + 1) for step in range(len(deaths))]
     assert steps_of(out) == {step: uninterrupted[step] for step in range(1, len(deaths) + 3)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -21,21 +22,14 @@ from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
 from agentrl.backends.megatron.training.passes import OUTPUTS, Passes
-from agentrl.backends.megatron.weights.checkpoint import read_parts, write_parts
+from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
 from agentrl.backends.megatron.weights.mapping import Box, Part, write_to
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
-from agentrl.backends.torch.checkpoint import (
-    STATE_FILE,
-    random_states,
-    read_state,
-    reading,
-    restore_random_states,
-    write_errors,
-)
+from agentrl.backends.torch.checkpoint import random_states, read_state, reading, restore_random_states
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
@@ -57,7 +51,10 @@ class MegatronModel:
     Attributes:
         place: where this process is in the layout.
         source: the model's folder.
+        saving: see `HeldModel.saving`.
     """
+
+    saving: Future[None]
 
     @runs_on_device
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
@@ -178,18 +175,22 @@ class MegatronModel:
 
     @runs_on_device
     def save_part(self, folder: Path, ranks: Ranks) -> None:
-        """Write this process's parts of the optimizer state; rank 0 also writes the rest of the state."""
-        num_updates = 0 if self.optimizer is None else self.optimizer.num_updates
-        parts = () if self.optimizer is None else self._state_parts(self.optimizer)
-        try:
-            with write_errors(folder):
-                if ranks.rank == 0:
-                    rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
-                    torch.save(rest, folder / STATE_FILE)
-                write_parts(folder, ranks.rank, parts)
-        finally:
-            for _ in parts:  # the processes exchange all parts, also if one cannot write
-                pass
+        """Write a checkpoint: rank 0 the weights, every process its parts of the optimizer state."""
+        write_checkpoint(folder, self._saved_state(), ranks.control)
+
+    @runs_on_device
+    def begin_writing(self, folder: Path, ranks: Ranks) -> None:
+        """See `HeldModel.begin_writing`."""
+        state = self._saved_state().copied()
+        self.saving = ranks.in_background(lambda: write_checkpoint(folder, state, ranks.background))
+
+    def _saved_state(self) -> SavedState:
+        optimizer = self.optimizer
+        num_updates = 0 if optimizer is None else optimizer.num_updates
+        rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
+        parts = {name: self.weights.own_parts(name) for name in self.weights.checkpoint_names}
+        boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
+        return SavedState(self.source, self.weights, parts, boxes, rest)
 
     def _state_parts(self, optimizer: LayoutOptimizer) -> Iterator[tuple[str, Box, Tensor]]:
         for each in self.weights.parameters:

@@ -29,6 +29,7 @@ SPEC = BackendSpec(
     routed_experts=True,
     copy_weights=True,
     several_processes=True,
+    async_save=True,
     without=frozenset(
         {
             *("overlap_grad_reduce", "overlap_param_gather", "use_mbridge", "transformer_engine"),
