@@ -101,6 +101,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "dp": {},
     "allgather": {"moe_token_dispatcher_type": "allgather"},
     "without_sp": {"sequence_parallel": False},
+    "hybrid": {"hybrid_model": True},
     "replicated": {"use_distributed_optimizer": False},
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
 from agentrl.algos.base import LossFunction
@@ -70,7 +70,7 @@ class MegatronModel:
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
-        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
+        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf, hybrid=layout.hybrid_model)]
         self.weights = Weights(chunks, hf, ranks.control)
         self.weights.read(self.source.weights())
         wrapped = self._wrapped(chunks, request)
@@ -85,7 +85,7 @@ class MegatronModel:
             cut, config=actor, shares_prefixes=False, device=ranks.device, padded=False, num_slices=slices
         )
 
-    def _wrapped(self, chunks: Sequence[GPTModel], request: ModelRequest) -> list[nn.Module]:
+    def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
             return [chunk.requires_grad_(False) for chunk in chunks]
         layout = request.actor.megatron
