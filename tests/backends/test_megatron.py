@@ -21,6 +21,7 @@ from megatron_models import (
     make_request,
     save_variant,
 )
+from rank_processes import NUM_RANKS
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -68,7 +69,6 @@ LAYOUTS = {
         "tp2 ep2 etp1 hybrid": EXPERTS,
     },
 }
-NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
 LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
 LOSSES = {
@@ -289,6 +289,7 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
+    files = [__file__, str(Path(__file__).with_name("test_megatron_shared_prefixes.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
     done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

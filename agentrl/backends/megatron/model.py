@@ -78,11 +78,14 @@ class MegatronModel:
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
-        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device, replays=replays)
+        shares = actor.share_prefixes
+        self.passes = Passes(
+            wrapped, self._config, hf.vocab_size, ranks.device, replays=replays, shares_prefixes=shares
+        )
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
-            cut, config=actor, shares_prefixes=False, device=ranks.device, padded=False, num_slices=slices
+            cut, config=actor, shares_prefixes=shares, device=ranks.device, padded=False, num_slices=slices
         )
 
     def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
