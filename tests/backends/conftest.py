@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from rank_processes import ranks_of
+from rank_processes import NUM_RANKS, ranks_of
 
 from agentrl.backends.fsdp.ranks import Ranks
-
-NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

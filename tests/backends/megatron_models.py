@@ -101,6 +101,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "dp": {},
     "allgather": {"moe_token_dispatcher_type": "allgather"},
     "without_sp": {"sequence_parallel": False},
+    "hybrid": {"hybrid_model": True},
     "replicated": {"use_distributed_optimizer": False},
 }
 
@@ -110,6 +111,7 @@ def make_request(
 ) -> ModelRequest:
     optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
     common = {"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, "megatron": layout_of(layout)}
+    common["share_prefixes"] = False
     config = ActorConfig.model_validate({**common, **actor})
     return ModelRequest(ModelConfig.model_validate({"path": str(path), **(model or {})}), config, total_updates=10)
 

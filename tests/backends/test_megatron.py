@@ -21,6 +21,7 @@ from megatron_models import (
     make_request,
     save_variant,
 )
+from rank_processes import NUM_RANKS
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.megatron
 DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
 SCALED = ("llama3", "yarn")  # position embeddings
 LAYOUTS = {
-    1: {"": (*DENSE, *EXPERTS, *VARIANTS)},
+    1: {"": (*DENSE, *EXPERTS, *VARIANTS), "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe")},
     2: {
         "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
@@ -48,6 +49,12 @@ LAYOUTS = {
         "dp replicated": ("qwen3", "qwen3_moe"),
         "tp2 ep2 etp1": EXPERTS,
         "pp2 vpp2": ("deep",),
+        "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
+        "pp2 hybrid": ("qwen3", "deepseek_v3"),
+        "cp2 hybrid": ("llama",),
+        "ep2 hybrid": EXPERTS,
+        "dp hybrid": ("qwen2",),
+        "pp2 vpp2 hybrid": ("deep",),
     },
     4: {
         "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
@@ -58,9 +65,10 @@ LAYOUTS = {
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
         "tp4": ("deepseek_v3",),
+        "tp2 pp2 hybrid": ("qwen3", "glm4_moe"),
+        "tp2 ep2 etp1 hybrid": EXPERTS,
     },
 }
-NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
 LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
 LOSSES = {
@@ -165,6 +173,12 @@ def test_a_process_without_samples_joins_collectives(both, layout):
 RECOMPUTED = {
     "all layers": {},
     "first layer": {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
+    "first layer of a hybrid model": {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 1,
+        "hybrid_model": True,
+    },
     "attention": {"recompute_granularity": "selective"},
     "modules": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp", "core_attn"]},
 }
@@ -192,7 +206,7 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("layout", [*LAYOUTS_OF_STEPS, f"{LAYOUTS_OF_STEPS[0]} hybrid"])
 @pytest.mark.parametrize("family", EXPERTS)
 def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
     model = {"enable_gradient_checkpointing": recompute}
@@ -275,6 +289,7 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
+    files = [__file__, str(Path(__file__).with_name("test_megatron_shared_prefixes.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
     done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -33,7 +33,8 @@ def make_backend(
 
     def make(trainable: bool = True, **actor: object) -> MegatronBackend:
         optim = {"lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
-        asked = make_request(path, layout, **{"optim": optim, "ppo_micro_batch_size_per_gpu": None, **actor})
+        shares = {"share_prefixes": "pp" not in layout}
+        asked = make_request(path, layout, **{"optim": optim, "ppo_micro_batch_size_per_gpu": None, **shares, **actor})
         made.append(MegatronBackend(ranks, replace(asked, trainable=trainable), seed=0))
         return made[-1]
 

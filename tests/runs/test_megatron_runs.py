@@ -15,7 +15,10 @@ pytestmark = pytest.mark.megatron
 LAYOUTS = {
     "one process": [],
     "tensor parallel": ["trainer.n_gpus_per_node=2", "actor.megatron.tensor_model_parallel_size=2"],
-    "pipeline": ["trainer.n_gpus_per_node=2", "actor.megatron.pipeline_model_parallel_size=2"],
+    "pipeline": [
+        *("trainer.n_gpus_per_node=2", "actor.megatron.pipeline_model_parallel_size=2"),
+        "actor.share_prefixes=false",
+    ],
 }
 PLACES = {
     "two nodes": ["trainer.nnodes=2", "actor.megatron.tensor_model_parallel_size=2"],

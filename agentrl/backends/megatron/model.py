@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
 from agentrl.algos.base import LossFunction
@@ -67,7 +67,7 @@ class MegatronModel:
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
-        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
+        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf, hybrid=layout.hybrid_model)]
         self.weights = Weights(chunks, hf, ranks.control)
         self.weights.read(self.source.weights())
         wrapped = self._wrapped(chunks, request)
@@ -75,14 +75,17 @@ class MegatronModel:
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
-        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device, replays=replays)
+        shares = actor.share_prefixes
+        self.passes = Passes(
+            wrapped, self._config, hf.vocab_size, ranks.device, replays=replays, shares_prefixes=shares
+        )
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
-            cut, config=actor, shares_prefixes=False, device=ranks.device, padded=False, num_slices=slices
+            cut, config=actor, shares_prefixes=shares, device=ranks.device, padded=False, num_slices=slices
         )
 
-    def _wrapped(self, chunks: Sequence[GPTModel], request: ModelRequest) -> list[nn.Module]:
+    def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
             return [chunk.requires_grad_(False) for chunk in chunks]
         layout = request.actor.megatron

@@ -25,7 +25,7 @@ def load(config: RunConfig, request: ModelRequest) -> MegatronBackend:
 
 SPEC = BackendSpec(
     load=load,
-    options=frozenset({"megatron"}),
+    options=frozenset({"megatron", "share_prefixes"}),
     routed_experts=True,
     copy_weights=True,
     several_processes=True,

@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from agentrl.backends.fsdp.sequence import joined
+from agentrl.backends.megatron.architecture.positions import GivenPositions
 from agentrl.backends.megatron.architecture.replay import give, replaying
-from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths
+from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
 from agentrl.backends.megatron.training.logprobs import divided_logprobs
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
+from agentrl.backends.torch.layout import pack_tokens
 from agentrl.backends.torch.logprobs import token_logprobs
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Passes:
     Args:
         vocabulary_size: number of logits; the head may have more columns, which pad the vocabulary.
         replays: whether tokens use their recorded experts.
+        shares_prefixes: whether common prefixes of samples are computed once.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class Passes:
         device: torch.device,
         *,
         replays: bool,
+        shares_prefixes: bool,
     ) -> None:
         self.chunks, self._config, self.device = chunks, config, device
         self._vocabulary_size = vocabulary_size
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
+        self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
@@ -88,12 +93,19 @@ class Passes:
     def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
         slices = self._slices.size()
         multiple = self._columns.size() if self._config.sequence_parallel else 1
+        if self._positions:
+            return self._shared(batches, multiple)
         lengths = [padded_lengths(batch, slices, multiple) for batch in batches]
         totals = self._totals([sum(each) for each in lengths])
         numbers = zip(batches, totals, strict=True)
         lengths = [padded_lengths(batch, slices, multiple, total) for batch, total in numbers]
         pairs = zip(batches, lengths, strict=True)
         return [packed(batch, own, slices, self._slices.rank(), self.device) for batch, own in pairs]
+
+    def _shared(self, batches: Sequence[MicroBatch], multiple: int) -> list[PackedBatch]:
+        tokens = [pack_tokens(batch.samples, {}, self.device) for batch in batches]
+        totals = self._totals([-(-len(each.token_ids) // multiple) * multiple for each in tokens])
+        return [shared(*each, self.device) for each in zip(batches, tokens, totals, strict=True)]
 
     def _totals(self, wanted: list[int]) -> list[int]:
         """Return the numbers of tokens of the micro-batches, where they must be equal."""
@@ -111,6 +123,8 @@ class Passes:
         if self._replays:
             size, rank = self._columns.size(), self._columns.rank()
             give(self._replays[chunk], batch.experts, rank, size, self._config.num_moe_experts)
+        if self._positions:
+            self._positions[chunk].wanted = batch.positions[0]
         output: Tensor = chunk(
             batch.token_ids,
             batch.positions,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor
 
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, mapped, write_to
@@ -34,7 +34,7 @@ class Weights:
         parameters: the parameters of this process and their parts.
     """
 
-    def __init__(self, chunks: Sequence[GPTModel], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
+    def __init__(self, chunks: Sequence[LanguageModule], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
         self.parameters: list[Mapped] = [each for chunk in chunks for each in mapped(chunk, config.vocab_size)]
         num_experts = chunks[0].config.num_moe_experts or 0
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
