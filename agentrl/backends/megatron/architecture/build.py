@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,16 @@ _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
-def build_chunks(config: TransformerConfig, hf: PretrainedConfig) -> list[GPTModel]:
-    """Return the chunks of this process, with uninitialised weights."""
+def build_chunks(
+    config: TransformerConfig, hf: PretrainedConfig, make_head: Callable[[], nn.Module] | None = None
+) -> list[GPTModel]:
+    """Return the chunks of this process, with uninitialised weights.
+
+    Args:
+        make_head: makes the head that replaces that of a language model.
+    """
     num_chunks = config.virtual_pipeline_model_parallel_size
-    return [_chunk(config, hf, number if num_chunks else None) for number in range(num_chunks or 1)]
+    return [_chunk(config, hf, number if num_chunks else None, make_head) for number in range(num_chunks or 1)]
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
@@ -38,7 +45,9 @@ def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
     return -(-int(hf.vocab_size) // size) * size
 
 
-def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -> GPTModel:
+def _chunk(
+    config: TransformerConfig, hf: PretrainedConfig, stage: int | None, make_head: Callable[[], nn.Module] | None
+) -> GPTModel:
     model = GPTModel(
         config,
         _block(config, stage),
@@ -48,10 +57,12 @@ def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -
         **rope_arguments(hf),
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
+        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings) and make_head is None,
         vp_stage=stage,
     )
     model.model_type = ModelType.encoder_or_decoder
+    if model.post_process and make_head is not None:
+        model.output_layer = make_head()
     if model.pre_process and hf.pad_token_id is not None:
         model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
     return model
