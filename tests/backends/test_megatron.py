@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 from megatron_models import (
     VARIANTS,
+    assert_equal_gradients,
     expected_gradients,
     gradients,
     in_one_process,
@@ -25,8 +26,6 @@ from rank_processes import NUM_RANKS
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.base import ModelRequest
-from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.errors import ConfigError
@@ -86,20 +85,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def start(ranks: Ranks) -> Iterator[Callable[..., MegatronBackend]]:
-    """Starts backends, which are closed at the end: all models of a process have the same layout."""
-    started: list[MegatronBackend] = []
-
-    def start_one(request: ModelRequest, seed: int = 0) -> MegatronBackend:
-        started.append(MegatronBackend(ranks, request, seed))
-        return started[-1]
-
-    yield start_one
-    for backend in started:
-        asyncio.run(backend.close())
-
-
-@pytest.fixture
 def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
     """Starts a model in a layout, and in one process."""
 
@@ -109,12 +94,6 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
         return start(request), in_one_process(request)
 
     return start_both
-
-
-def assert_equal_gradients(found, expected):
-    assert found.keys() >= expected.keys()
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -289,7 +268,8 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    files = [__file__, str(Path(__file__).with_name("test_megatron_shared_prefixes.py"))]
+    names = ("test_megatron_shared_prefixes.py", "test_megatron_heads.py")
+    files = [__file__, *(str(Path(__file__).with_name(name)) for name in names)]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
     done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

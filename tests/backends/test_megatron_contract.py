@@ -31,11 +31,11 @@ def make_backend(
     path: Path = save_model(tmp_path_factory.mktemp("model"), family)
     made: list[MegatronBackend] = []
 
-    def make(trainable: bool = True, **actor: object) -> MegatronBackend:
+    def make(trainable: bool = True, value_head: bool = False, **actor: object) -> MegatronBackend:
         optim = {"lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
         shares = {"share_prefixes": "pp" not in layout}
         asked = make_request(path, layout, **{"optim": optim, "ppo_micro_batch_size_per_gpu": None, **shares, **actor})
-        made.append(MegatronBackend(ranks, replace(asked, trainable=trainable), seed=0))
+        made.append(MegatronBackend(ranks, replace(asked, trainable=trainable, value_head=value_head), seed=0))
         return made[-1]
 
     yield make

@@ -16,12 +16,14 @@ from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.megatron.architecture.build import build_chunks
+from agentrl.backends.megatron.architecture.layers import ScalarLayer
 from agentrl.backends.megatron.architecture.model_config import transformer_config
 from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
-from agentrl.backends.megatron.training.passes import OUTPUTS, Passes
+from agentrl.backends.megatron.training.passes import Passes
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
 from agentrl.backends.megatron.weights.mapping import Box, Part, write_to
 from agentrl.backends.megatron.weights.parts import Weights
@@ -63,22 +65,24 @@ class MegatronModel:
         check_processes(layout, ranks.size)
         in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
         self.position = join_layout(layout, seed, in_use=in_use)
-        self.source = Source(request.model, request.key)
+        self.source = Source(request.model, request.key, value_head=request.value_head)
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
-        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf, hybrid=layout.hybrid_model)]
+        layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
+        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
+        chunks = [chunk.to(ranks.device) for chunk in built]
         self.weights = Weights(chunks, hf, ranks.control)
-        self.weights.read(self.source.weights())
+        saved = self.source.weights()
+        self.weights.read(saved, self.source.new_weights(saved))
         wrapped = self._wrapped(chunks, request)
         self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
+        self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
         shares = actor.share_prefixes
-        self.passes = Passes(
-            wrapped, self._config, hf.vocab_size, ranks.device, replays=replays, shares_prefixes=shares
-        )
+        self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
@@ -145,8 +149,8 @@ class MegatronModel:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        found = score_passes(self.passes, samples, [*packs, *idle], OUTPUTS)
-        return Scores(found["logprobs"], found["entropy"]) if self.position.reports else Scores([], [])
+        found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
+        return self._head.scores(found) if self.position.reports else Scores([], [])
 
     def facts(self) -> Mapping[str, WeightFacts]:
         """See `HeldWeights.facts`."""

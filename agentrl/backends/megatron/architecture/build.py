@@ -29,15 +29,22 @@ _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
-def build_chunks(config: TransformerConfig, hf: PretrainedConfig, *, hybrid: bool = False) -> list[LanguageModule]:
+def build_chunks(
+    config: TransformerConfig,
+    hf: PretrainedConfig,
+    make_head: Callable[[], nn.Module] | None = None,
+    *,
+    hybrid: bool = False,
+) -> list[LanguageModule]:
     """Return the chunks of this process, with uninitialised weights.
 
     Args:
+        make_head: makes the head that replaces that of a language model.
         hybrid: build a `HybridModel`, the successor of the deprecated `GPTModel`.
     """
     num_chunks = config.virtual_pipeline_model_parallel_size
-    build = _hybrid if hybrid else _gpt
-    return [_chunk(build, config, hf, number if num_chunks else None) for number in range(num_chunks or 1)]
+    make = partial(_chunk, _hybrid if hybrid else _gpt, config, hf, make_head)
+    return [make(number if num_chunks else None) for number in range(num_chunks or 1)]
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
@@ -56,7 +63,11 @@ def _hybrid(config: TransformerConfig, stage: int | None, options: dict[str, Any
 
 
 def _chunk(
-    build: Callable[..., LanguageModule], config: TransformerConfig, hf: PretrainedConfig, stage: int | None
+    build: Callable[..., LanguageModule],
+    config: TransformerConfig,
+    hf: PretrainedConfig,
+    make_head: Callable[[], nn.Module] | None,
+    stage: int | None,
 ) -> LanguageModule:
     options = dict(
         vocab_size=padded_vocabulary(hf, config),
@@ -65,10 +76,12 @@ def _chunk(
         **rope_arguments(hf),
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
+        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings) and make_head is None,
     )
     model = build(config, stage, options)
     model.model_type = ModelType.encoder_or_decoder
+    if model.post_process and make_head is not None:
+        model.output_layer = make_head()
     if model.pre_process and hf.pad_token_id is not None:
         model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
     return model

@@ -43,6 +43,18 @@ class Bounds(PackedSeqParams):  # type: ignore[misc]  # megatron-core is untyped
     layout: Layout | None = None
 
 
+class ScalarLayer(nn.Module):
+    """The head of a critic or a reward model. All tensor-parallel processes have the complete head.
+
+    Its linear layer has the name that it has in transformers.
+    """
+
+    def __init__(self, config: TransformerConfig, *, bias: bool) -> None:
+        super().__init__()
+        device = torch.cuda.current_device()
+        self.score = nn.Linear(config.hidden_size, 1, bias=bias, dtype=config.params_dtype, device=device)
+
+
 class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is untyped
     """Causal attention of packed samples; a head of the values may be smaller than one of the keys (MLA).
 

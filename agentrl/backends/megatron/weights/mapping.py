@@ -75,6 +75,8 @@ _OUTSIDE = {
     "output_layer.weight": "lm_head.weight",
     "decoder.final_layernorm.weight": "model.norm.weight",
     "decoder.final_norm.weight": "model.norm.weight",
+    "output_layer.score.weight": "score.weight",
+    "output_layer.score.bias": "score.bias",
 }
 _INSIDE = {
     "input_layernorm": "input_layernorm",
@@ -124,7 +126,7 @@ class _Parameter:
     def parts(self, *, tied: bool) -> list[Part]:
         """Return the parts of this parameter; `tied`: the head has the weight of the embedding."""
         if (outside := _OUTSIDE.get(self._name)) is not None:
-            if "norm" in outside:
+            if outside.startswith(("model.norm", "score")):
                 return [self._part(outside, lambda value: value)]
             if tied and self._name.startswith("output_layer"):  # the copy of the last pipeline stage
                 return [
