@@ -27,7 +27,7 @@ _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
 def build_chunks(config: TransformerConfig, hf: PretrainedConfig) -> list[GPTModel]:
-    """Return the chunks of this process, with uninitialised weights."""
+    """Return the chunks of this process, with uninitialised weights. A configuration of the bridge builds its own."""
     num_chunks = config.virtual_pipeline_model_parallel_size
     return [_chunk(config, hf, number if num_chunks else None) for number in range(num_chunks or 1)]
 
@@ -39,22 +39,29 @@ def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
 
 
 def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -> GPTModel:
-    model = GPTModel(
-        config,
-        _block(config, stage),
-        vocab_size=padded_vocabulary(hf, config),
-        max_sequence_length=hf.max_position_embeddings,
-        position_embedding_type="rope",
-        **rope_arguments(hf),
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
-        vp_stage=stage,
-    )
+    place = {
+        "pre_process": parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        "post_process": parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        "vp_stage": stage,
+    }
+    model = config.provide(**place) if hasattr(config, "provide") else _model(config, hf, place)
     model.model_type = ModelType.encoder_or_decoder
     if model.pre_process and hf.pad_token_id is not None:
         model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
     return model
+
+
+def _model(config: TransformerConfig, hf: PretrainedConfig, place: dict[str, Any]) -> GPTModel:
+    return GPTModel(
+        config,
+        layer_specs(config, place["vp_stage"]),
+        vocab_size=padded_vocabulary(hf, config),
+        max_sequence_length=hf.max_position_embeddings,
+        position_embedding_type="rope",
+        **rope_arguments(hf),
+        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
+        **place,
+    )
 
 
 def _without_padding(
@@ -67,8 +74,9 @@ def _without_padding(
     return torch.where(is_padding[:, None, None], states.detach(), states)
 
 
-def _block(config: TransformerConfig, stage: int | None) -> Any:  # Any: megatron-core is untyped
-    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=stage)
+def layer_specs(config: TransformerConfig, vp_stage: int | None = None) -> Any:  # Any: megatron-core is untyped
+    """Return the layers of a chunk, in plain torch where megatron-core has only those of TransformerEngine."""
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     block.layer_specs = [_portable(layer) for layer in block.layer_specs]
     block.layer_norm = RMSNorm
     return block
