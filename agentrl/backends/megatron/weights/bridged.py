@@ -17,9 +17,9 @@ import torch.distributed as dist
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
+from agentrl.backends.fsdp.checkpoint import failing_together
 from agentrl.backends.megatron.bridge import KEY
 from agentrl.backends.megatron.weights.mapping import Mapped, Part, Placement, held
-from agentrl.backends.megatron.weights.parts import raised_together
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.errors import ConfigError, Kind
 
@@ -88,11 +88,11 @@ def bridged(
         ConfigError: on all processes, if the bridge has no mapping for a parameter, if a weight is missing, or if a
             parameter does not consist of rows of weights.
     """
-    with raised_together(group):
+    with failing_together(group):
         tasks = [task for chunk in chunks for task in _tasks(chunk, registry, saved)]
     known: dict[object, list[_Run] | None] = {}
     runs = [_known_runs(task, known) for task in tasks]  # with collective operations, so on all processes
-    with raised_together(group):
+    with failing_together(group):
         return [_mapped(task, each) for task, each in zip(tasks, runs, strict=True)]
 
 

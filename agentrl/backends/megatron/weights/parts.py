@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from agentrl.backends.fsdp.checkpoint import failing_together
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, write_to
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.shared_memory import WeightFacts
@@ -94,7 +94,7 @@ class Weights:
         Raises:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
         """
-        with raised_together(self._group):
+        with failing_together(self._group):
             for value, part in self._parts():
                 write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
 
@@ -103,19 +103,6 @@ class Weights:
         with torch.no_grad():
             for own, theirs in zip(self.parameters, other.parameters, strict=True):
                 own.value.copy_(theirs.value)
-
-
-@contextmanager
-def raised_together(group: dist.ProcessGroup) -> Iterator[None]:
-    """Raise the ConfigError of one process on all processes, after the block."""
-    failed: ConfigError | None = None
-    try:
-        yield
-    except ConfigError as error:
-        failed = error
-    for found in _gathered(failed, group):
-        if found is not None:
-            raise found
 
 
 def _checked(saved: SavedBoxes, part: Part) -> Tensor:
