@@ -15,9 +15,11 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_decoder_layer_specs
 from megatron.core.post_training.modelopt.layers import Linear
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.moe.moe_layer import MoESubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.balancing import BalancedRouter, balances
 from agentrl.backends.megatron.architecture.hybrid import HybridChunk
 from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
 from agentrl.backends.megatron.architecture.model_config import rope_arguments
@@ -52,7 +54,7 @@ def _gpt(config: TransformerConfig, stage: int | None, options: dict[str, Any]) 
 
 def _hybrid(config: TransformerConfig, stage: int | None, options: dict[str, Any]) -> HybridChunk:  # Any: untyped
     layers = get_gpt_decoder_layer_specs(config, use_transformer_engine=False, normalization="RMSNorm")
-    return HybridChunk(config, [_portable(layer) for layer in layers], vp_stage=stage, **options)
+    return HybridChunk(config, [_portable(layer, config) for layer in layers], vp_stage=stage, **options)
 
 
 def _chunk(
@@ -86,13 +88,13 @@ def _without_padding(
 
 def _block(config: TransformerConfig, stage: int | None) -> Any:  # Any: megatron-core is untyped
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=stage)
-    block.layer_specs = [_portable(layer) for layer in block.layer_specs]
+    block.layer_specs = [_portable(layer, config) for layer in block.layer_specs]
     block.layer_norm = RMSNorm
     return block
 
 
-def _portable(layer: Any) -> Any:
-    """Replace what megatron-core has only for TransformerEngine, or computes wrongly without it."""
+def _portable(layer: Any, config: TransformerConfig) -> Any:
+    """Replace what megatron-core has only for TransformerEngine, or computes wrongly."""
     layer = copy.deepcopy(layer)
     for name in ("input_layernorm", "pre_mlp_layernorm"):
         _replace(layer.submodules, name, RMSNorm)
@@ -103,6 +105,9 @@ def _portable(layer: Any) -> Any:
     for name in _DOWN_PROJECTIONS:
         # a column-parallel one would not sum the gradient of the rotary keys over the tensor-parallel processes
         _replace(attention, name, Linear)
+    experts = getattr(layer.submodules.mlp, "keywords", {}).get("submodules")
+    if balances(config) and isinstance(experts, MoESubmodules):
+        experts.router = BalancedRouter
     return layer
 
 
