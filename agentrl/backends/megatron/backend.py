@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,9 @@ class MegatronBackend(RankBackend):
 
     def _save(self, folder: Path) -> None:
         with filled(folder):
-            self._model.source.write_rest(folder)
-            write_weights(folder, self.checkpoint_weights())
+            source = self._model.source
+            source.write_rest(folder)
+            write_weights(folder, chain(self.checkpoint_weights(), source.untrained()))
             super()._save(folder)
 
 
