@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, T
     """Write all files but the state of the optimizer."""
     with write_errors(folder), filled(folder):
         state.source.write_rest(folder)
-        write_weights(folder, weights)
+        write_weights(folder, chain(weights, state.source.untrained()))
         torch.save(state.rest, folder / STATE_FILE)
 
 
