@@ -32,12 +32,12 @@ class MegatronBackend(RankBackend):
 
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""
-        return self._weights(self._model.weights.checkpoint_names)
+        return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
 
     def _save(self, folder: Path) -> None:
         with filled(folder):
             self._model.source.write_rest(folder)
-            write_weights(folder, self.checkpoint_weights())
+            write_weights(folder, self._weights(self._model.weights.checkpoint_names))
             super()._save(folder)
 
 
