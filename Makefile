@@ -75,7 +75,8 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 		echo "make megatron needs Python 3.12: install python3.12 with its venv module, or run pyenv install 3.12"; exit 1
 	$(MEGATRON)/bin/pip install --quiet --upgrade pip
 	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --no-deps megatron-core megatron-bridge
+	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --no-deps megatron-core megatron-bridge \
+		emerging-optimizers absl-py
 	touch $@
 
 test-megatron: megatron-sglang

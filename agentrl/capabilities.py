@@ -61,6 +61,7 @@ class BackendSpec:
         load: `load(config, request) -> Backend`, called with the RunConfig and a ModelRequest. It imports heavy
             libraries itself, so that importing a spec stays fast.
         options: the options among `BACKEND_OPTIONS` that the backend reads.
+        optimizers: the values of `actor.optim.name` that it knows.
         lora: trains LoRA adapters.
         value_head: trains models that output one number per token: critics and reward models.
         routed_experts: trains with the experts that the engine recorded.
@@ -75,6 +76,7 @@ class BackendSpec:
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
     options: frozenset[str] = frozenset()
+    optimizers: frozenset[str] = frozenset({"adamw"})
     lora: bool = False
     value_head: bool = False
     routed_experts: bool = False
@@ -200,11 +202,11 @@ def engines_with(option: str) -> str:
 
 
 def backends_with(capability: str) -> str:
-    """Text that lists the built-in backends with a capability or option; the end of a `Problem`'s text."""
+    """Text that lists the built-in backends with a capability, see `can`; the end of a `Problem`'s text."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
     return " or ".join(f"`actor.backend={name}`" for name in names) or "a backend of your own that supports it"
 
 
 def can(spec: BackendSpec, capability: str) -> bool:
-    """Whether a backend has a capability, or reads an option of `BACKEND_OPTIONS`."""
-    return capability in spec.options or bool(getattr(spec, capability, False))
+    """Whether a backend has a capability, reads an option of `BACKEND_OPTIONS`, or has an optimizer of this name."""
+    return capability in spec.options | spec.optimizers or bool(getattr(spec, capability, False))

@@ -169,6 +169,20 @@ def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
     assert problems_of(**sections(pipeline, actor=ALONE)) == []
 
 
+def test_an_optimizer_that_the_backend_does_not_have_is_refused(megatron):
+    optim = {"optim": {"name": "muon"}}
+    asked = sections({TP: 2}, actor=optim, critic=optim, algorithm={"name": "gae"})
+    assert keys_and_kinds(problems_of(**asked)) == {
+        ("actor.optim.name", Kind.NOT_SUPPORTED),
+        ("critic.optim.name", Kind.NOT_SUPPORTED),
+    }
+    assert "'actor.optim.name=muon' is no optimizer of 'actor.backend=megatron': use 'actor.backend=torch'" in (
+        complaint(**asked)
+    )
+    megatron(optimizers=frozenset({"adamw", "muon"}))
+    assert problems_of(**asked) == []
+
+
 def test_all_mistakes_are_reported_with_their_reason():
     lines = complaint(**sections({TP: 3, ETP: 1, VPP: 2}, actor={"fsdp_size": 2})).splitlines()
     assert len(lines) == 4

@@ -29,7 +29,7 @@ class MegatronBackend(RankBackend):
 
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""
-        return self._weights(self._model.weights.checkpoint_names)
+        return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
 
 
 def _loaded(ranks: Ranks, request: ModelRequest, seed: int) -> HeldModel:

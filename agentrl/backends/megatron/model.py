@@ -25,17 +25,21 @@ from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
-from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
+from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
+from agentrl.backends.megatron.weights.freezing import fingerprint, freeze
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped, write_to
+from agentrl.backends.megatron.weights.offload import StorageOffload
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
 from agentrl.backends.torch.checkpoint import random_states, read_state, reading, restore_random_states
+from agentrl.backends.torch.cpu_offload import Moves, moves_of
+from agentrl.backends.torch.freezing import check_same_frozen
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
@@ -83,8 +87,14 @@ class MegatronModel:
         self.weights = Weights(self._parameters(chunks, ranks), self._config.num_moe_experts or 0, ranks.control)
         saved = self.source.weights()
         self.weights.read(saved, self.source.new_weights(saved))
+        if request.trainable and actor.freeze_modules:
+            freeze(chunks, self.weights, actor.freeze_modules)
+        self._frozen = fingerprint(self.weights)
         wrapped = self._wrapped(chunks, request)
-        self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
+        moves = moves_of(ranks.device)
+        self.optimizer = self._optimizer(wrapped, request, moves) if request.trainable else None
+        self._parking = StorageOffload(wrapped, moves if actor.param_offload else None)
+        self.weights.readable = self._parking.readable
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
@@ -106,16 +116,15 @@ class MegatronModel:
     def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
             return [chunk.requires_grad_(False) for chunk in chunks]
-        layout = request.actor.megatron
         options = DistributedDataParallelConfig(
-            grad_reduce_in_fp32=True, use_distributed_optimizer=layout.use_distributed_optimizer
+            grad_reduce_in_fp32=True, use_distributed_optimizer=divides_state(request.actor)
         )
         return [
             DistributedDataParallel(self._config, options, chunk, disable_bucketing=number > 0)
             for number, chunk in enumerate(chunks)
         ]
 
-    def _optimizer(self, chunks: Sequence[nn.Module], request: ModelRequest) -> LayoutOptimizer:
+    def _optimizer(self, chunks: Sequence[nn.Module], request: ModelRequest, moves: Moves | None) -> LayoutOptimizer:
         actor = request.actor
         return LayoutOptimizer(
             chunks,
@@ -123,7 +132,8 @@ class MegatronModel:
             actor.grad_clip,
             request.total_updates,
             self.source.dtype,
-            distributed=actor.megatron.use_distributed_optimizer,
+            distributed=divides_state(actor),
+            moves=moves if actor.optimizer_offload else None,
         )
 
     @property
@@ -139,13 +149,17 @@ class MegatronModel:
 
     @property
     def changing_names(self) -> Sequence[str]:
-        """Names of the weights in memory."""
-        return self.weights.memory_names
+        """Names of the trained weights in memory."""
+        return self.weights.trained(self.weights.memory_names)
 
     @runs_on_device
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
-        """See `HeldModel.accumulate`. Afterwards the gradients of all processes are summed."""
+        """See `HeldModel.accumulate`. Afterwards the gradients of all processes are summed.
+
+        `update` must follow: the weights stay on the device until then.
+        """
         assert self.optimizer is not None
+        self._parking.fetch(gradients=True)  # cleared below
         packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
@@ -158,14 +172,17 @@ class MegatronModel:
     def update(self) -> dict[str, float]:
         """See `HeldModel.update`; also the losses that balance the experts."""
         assert self.optimizer is not None
-        return self._balance | self.optimizer.step()
+        found = self._balance | self.optimizer.step()
+        self._parking.put_away()
+        return found
 
     @runs_on_device
     def score_part(self, samples: Sequence[Sample], *, base: bool = False) -> Scores:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
+        with self._parking.in_use():
+            found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
         return self._head.scores(found) if self.position.reports else Scores([], [])
 
     def facts(self) -> Mapping[str, WeightFacts]:
@@ -183,14 +200,16 @@ class MegatronModel:
     @runs_on_device
     def place(self, weights: dict[str, Tensor]) -> None:
         """See `HeldModel.place`."""
-        self.weights.place(weights)
-        self._refresh()
+        with self._parking.in_use():
+            self.weights.place(weights)
+            self._refresh()
 
     @runs_on_device
     def copy_part(self, source: MegatronModel, names: Sequence[str]) -> None:
         """See `HeldModel.copy_part`: all weights are copied."""
-        self.weights.copy(source.weights)
-        self._refresh()
+        with self._parking.in_use(), source._parking.in_use():
+            self.weights.copy(source.weights)
+            self._refresh()
 
     def _refresh(self) -> None:
         if self.optimizer is not None:
@@ -210,7 +229,7 @@ class MegatronModel:
     def _saved_state(self) -> SavedState:
         optimizer = self.optimizer
         num_updates = 0 if optimizer is None else optimizer.num_updates
-        rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
+        rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
         parts = {name: self.weights.own_parts(name) for name in self.weights.checkpoint_names}
         boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
         return SavedState(self.source, self.weights, parts, boxes, rest)
@@ -227,10 +246,11 @@ class MegatronModel:
     @runs_on_device
     def load_part(self, folder: Path) -> None:
         """See `HeldModel.load_part`; the checkpoint may come from another layout."""
-        with reading(folder):
+        with reading(folder), self._parking.in_use():
             state = read_state(folder)
             if find_adapter(folder):
                 raise ConfigError.keyless("it holds a LoRA adapter, but this run trains whole weights")
+            check_same_frozen(self.optimizer is None or state.get("frozen", self._frozen) == self._frozen)
             self.weights.read(weights_of(folder, "checkpoint"))
             self._refresh()
             if self.optimizer is not None:
@@ -238,12 +258,13 @@ class MegatronModel:
             restore_random_states(state["random"])
 
     def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:
-        for each in self.weights.parameters:
-            if not each.value.requires_grad:
-                continue
-            keys = [*(AVERAGES if num_updates else ()), *([MASTER] if each.value.dtype != torch.float32 else [])]
-            complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
-            optimizer.load_state(each.value, complete, num_updates)
+        with optimizer.in_use():
+            for each in self.weights.parameters:
+                if not each.value.requires_grad:
+                    continue
+                keys = optimizer.state_names(each.value, num_updates)
+                complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
+                optimizer.load_state(each.value, complete, num_updates)
         optimizer.num_updates = num_updates
 
 

@@ -25,7 +25,8 @@ def load(config: RunConfig, request: ModelRequest) -> MegatronBackend:
 
 SPEC = BackendSpec(
     load=load,
-    options=frozenset({"megatron", "share_prefixes"}),
+    options=frozenset({"megatron", "share_prefixes", "freeze_modules", "param_offload", "optimizer_offload"}),
+    optimizers=frozenset({"adamw", "muon"}),
     value_head=True,
     routed_experts=True,
     copy_weights=True,
@@ -38,6 +39,6 @@ SPEC = BackendSpec(
         }
     ),
     python=(3, 12),
-    modules=("megatron.core",),
+    modules=("megatron.core", "emerging_optimizers"),
     extra="megatron",
 )

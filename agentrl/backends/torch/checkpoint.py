@@ -12,8 +12,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from agentrl.backends.torch.freezing import check_same_frozen
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError, Kind
+from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.adapters import adapter_parameters, has_adapter, read_adapter, write_adapter
 from agentrl.models.loading import load_model, quiet_transformers
@@ -157,12 +158,7 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
         raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
-    if not same_rest:
-        raise ConfigError.at(
-            "actor.freeze_modules",
-            Kind.CONFLICT,
-            "other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed",
-        )
+    check_same_frozen(same_rest)
 
 
 def read_weights(

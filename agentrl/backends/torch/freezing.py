@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+KEY = "actor.freeze_modules"
+
+
 def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
     """Freeze every parameter whose name, or the name of a module that contains it, matches one of `patterns`.
 
@@ -28,24 +31,44 @@ def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
         ConfigError: a pattern matches nothing, or no parameter is left to train.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for pattern in patterns:
-        fitting = [value for name, value in parameters.items() if any(fnmatchcase(n, pattern) for n in _around(name))]
-        if not fitting:
-            names = {around for name in parameters for around in _around(name)}
-            (nearest,) = difflib.get_close_matches(pattern, sorted(names), n=1, cutoff=0)
-            raise ConfigError.at(
-                "actor.freeze_modules",
-                Kind.NOT_FOUND,
-                f"`actor.freeze_modules`: no module or weight is called '{pattern}': the nearest name is '{nearest}'",
-            )
-        for value in fitting:
-            value.requires_grad_(False)
+    for name in matching_names(parameters, patterns):
+        parameters[name].requires_grad_(False)
     if not any(value.requires_grad for value in parameters.values()):
-        raise ConfigError.at(
-            "actor.freeze_modules",
-            Kind.WRONG_VALUE,
-            "`actor.freeze_modules` freezes all weights, so nothing is trained",
-        )
+        raise all_frozen()
+
+
+def matching_names(names: Collection[str], patterns: Sequence[str]) -> set[str]:
+    """Return the names of parameters that a pattern matches, or that are in a module whose name a pattern matches.
+
+    Raises:
+        ConfigError: a pattern matches nothing.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        fitting = {name for name in names if any(fnmatchcase(each, pattern) for each in _around(name))}
+        if not fitting:
+            valid = {around for name in names for around in _around(name)}
+            (nearest,) = difflib.get_close_matches(pattern, sorted(valid), n=1, cutoff=0)
+            text = f"`{KEY}`: no module or weight is called '{pattern}': the nearest name is '{nearest}'"
+            raise ConfigError.at(KEY, Kind.NOT_FOUND, text)
+        found |= fitting
+    return found
+
+
+def all_frozen() -> ConfigError:
+    """Return the error for patterns that match all weights."""
+    return ConfigError.at(KEY, Kind.WRONG_VALUE, f"`{KEY}` freezes all weights, so nothing is trained")
+
+
+def check_same_frozen(same: bool) -> None:
+    """Reject a checkpoint whose frozen weights are not those of this model.
+
+    Raises:
+        ConfigError: `same` is false.
+    """
+    if not same:
+        text = f"other weights were frozen: model.path, model.dtype or {KEY} has changed"
+        raise ConfigError.at(KEY, Kind.CONFLICT, text)
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:

@@ -41,6 +41,7 @@ def _sharded(config: RunConfig, request: ModelRequest) -> Backend:
 SPEC = BackendSpec(
     load=load,
     options=frozenset(BACKEND_OPTIONS) - {"megatron"},
+    optimizers=frozenset({"adamw", "muon"}),
     lora=True,
     value_head=True,
     routed_experts=True,

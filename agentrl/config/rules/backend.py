@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
+from agentrl.capabilities import BACKEND_OPTIONS, BackendSpec, backend_spec, backends_with, can
 from agentrl.config.base import Section
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.rules.unused import every, unused, wrong
@@ -22,6 +22,7 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
             continue  # most layouts require false, also of a backend that never shares them
         if not can(spec, need):
             yield from _unused(where, section, option, backends_with(need))
+    yield from _missing_optimizers(config, spec)
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
         yield wrong(
             "algorithm.name",
@@ -29,6 +30,13 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
             Kind.NOT_SUPPORTED,
             value=config.algorithm.name,
         )
+
+
+def _missing_optimizers(config: RunConfig, spec: BackendSpec) -> Iterator[Problem]:
+    for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
+        if optim.name not in spec.optimizers:
+            text = f"is no optimizer of `actor.backend={config.actor.backend}`: use {backends_with(optim.name)}"
+            yield wrong(f"{where}.name", text, Kind.NOT_SUPPORTED, value=optim.name)
 
 
 def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Problem]:

@@ -61,6 +61,7 @@ class ScalarLayer(nn.Module):
         super().__init__()
         device = torch.cuda.current_device()
         self.score = nn.Linear(config.hidden_size, 1, bias=bias, dtype=config.params_dtype, device=device)
+        self.score.weight.is_embedding_or_output_parameter = True  # type: ignore[attr-defined]  # read by megatron-core
 
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is untyped

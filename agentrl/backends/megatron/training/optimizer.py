@@ -1,9 +1,10 @@
-"""AdamW of megatron-core, with agentrl's schedule, clipping, and skipped non-finite updates."""
+"""AdamW and Muon of megatron-core, with agentrl's schedule, clipping, and skipped non-finite updates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,12 @@ from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_op
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor, nn
 
+from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.backends.torch.optim import learning_rate_scale
-from agentrl.config.actor import OptimConfig
-from agentrl.errors import ConfigError, Kind
+from agentrl.config.actor import ActorConfig, OptimConfig
 
-AVERAGES = ("exp_avg", "exp_avg_sq")
+_AVERAGES = ("exp_avg", "exp_avg_sq")
+_MOMENTUM = "momentum_buffer"
 MASTER = "master"
 """Name of the float32 copy of a weight that is trained in another data type."""
 
@@ -40,9 +42,8 @@ class LayoutOptimizer:
 
     Args:
         chunks: wrapped by megatron-core's `DistributedDataParallel`.
-
-    Raises:
-        ConfigError: another optimizer than AdamW is configured.
+        distributed: whether each data-parallel process updates only some of the values; see `divides_state`.
+        moves: offload averages and float32 copies of weights to CPU memory except during `step`.
     """
 
     def __init__(
@@ -54,15 +55,13 @@ class LayoutOptimizer:
         dtype: torch.dtype,
         *,
         distributed: bool,
+        moves: Moves | None = None,
     ) -> None:
-        if config.name != "adamw":
-            text = f"`actor.optim.name={config.name}`: `actor.backend=megatron` has only adamw"
-            raise ConfigError.at("actor.optim.name", Kind.NOT_SUPPORTED, text)
         self._chunks, self._config, self._grad_clip = chunks, config, grad_clip
         self.num_updates = 0
         self._total_updates = config.total_updates or total_updates
         options = OptimizerConfig(
-            optimizer="adam",
+            **_kind(config),
             lr=config.peak_lr,
             weight_decay=config.weight_decay,
             adam_beta1=config.betas[0],
@@ -73,7 +72,12 @@ class LayoutOptimizer:
             params_dtype=dtype,
             use_distributed_optimizer=distributed,
         )
+        if config.name == "muon":
+            for chunk in chunks:
+                mark_for_muon(chunk)
         self._optimizer = get_megatron_optimizer(options, [*chunks])
+        self._owners = {value: inner for inner in self._optimizer.chained_optimizers for value in _values(inner)}
+        self._parking = CpuOffload(self._held, moves)
 
     def clear_gradients(self) -> None:
         """Set all gradients to 0."""
@@ -83,12 +87,21 @@ class LayoutOptimizer:
 
     def step(self) -> dict[str, float]:
         """Do one update with the gradients of all processes; see `ScheduledOptimizer.step`."""
+        with self.in_use():
+            return self._step()
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the state on its device inside the `with` block."""
+        return self._parking.in_use()
+
+    def _step(self) -> dict[str, float]:
         scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
         self._optimizer.prepare_grads()
         grad_norm = float(self._optimizer.get_grad_norm())
         if finite := math.isfinite(grad_norm):
             for group in self._optimizer.param_groups:
-                group["lr"] = self._config.peak_lr * scale
+                peak = self._config.muon_lr if "momentum" in group else self._config.peak_lr  # only Muon has it
+                group["lr"] = peak * scale
                 group["weight_decay"] = self._config.weight_decay * group["wd_mult"]
             for inner in self._optimizer.chained_optimizers:
                 clip_grads.clip_grad_by_total_norm_fp32(inner.get_parameters(), self._grad_clip, grad_norm)
@@ -96,6 +109,17 @@ class LayoutOptimizer:
             self.num_updates += 1
         self.clear_gradients()
         return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(not finite)}
+
+    def _held(self) -> list[Tensor]:
+        """Return the tensors of this process that only the optimizer uses."""
+        found: list[Tensor] = []
+        for parameter in (value for chunk in self._chunks for value in chunk.parameters() if value.requires_grad):
+            inner = self._inner(parameter)
+            if (shard := _shard(inner, parameter)) is not None:
+                state = inner.optimizer.state.get(shard.values, {})
+                found += [state[name] for name in (*_AVERAGES, _MOMENTUM) if name in state]
+                found += [] if parameter.dtype == torch.float32 else [shard.values]
+        return found
 
     def refresh(self) -> None:
         """Copy the weights to the values that are trained, after the weights were replaced."""
@@ -109,10 +133,15 @@ class LayoutOptimizer:
         inner = self._inner(parameter)
         shard = _shard(inner, parameter)
         state = inner.optimizer.state[shard.values] if shard and self.num_updates else {}
-        for name in AVERAGES if self.num_updates else ():
-            yield name, self.complete(parameter, state.get(name))
-        if parameter.dtype != torch.float32:
-            yield MASTER, self.complete(parameter, shard.values if shard else None)
+        for name in self.state_names(parameter, self.num_updates):
+            copy = shard.values if shard else None
+            yield name, self.complete(parameter, copy if name == MASTER else state.get(name))
+
+    def state_names(self, parameter: Tensor, num_updates: int) -> Sequence[str]:
+        """Names of the state of a parameter after `num_updates` updates."""
+        is_muons = any("momentum" in group for group in self._inner(parameter).param_groups)
+        averages = [_MOMENTUM] if is_muons else _AVERAGES
+        return [*(averages if num_updates else ()), *([] if parameter.dtype == torch.float32 else [MASTER])]
 
     def complete(self, parameter: Tensor, own: Tensor | None) -> Tensor:
         """Return numbers for all values of a parameter, from those for the values that each process updates.
@@ -139,11 +168,51 @@ class LayoutOptimizer:
             with torch.no_grad():
                 shard.values.copy_(own.pop(MASTER))
         state = {name: value.to(shard.values.device, copy=True) for name, value in own.items()}
-        inner.optimizer.state[shard.values] = state | ({"step": torch.tensor(float(num_updates))} if state else {})
+        steps = {"step": torch.tensor(float(num_updates))} if _AVERAGES[0] in state else {}
+        inner.optimizer.state[shard.values] = state | steps
 
     def _inner(self, parameter: Tensor) -> Any:  # Any: megatron-core is untyped
-        """Return the optimizer of a parameter: that of the experts, or that of all others."""
-        return self._optimizer.chained_optimizers[0 if getattr(parameter, "allreduce", True) else 1]
+        """Return the optimizer of a parameter."""
+        return self._owners[parameter if parameter in self._owners else parameter.main_param]  # type: ignore[attr-defined]  # set by megatron-core
+
+
+def divides_state(config: ActorConfig) -> bool:
+    """Whether each data-parallel process updates only some of the values. Muon needs complete matrices."""
+    return config.megatron.use_distributed_optimizer and config.optim.name != "muon"
+
+
+def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-core
+    """Return the options of the optimizer; those of Muon make it that of `torch.optim`."""
+    if config.name != "muon":
+        return {"optimizer": "adam"}
+    return {
+        "optimizer": "muon",
+        "muon_momentum": config.muon_momentum,
+        "muon_nesterov": True,
+        "muon_scale_mode": "shape_scaling",
+        "muon_coefficient_type": "simple",
+        "muon_tp_mode": "duplicated",
+    }
+
+
+def mark_for_muon(chunk: nn.Module) -> None:
+    """Mark parameters so that Muon treats a chunk's weights as those of a model of transformers.
+
+    There, gate and up projection are two matrices, and experts are one three-dimensional weight, which AdamW updates.
+    """
+    for name, value in chunk.named_parameters():
+        marked: Any = value  # Any: megatron-core's attributes of parameters
+        if ".local_experts." in name:
+            marked.is_embedding_or_output_parameter = True  # not a matrix for Muon
+        elif name.endswith("linear_fc1.weight"):
+            marked.is_qkv, marked.qkv_split_shapes = True, [len(value) // 2] * 2
+
+
+def _values(inner: Any) -> list[Tensor]:
+    """Return the parameters that an optimizer updates on some process, or its float32 copies of them."""
+    if isinstance(inner, DistributedOptimizer):
+        return [value for buffer in inner.buffers for value in buffer.params]
+    return [value for group in inner.param_groups for value in group["params"]]
 
 
 def _shard(inner: Any, parameter: Tensor) -> Shard | None:

@@ -214,17 +214,24 @@ class _Parameter:
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
+def memory_name(name: str) -> str:
+    """Return the name in memory of a weight of a checkpoint: transformers stacks the experts."""
+    if not (found := _EXPERT.fullmatch(name)):
+        return name
+    return f"{found[1]}.down_proj" if found[3] == "down" else f"{found[1]}.gate_up_proj"
+
+
 def in_memory(part: Part, num_experts: int) -> Part:
-    """Return a part of a checkpoint weight as a part of the weight in memory: transformers stacks the experts."""
+    """Return a part of a checkpoint weight as a part of the weight in memory, see `memory_name`."""
     if not (found := _EXPERT.fullmatch(part.name)):
         return part
     rows, columns = part.shape
     (first, length), others = part.box
     if found[3] == "up":
         first += rows
-    name, height = (f"{found[1]}.down_proj", rows) if found[3] == "down" else (f"{found[1]}.gate_up_proj", 2 * rows)
+    height = rows if found[3] == "down" else 2 * rows
     box = ((int(found[2]), 1), (first, length), others)
-    return replace(part, name=name, shape=(num_experts, height, columns), box=box)
+    return replace(part, name=memory_name(part.name), shape=(num_experts, height, columns), box=box)
 
 
 def write_to(part: Part, parameter: Tensor, value: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -12,12 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.backends.fsdp.checkpoint import failing_together
-from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, write_to
+from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, memory_name, write_to
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.errors import ConfigError
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
+BUFFER = "e_score_correction_bias"
+"""End of the names of weights that are no parameters."""
 Item = TypeVar("Item")
 Named = tuple[str, WeightFacts, Box]
 
@@ -29,16 +31,23 @@ class Weights:
 
     Attributes:
         parameters: the parameters of this process and their parts.
+        num_experts: of each layer; 0 without experts.
+        frozen: names in memory of the frozen weights.
+        group: all processes.
+        readable: returns the values of a parameter, where they are now.
     """
 
     def __init__(self, parameters: Sequence[Mapped], num_experts: int, group: dist.ProcessGroup) -> None:
         self.parameters = parameters
+        self.frozen: frozenset[str] = frozenset()
+        self.num_experts = num_experts
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
         for value, part in self._parts():
             stacked = in_memory(part, num_experts)
             for each in [part] if stacked.name == part.name else [part, stacked]:
                 self._own[each.name].append((value, each))
-        self._group = group
+        self.group = group
+        self.readable: Callable[[Tensor], Tensor] = Tensor.detach
         self._facts, self._boxes = _joined(self._named(), group)
         stacked_names = {in_memory(part, num_experts).name for _, part in self._parts()}
         self._in_memory = _all_of(stacked_names, group)
@@ -67,6 +76,12 @@ class Weights:
         """Names of all weights of the complete model in a checkpoint, in order of layers."""
         return self._in_checkpoint
 
+    def trained(self, names: Sequence[str]) -> list[str]:
+        """Return the names of trained weights; with no frozen weight, also those of buffers."""
+        if not self.frozen:
+            return [*names]
+        return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
+
     def facts(self) -> Mapping[str, WeightFacts]:
         """See `HeldWeights.facts`."""
         return self._facts
@@ -77,7 +92,7 @@ class Weights:
 
     def own_parts(self, name: str) -> list[Tensor]:
         """See `HeldWeights.own_parts`."""
-        return [part.view(value) for value, part in self._own.get(name, ()) if part.is_first]
+        return [part.view(self.readable(value)) for value, part in self._own.get(name, ()) if part.is_first]
 
     def place(self, weights: Mapping[str, Tensor]) -> None:
         """Copy complete weights, under either name, over the parts of this process."""
@@ -94,7 +109,7 @@ class Weights:
         Raises:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
         """
-        with failing_together(self._group):
+        with failing_together(self.group):
             for value, part in self._parts():
                 write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
 
