@@ -8,6 +8,7 @@ NEWEST := .venv-newest
 # megatron-core needs Python 3.12
 MEGATRON := .venv-megatron
 MEGATRON_READY := $(MEGATRON)/ready
+MEGATRON_SGLANG := $(MEGATRON)/sglang-ready
 # 'megatron and not gpu' adds the complete contract, and the matrix of layouts on one and four processes
 MEGATRON_TESTS ?= megatron and not slow and not gpu
 # what depends most on other libraries' versions
@@ -20,8 +21,8 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron test-megatron test-megatron-beside \
-	browser pictures check types style bench clean
+.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron \
+	test-megatron-beside browser pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,10 +64,14 @@ lock:
 # SGLang on the CPU, which its tests start: most of its dependencies are kernels for CUDA, so it comes without them
 sglang: $(SGLANG)
 
-$(SGLANG): $(READY) $(shell find tests/sglang_on_cpu -type f -not -path '*/__pycache__/*')
-	$(BIN)/pip install --quiet --constraint constraints.txt --requirement tests/sglang_on_cpu/requirements.txt
-	$(BIN)/pip install --quiet --no-deps sglang==0.5.21 sglang-router==0.3.2
-	$(BIN)/pip install --quiet --no-deps --force-reinstall ./tests/sglang_on_cpu
+megatron-sglang: $(MEGATRON_SGLANG)
+
+$(SGLANG): $(READY)
+$(MEGATRON_SGLANG): $(MEGATRON_READY)
+$(SGLANG) $(MEGATRON_SGLANG): $(shell find tests/sglang_on_cpu -type f -not -path '*/__pycache__/*')
+	$(@D)/bin/pip install --quiet --constraint constraints.txt --requirement tests/sglang_on_cpu/requirements.txt
+	$(@D)/bin/pip install --quiet --no-deps sglang==0.5.21 sglang-router==0.3.2
+	$(@D)/bin/pip install --quiet --no-deps --force-reinstall ./tests/sglang_on_cpu
 	touch $@
 
 # megatron-core in an environment of its own: the torch there brings triton, which megatron-core imports. Tests compile
@@ -82,7 +87,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --no-deps megatron-core
 	touch $@
 
-test-megatron: megatron
+test-megatron: megatron-sglang
 	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m '$(MEGATRON_TESTS)' tests/backends tests/runs \
 		--durations 10
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
-from warm_agentrl import warm_agentrl
 
 from agentrl import capabilities
 from agentrl.capabilities import BACKEND_OPTIONS, BACKENDS, BackendSpec
@@ -91,13 +90,6 @@ def task_folder(make_task, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("calculator")
     make_task(folder, seed=0)
     return folder
-
-
-@pytest.fixture(scope="session")
-def agentrl() -> Iterator[list[str]]:
-    """The first words of a command line: what runs `agentrl`, without the time of its imports."""
-    with warm_agentrl() as words:
-        yield words
 
 
 @pytest.fixture(autouse=True)

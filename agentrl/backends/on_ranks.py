@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -53,8 +54,17 @@ class HeldModel(HeldWeights, Protocol):
         """Copy complete weights over this rank's parts."""
         ...
 
+    @property
+    def saving(self) -> Future[None]:
+        """The checkpoint that `begin_writing` writes; done when all ranks have written their parts."""
+        ...
+
     def save_part(self, folder: Path, ranks: Ranks) -> None:
         """Write this rank's part of a checkpoint."""
+        ...
+
+    def begin_writing(self, folder: Path, ranks: Ranks) -> None:
+        """Copy the state to CPU memory, and write it in the background; see `saving`."""
         ...
 
     def load_part(self, folder: Path) -> None:
@@ -151,6 +161,12 @@ class RankBackend:
                 self._save(aside)
 
         await self._run(work)
+
+    async def begin_save(self, path: Path) -> Future[None]:
+        """See `Backend.begin_save`. Every rank copies its part."""
+        await self._run(lambda: self._each(_begin_save, self._number, path))
+        saving: Future[None] = self._model.saving
+        return saving
 
     async def load(self, path: Path) -> None:
         """See `Backend.load`; the checkpoint may come from any number of ranks."""
@@ -271,6 +287,10 @@ def _copy(ranks: Ranks, number: int, source: int, names: Sequence[str]) -> None:
 
 def _save(ranks: Ranks, number: int, folder: Path) -> None:
     ranks.held[number].save_part(folder, ranks)
+
+
+def _begin_save(ranks: Ranks, number: int, folder: Path) -> None:
+    ranks.held[number].begin_writing(folder, ranks)
 
 
 def _call(ranks: Ranks, number: int, method: str, *arguments: object) -> None:

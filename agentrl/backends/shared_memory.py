@@ -107,11 +107,21 @@ def _exchange(ranks: Ranks, places: Mapping[int, Sequence[Tensor]]) -> None:
     for rank in (rank for rank in places if not ranks.is_near(rank)):
         for place in places[rank]:
             if ranks.rank == 0:
-                received = torch.empty(place.shape, dtype=place.dtype)
-                dist.recv(received.flatten().view(torch.uint8), rank, ranks.control)
-                place.copy_(received)
+                receive(place, rank, ranks.control)
             elif ranks.rank == rank:
-                dist.send(place.contiguous().flatten().view(torch.uint8), 0, ranks.control)
+                send(place, ranks.control)
+
+
+def send(part: Tensor, group: dist.ProcessGroup) -> None:
+    """Send a part of a weight to rank 0."""
+    dist.send(part.contiguous().flatten().view(torch.uint8), 0, group)
+
+
+def receive(place: Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    """Receive the part of a weight that a rank sends."""
+    received = torch.empty(place.shape, dtype=place.dtype)
+    dist.recv(received.flatten().view(torch.uint8), rank, group)
+    place.copy_(received)
 
 
 def _complete(bucket: Tensor, weight: WeightFacts, start: int) -> Tensor:

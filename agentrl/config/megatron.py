@@ -49,6 +49,9 @@ class MegatronConfig(Section):
     """With full: layers per group (uniform) or recomputed layers (block); null: 1."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
     """With selective: modules that are recomputed; empty: core_attn."""
+    hybrid_model: bool = False
+    """Build megatron-core's HybridModel, the successor of its GPTModel, which is deprecated; both give the same
+    results."""
     moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
     """How tokens reach the processes of their experts; both give the same results."""
     moe_router_dtype: Literal["fp32", "fp64"] | None = None

@@ -23,7 +23,7 @@ from agentrl.models.finite import check_finite
 from agentrl.models.loading import check_complete, quiet_transformers, read_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _CLASSES = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
@@ -57,13 +57,7 @@ def load_scalar_model(
         ConfigError: there is no such model; it is an adapter, incomplete, or has several labels; transformers has no
             classification class for it; or a weight is not finite.
     """
-    if adapter := find_adapter(config.path):
-        raise ConfigError.at(
-            key,
-            Kind.NOT_SUPPORTED,
-            f"{key}: '{config.path}' is a LoRA adapter: name a full model, such as '{adapter.base}'",
-        )
-    kind = _kind_of(config, key)
+    kind = scalar_kind(config, key)
     model, missing = read_model(
         _CLASSES[kind or "ForSequenceClassification"], config.path, config, dtype or config.dtype, key, num_labels=1
     )
@@ -79,6 +73,17 @@ def load_scalar_model(
     model.eval().to(device)
     check_finite(model)
     return model
+
+
+def name_scalar_class(config: PretrainedConfig, kind: str | None) -> None:
+    """Name transformers' class of a model with a head of one label in its configuration.
+
+    Args:
+        kind: see `scalar_kind`.
+    """
+    config.num_labels = 1
+    if kind is None:
+        config.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
 
 
 def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
@@ -110,8 +115,18 @@ def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> 
     return scalars
 
 
-def _kind_of(config: ModelConfig, key: str) -> str | None:
-    """Return the class name suffix of a saved classification checkpoint; None for other checkpoints."""
+def scalar_kind(config: ModelConfig, key: str) -> str | None:
+    """Return the class name suffix of a saved classification checkpoint; None for other checkpoints.
+
+    Raises:
+        ConfigError: it is an adapter or has several labels, or transformers has no classification class for it.
+    """
+    if adapter := find_adapter(config.path):
+        raise ConfigError.at(
+            key,
+            Kind.NOT_SUPPORTED,
+            f"{key}: '{config.path}' is a LoRA adapter: name a full model, such as '{adapter.base}'",
+        )
     try:
         with quiet_transformers():
             saved = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)

@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart/task"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama"], help="what kind of model")
+    parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama", "qwen3_moe"], help="kind of model")
     arguments = parser.parse_args()
     print(json.dumps(make_task(arguments.out, arguments.seed, arguments.family), indent=2))
 

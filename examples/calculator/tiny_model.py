@@ -1,20 +1,38 @@
-"""A tokenizer, and a Qwen3 or Llama model with about 460,000 random weights: small enough to train on one CPU core."""
+"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with about 760,000.
+
+Both are small enough to train on one CPU core.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCAB_SIZE = 520
-FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
+FAMILIES = {
+    "qwen3": Qwen3Config,
+    "llama": LlamaConfig,
+    # a token uses as many weights as in the dense models
+    "qwen3_moe": partial(
+        Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True
+    ),
+}
 
 
 def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import make_samples
-from transformers import AutoModelForCausalLM
+from tiny_models import make_samples, with_returns
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.algos.losses.value import ValueLoss
 from agentrl.backends.base import Backend
 
 MakeBackend = Callable[..., Backend]
-"""(trainable=True, **changes to the actor section) -> the same tiny model on every call."""
+"""(trainable=True, value_head=False, **changes to the actor section) -> the same tiny model on every call."""
 
 SFT = PolicyLoss("sft")
+VALUES = ValueLoss(cliprange_value=10)
 
 
 def weights_of(backend: Backend) -> dict[str, torch.Tensor]:
@@ -207,6 +209,31 @@ def test_frozen_policy_can_be_scored_saved_and_loaded(make_backend: MakeBackend,
     assert asyncio.run(reference.score(make_samples(3))) == asyncio.run(policy.score(make_samples(3)))
     with pytest.raises(RuntimeError, match="trainable=False"):
         asyncio.run(reference.train_step(make_samples(3), SFT))
+
+
+def test_a_critic_starts_at_zero_and_learns_the_returns(make_backend: MakeBackend):
+    critic, samples = make_backend(value_head=True), with_returns(make_samples(6))
+    before = asyncio.run(critic.score(samples))
+    assert before.logprobs == before.entropy == []
+    assert before.values == [[0.0] * len(sample.token_ids) for sample in samples]
+    losses = [asyncio.run(critic.train_step(samples, VALUES)).metrics["loss"] for _ in range(8)]
+    assert losses[-1] < 0.9 * losses[0]
+    for sample, row in zip(samples, asyncio.run(critic.score(samples)).values, strict=True):
+        assert [value != 0 for value in row] == [bool(trained) for trained in sample.loss_mask]
+
+
+def test_a_critic_resumes_bitwise_from_a_hugging_face_folder(make_backend: MakeBackend, tmp_path: Path):
+    first, second = (make_backend(value_head=True) for _ in range(2))
+    for seed in range(3):
+        asyncio.run(first.train_step(with_returns(make_samples(4, seed)), VALUES))
+    asyncio.run(first.save(tmp_path / "step-3"))
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "step-3").state_dict()
+    for name, value in first.weights():
+        torch.testing.assert_close(loaded[name], value.cpu(), rtol=0, atol=0)
+    asyncio.run(second.load(tmp_path / "step-3"))
+    steps = [asyncio.run(each.train_step(with_returns(make_samples(4, 3)), VALUES)) for each in (first, second)]
+    assert steps[0] == steps[1]
+    assert equal(weights_of(first), weights_of(second))
 
 
 def test_close_can_be_called_twice(make_backend: MakeBackend):

@@ -15,7 +15,7 @@ from agentrl.backends.fsdp.assignment import assign
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.on_ranks import _part
-from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, load_torch_backend
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, mini_batch
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
@@ -101,6 +101,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "dp": {},
     "allgather": {"moe_token_dispatcher_type": "allgather"},
     "without_sp": {"sequence_parallel": False},
+    "hybrid": {"hybrid_model": True},
     "replicated": {"use_distributed_optimizer": False},
 }
 
@@ -110,13 +111,16 @@ def make_request(
 ) -> ModelRequest:
     optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
     common = {"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, "megatron": layout_of(layout)}
+    common["share_prefixes"] = False
     config = ActorConfig.model_validate({**common, **actor})
     return ModelRequest(ModelConfig.model_validate({"path": str(path), **(model or {})}), config, total_updates=10)
 
 
 def in_one_process(request: ModelRequest) -> TorchBackend:
-    options = {"total_updates": 10, "seed": 0, "routed_experts": request.routed_experts}
-    return load_torch_backend(request.model, request.actor, **options)
+    options = {"total_updates": 10, "seed": 0, "trainable": request.trainable}
+    if request.value_head:
+        return load_scalar_backend(request.model, request.actor, **options)
+    return load_torch_backend(request.model, request.actor, **options, routed_experts=request.routed_experts)
 
 
 def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:
@@ -124,6 +128,12 @@ def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: L
     with backend._positionwise.running():
         accumulate_gradients(backend._positionwise, mini_batch(samples, loss), loss, backend._cut(samples))
     return {name: value.grad for name, value in backend.model.named_parameters() if value.grad is not None}
+
+
+def assert_equal_gradients(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() >= expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
 
 
 def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:

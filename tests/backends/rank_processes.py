@@ -15,6 +15,8 @@ import torch
 from agentrl.backends.fsdp.ranks import STORE, Ranks, join, joined
 from agentrl.registry import child_path
 
+NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
+"""Number of ranks that tests share."""
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 
 

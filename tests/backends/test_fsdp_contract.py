@@ -33,11 +33,12 @@ def make_backend(
     frozen = {"freeze_modules": ["model.embed_tokens", "*.layers.0.*"]} if part == "frozen" else {}
     made: list[FsdpBackend] = []
 
-    def make(trainable: bool = True, **actor: object) -> FsdpBackend:
+    def make(trainable: bool = True, value_head: bool = False, **actor: object) -> FsdpBackend:
         optim = {"lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
         config = ActorConfig.model_validate({"optim": optim, "device": "cpu", **frozen, **actor})
         model = ModelConfig.model_validate({"path": str(path), **lora})
-        made.append(FsdpBackend(ranks, ModelRequest(model, config, total_updates=10, trainable=trainable), seed=0))
+        request = ModelRequest(model, config, total_updates=10, trainable=trainable, value_head=value_head)
+        made.append(FsdpBackend(ranks, request, seed=0))
         return made[-1]
 
     yield make

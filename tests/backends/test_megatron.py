@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 from megatron_models import (
     VARIANTS,
+    assert_equal_gradients,
     expected_gradients,
     gradients,
     in_one_process,
@@ -21,11 +22,10 @@ from megatron_models import (
     make_request,
     save_variant,
 )
+from rank_processes import NUM_RANKS
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.base import ModelRequest
-from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.errors import ConfigError
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.megatron
 DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
 SCALED = ("llama3", "yarn")  # position embeddings
 LAYOUTS = {
-    1: {"": (*DENSE, *EXPERTS, *VARIANTS)},
+    1: {"": (*DENSE, *EXPERTS, *VARIANTS), "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe")},
     2: {
         "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
@@ -48,6 +48,12 @@ LAYOUTS = {
         "dp replicated": ("qwen3", "qwen3_moe"),
         "tp2 ep2 etp1": EXPERTS,
         "pp2 vpp2": ("deep",),
+        "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
+        "pp2 hybrid": ("qwen3", "deepseek_v3"),
+        "cp2 hybrid": ("llama",),
+        "ep2 hybrid": EXPERTS,
+        "dp hybrid": ("qwen2",),
+        "pp2 vpp2 hybrid": ("deep",),
     },
     4: {
         "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
@@ -58,9 +64,10 @@ LAYOUTS = {
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
         "tp4": ("deepseek_v3",),
+        "tp2 pp2 hybrid": ("qwen3", "glm4_moe"),
+        "tp2 ep2 etp1 hybrid": EXPERTS,
     },
 }
-NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
 LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
 LOSSES = {
@@ -78,20 +85,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def start(ranks: Ranks) -> Iterator[Callable[..., MegatronBackend]]:
-    """Starts backends, which are closed at the end: all models of a process have the same layout."""
-    started: list[MegatronBackend] = []
-
-    def start_one(request: ModelRequest, seed: int = 0) -> MegatronBackend:
-        started.append(MegatronBackend(ranks, request, seed))
-        return started[-1]
-
-    yield start_one
-    for backend in started:
-        asyncio.run(backend.close())
-
-
-@pytest.fixture
 def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
     """Starts a model in a layout, and in one process."""
 
@@ -101,12 +94,6 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
         return start(request), in_one_process(request)
 
     return start_both
-
-
-def assert_equal_gradients(found, expected):
-    assert found.keys() >= expected.keys()
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -165,6 +152,12 @@ def test_a_process_without_samples_joins_collectives(both, layout):
 RECOMPUTED = {
     "all layers": {},
     "first layer": {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
+    "first layer of a hybrid model": {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 1,
+        "hybrid_model": True,
+    },
     "attention": {"recompute_granularity": "selective"},
     "modules": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp", "core_attn"]},
 }
@@ -192,7 +185,7 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+@pytest.mark.parametrize("layout", [*LAYOUTS_OF_STEPS, f"{LAYOUTS_OF_STEPS[0]} hybrid"])
 @pytest.mark.parametrize("family", EXPERTS)
 def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
     model = {"enable_gradient_checkpointing": recompute}
@@ -275,6 +268,8 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
+    names = ("test_megatron_shared_prefixes.py", "test_megatron_heads.py")
+    files = [__file__, *(str(Path(__file__).with_name(name)) for name in names)]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
     done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

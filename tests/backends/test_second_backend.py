@@ -17,6 +17,8 @@ from agentrl.config import validate_config
 from agentrl.errors import ConfigError
 
 test_files_written_while_training_goes_on_are_those_of_save = None  # it has no `begin_save`
+test_a_critic_starts_at_zero_and_learns_the_returns = None  # it trains no critic
+test_a_critic_resumes_bitwise_from_a_hugging_face_folder = None
 
 ROOT = Path(__file__).parents[2]
 NAME = "tests/backends/second_backend.py:SPEC"

@@ -9,7 +9,7 @@ from backend_contract import *  # noqa: F403  # the suite every backend runs
 from backend_contract import MakeBackend
 from tiny_models import save_model
 
-from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 
@@ -39,11 +39,12 @@ def make_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     path: Path = save_model(tmp_path_factory.mktemp("model"), family)
     made: list[TorchBackend] = []
 
-    def make(trainable: bool = True, **actor: object) -> TorchBackend:
+    def make(trainable: bool = True, value_head: bool = False, **actor: object) -> TorchBackend:
         optim = {"name": optimizer, "lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
         config = ActorConfig.model_validate({"optim": optim, "device": "cpu", **actor_changes, **actor})
         model = ModelConfig.model_validate({"path": str(path), **model_changes})
-        made.append(load_torch_backend(model, config, total_updates=10, seed=0, trainable=trainable))
+        load = load_scalar_backend if value_head else load_torch_backend
+        made.append(load(model, config, total_updates=10, seed=0, trainable=trainable))
         return made[-1]
 
     yield make

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from test_torch_offload import OFFLOAD, Elsewhere
-from tiny_models import make_groups, make_samples, save_model
+from tiny_models import make_groups, make_samples, save_model, with_returns
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from agentrl.algos.losses.value import ValueLoss
@@ -34,21 +33,6 @@ def with_a_head(path: Path, family: str) -> Path:
     torch.nn.init.normal_(model.score.weight)
     model.save_pretrained(path / "rm")
     return path / "rm"
-
-
-def with_returns(samples: list[Sample]) -> list[Sample]:
-    """Samples whose targets depend on the previous token, with old values of 0."""
-    return [
-        replace(
-            sample,
-            values=[0.0] * len(sample.token_ids),
-            returns=[
-                trained * (sample.token_ids[index - 1] % 2)
-                for index, trained in enumerate(map(float, sample.loss_mask))
-            ],
-        )
-        for sample in samples
-    ]
 
 
 @torch.no_grad()

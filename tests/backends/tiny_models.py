@@ -132,6 +132,21 @@ def make_samples(num_samples: int, seed: int = 0, max_length: int = 24, *, ref: 
     return [_sample(draw, f"rollout-{number - number % 3 // 2}", max_length, ref) for number in range(num_samples)]
 
 
+def with_returns(samples: list[Sample]) -> list[Sample]:
+    """Samples whose targets depend on the previous token, with old values of 0."""
+    return [
+        replace(
+            sample,
+            values=[0.0] * len(sample.token_ids),
+            returns=[
+                trained * (sample.token_ids[index - 1] % 2)
+                for index, trained in enumerate(map(float, sample.loss_mask))
+            ],
+        )
+        for sample in samples
+    ]
+
+
 def make_groups(
     seed: int = 0, *, prompts: tuple[tuple[int, int], ...] = ((9, 3), (5, 1), (14, 2), (1, 2))
 ) -> list[Sample]:

@@ -15,6 +15,7 @@ from agentrl.registry import load_object
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 compute_score = load_object(f"{CALCULATOR}/reward.py:compute_score")
 calculator = load_object(f"{CALCULATOR}/tool.py:calculator")
+make_model = load_object(f"{CALCULATOR}/tiny_model.py:make_model")
 
 
 def rows(folder, name):
@@ -103,6 +104,15 @@ def test_model_is_tiny(task_folder):
     model = AutoModelForCausalLM.from_pretrained(task_folder / "model")
     assert model.num_parameters() == 460_544
     assert model.config.model_type == "qwen3"
+
+
+def test_a_mixture_of_experts_uses_as_many_weights_per_token_as_a_dense_model(task_folder):
+    tokenizer = AutoTokenizer.from_pretrained(task_folder / "model")
+    mixture, dense = (make_model(tokenizer, 0, family) for family in ("qwen3_moe", "qwen3"))
+    assert mixture.num_parameters() == 756_480
+    assert mixture.config.num_experts > mixture.config.num_experts_per_tok
+    active = mixture.config.num_experts_per_tok * mixture.config.moe_intermediate_size
+    assert active == dense.config.intermediate_size
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 from forks import fork_ranks, ready_to_fork
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from agentrl.backends.fsdp import checkpoint, ranks, sharding
+from agentrl.backends.fsdp import ranks
 from agentrl.cli.main import main
 from agentrl.cli.ranks import run
 from agentrl.cluster import launch
@@ -25,6 +26,13 @@ from agentrl.cluster import launch
 SILENT_S = 20.0
 """The launcher kills a silent process after so long."""
 HANG_S = 600
+TRAINED = {"Root", "LanguageModule"}
+"""Classes of the models that train, not of the engine's: of FSDP2 and of megatron-core."""
+WRITERS = {
+    "agentrl.backends.fsdp.checkpoint": "_write_shards",
+    "agentrl.backends.megatron.weights.checkpoint": "write_parts",
+}
+"""Functions that write the optimizer state, by module; the weights are written, the state is not."""
 
 
 def before(owner: object, name: str, now: Callable[..., object]) -> None:
@@ -50,9 +58,8 @@ class Death:
 
     def install(self) -> None:
         before(ranks.Ranks, "_answer", self._called)
-        before(sharding.Root, "forward", lambda *_: self._reached("forward"))
+        register_module_forward_pre_hook(self._in_forward)
         before(torch.autograd, "backward", self._in_backward)
-        before(checkpoint, "_write_shards", lambda *_: self._reached("save"))  # the optimizer state is missing
 
     def _reached(self, phase: str) -> None:
         if phase == self._phase and self._saves == (2 if phase == "save" else 1):
@@ -61,9 +68,22 @@ class Death:
             time.sleep(HANG_S)
 
     def _called(self, _: object, function: Callable[..., object], *__: object) -> None:
-        self._saves += function.__name__ in ("_save", "_begin_save")
+        if function.__name__ in ("_save", "_begin_save"):
+            self._saves += 1
+            if self._saves == 1:
+                self._watch_writers()
         if function.__name__ == "_fill":
             self._reached("publish")
+
+    def _watch_writers(self) -> None:
+        """The modules are loaded now: the module of the other backend may need libraries that are not installed."""
+        for module, name in WRITERS.items():
+            if module in sys.modules:
+                before(sys.modules[module], name, lambda *_: self._reached("save"))
+
+    def _in_forward(self, module: torch.nn.Module, _: object) -> None:
+        if TRAINED & {each.__name__ for each in type(module).__mro__}:
+            self._reached("forward")
 
     def _in_backward(self, value: torch.Tensor, *_: object) -> None:
         value.register_hook(lambda _: self._reached("backward"))

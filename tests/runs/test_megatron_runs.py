@@ -1,58 +1,109 @@
-"""Runs of the Megatron backend equal runs of the torch backend, resume, and pass the audit."""
+"""Runs of the Megatron backend, also with Ray and SGLang: equal to the torch backend's, resumed, and audited."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from test_several_devices import AGENTRL, ROOT, command, metrics, passes_audit, steps_of
+from sglang_server import require_sglang
+from test_several_devices import MOST_APART, ROOT, command, metrics, passes_audit, steps_of
+from test_several_nodes import cluster  # noqa: F401  (fixture)
 
 pytestmark = pytest.mark.megatron
 
 LAYOUTS = {
     "one process": [],
     "tensor parallel": ["trainer.n_gpus_per_node=2", "actor.megatron.tensor_model_parallel_size=2"],
-    "pipeline": ["trainer.n_gpus_per_node=2", "actor.megatron.pipeline_model_parallel_size=2"],
+    "pipeline": [
+        *("trainer.n_gpus_per_node=2", "actor.megatron.pipeline_model_parallel_size=2"),
+        "actor.share_prefixes=false",
+    ],
+}
+PLACES = {
+    "two nodes": ["trainer.nnodes=2", "actor.megatron.tensor_model_parallel_size=2"],
+    "one node": LAYOUTS["pipeline"],
+}
+SERVED = {
+    "tensor parallel": LAYOUTS["tensor parallel"],
+    "pipeline": LAYOUTS["pipeline"],
+    "experts": [
+        "trainer.n_gpus_per_node=2",
+        "actor.megatron.expert_model_parallel_size=2",
+        "rollout.routed_experts=true",
+    ],
 }
 
 
-Train = Callable[..., None]
+def train(task_folder: Path, out: Path, *overrides: str, env: dict[str, str] | None = None) -> None:
+    options = ["actor.entropy_coeff=0.01", "actor.optim.total_updates=4"]
+    subprocess.run(command(task_folder, out, *options, *overrides), cwd=ROOT, check=True, timeout=900, env=env)
 
 
 @pytest.fixture(scope="module")
-def train(agentrl, task_folder) -> Train:
-    """Trains in a folder."""
-
-    def run(out: Path, *overrides: str, agentrl: Sequence[str] = agentrl) -> None:
-        options = ["actor.entropy_coeff=0.01", "actor.optim.total_updates=4", *overrides]
-        subprocess.run(command(task_folder, out, *options, agentrl=agentrl), cwd=ROOT, check=True, timeout=500)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def expected(train, tmp_path_factory) -> dict[int, dict[str, float]]:
+def expected(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
     out = tmp_path_factory.mktemp("torch")
-    train(out, "actor.backend=torch")
+    train(task_folder, out, "actor.backend=torch")
     return metrics(out)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_run_is_that_of_the_torch_backend(agentrl, train, tmp_path, expected, name):
-    train(tmp_path, "actor.backend=megatron", *LAYOUTS[name], agentrl=AGENTRL if name == "pipeline" else agentrl)
-    found = metrics(tmp_path)
+def test_a_run_is_that_of_the_torch_backend(task_folder, tmp_path, expected, name):
+    train(task_folder, tmp_path, "actor.backend=megatron", *LAYOUTS[name])
+    check_run(tmp_path, expected)
+
+
+def check_run(out: Path, expected: dict[int, dict[str, float]]) -> None:
+    found = metrics(out)
     assert sorted(found) == [1, 2, 3, 4]
     assert found[1]["actor/grad_norm"] > 0
     for metric in ("actor/loss", "actor/grad_norm", "actor/lr", "actor/num_tokens"):
         assert found[1][metric] == pytest.approx(expected[1][metric], rel=1e-4, abs=1e-6), metric
-    assert passes_audit(tmp_path, agentrl)
+    assert passes_audit(out)
 
 
-def test_a_resumed_run_repeats_its_steps_bit_for_bit(train, tmp_path):
+@pytest.mark.parametrize("name", [pytest.param("two nodes", marks=pytest.mark.slow), "one node"])
+def test_a_run_on_a_ray_cluster_is_that_of_the_torch_backend(cluster, task_folder, tmp_path, expected, name):  # noqa: F811
+    options = ["actor.backend=megatron", f"cluster.address={cluster.address}", *PLACES[name]]
+    train(task_folder, tmp_path, *options, env=cluster.env)
+    check_run(tmp_path, expected)
+
+
+@pytest.mark.sglang
+def test_a_server_samples_for_two_nodes(cluster, task_folder, tmp_path):  # noqa: F811
+    """After each publication the server's log-probabilities are those of the policy, of which each node has a part."""
+    require_sglang()
+    options = ["rollout.engine=sglang", "rollout.dtype=float32", f"cluster.address={cluster.address}"]
+    train(task_folder, tmp_path, "actor.backend=megatron", *options, *PLACES["two nodes"], env=cluster.env)
+    check_served(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sglang
+@pytest.mark.parametrize("name", SERVED)
+def test_a_server_samples_for_a_layout(make_task, tmp_path, name):
+    """Mixtures of experts are trained with the experts that sampled."""
+    require_sglang()
+    make_task(tmp_path / "task", 0, "qwen3_moe" if name == "experts" else "qwen3")
+    options = ["rollout.engine=sglang", "rollout.dtype=float32"]
+    train(tmp_path / "task", tmp_path / "run", "actor.backend=megatron", *options, *SERVED[name])
+    check_served(tmp_path / "run")
+    if name == "experts":
+        assert all(row["actor/replayed_share"] > 0.99 for row in metrics(tmp_path / "run").values())
+
+
+def check_served(out: Path) -> None:
+    steps = metrics(out)
+    assert sorted(steps) == [1, 2, 3, 4]
+    assert all(row["actor/grad_norm"] > 0 for row in steps.values())
+    for metric in ("publish/probe_max_diff", "mismatch/max"):
+        assert max(row[metric] for row in steps.values()) < MOST_APART, metric
+    assert passes_audit(out)
+
+
+def test_a_resumed_run_repeats_its_steps_bit_for_bit(task_folder, tmp_path):
     options = ["actor.backend=megatron", *LAYOUTS["tensor parallel"], "trainer.resume_mode=auto"]
-    train(tmp_path / "whole", *options)
-    train(tmp_path / "parts", *options, "trainer.total_training_steps=2")
-    train(tmp_path / "parts", *options)
+    train(task_folder, tmp_path / "whole", *options)
+    train(task_folder, tmp_path / "parts", *options, "trainer.total_training_steps=2")
+    train(task_folder, tmp_path / "parts", *options)
     assert steps_of(tmp_path / "parts") == steps_of(tmp_path / "whole")

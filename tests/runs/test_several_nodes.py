@@ -79,10 +79,10 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
-def test_a_run_on_two_nodes_is_the_run_on_one(agentrl, cluster, task_folder, tmp_path):
+def test_a_run_on_two_nodes_is_the_run_on_one(cluster, task_folder, tmp_path):
     """The rewards of the run on two nodes come from processes of a tool worker."""
     (tmp_path / "my_reward.py").write_text(REWARD.format(example=ROOT / "examples/calculator", seen=tmp_path / "seen"))
-    subprocess.run(command(task_folder, tmp_path / "one", agentrl=agentrl), cwd=ROOT, check=True)
+    subprocess.run(command(task_folder, tmp_path / "one"), cwd=ROOT, check=True)
     scoring = [f"reward.custom_reward_function.path={tmp_path}/my_reward.py", "reward.reward_manager.name=prime"]
     run = two_nodes(cluster, task_folder, tmp_path / "two", "cluster.num_tool_workers=1", *scoring)
     subprocess.run(run, cwd=ROOT, env=cluster.env, check=True)
@@ -91,7 +91,7 @@ def test_a_run_on_two_nodes_is_the_run_on_one(agentrl, cluster, task_folder, tmp
     assert sorted(two) == [1, 2, 3, 4]
     for name in ("actor/loss", "actor/grad_norm", "actor/lr", "actor/num_tokens"):
         assert two[1][name] == pytest.approx(one[1][name], rel=1e-4, abs=1e-6), name
-    assert passes_audit(tmp_path / "two", agentrl)
+    assert passes_audit(tmp_path / "two")
 
 
 def test_impossible_demands_are_refused_at_once(cluster, task_folder, tmp_path):
@@ -111,7 +111,7 @@ def test_missing_cluster_is_named(task_folder, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_killed_rank_ends_the_run_and_is_named(agentrl, cluster, task_folder, tmp_path):
+def test_killed_rank_ends_the_run_and_is_named(cluster, task_folder, tmp_path):
     tag = uuid.uuid4().hex
     run = two_nodes(cluster, task_folder, tmp_path, "trainer.total_training_steps=1000")
     with started(run, cluster, tag) as process:
@@ -122,7 +122,7 @@ def test_killed_rank_ends_the_run_and_is_named(agentrl, cluster, task_folder, tm
     assert "rank 1 (process" in stderr
     assert "was killed by SIGKILL" in stderr
     wait_for_the_end(tag)
-    assert passes_audit(tmp_path, agentrl)
+    assert passes_audit(tmp_path)
 
 
 def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
@@ -137,7 +137,7 @@ def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
     wait_for_the_end(tag)
 
 
-def test_run_continues_after_losing_a_training_node(agentrl, task_folder, tmp_path):
+def test_run_continues_after_losing_a_training_node(task_folder, tmp_path):
     tag = uuid.uuid4().hex
     with ray_cluster({"CPU": 0}, {"CPU": 1}, {"CPU": 1}, {"CPU": 1}) as cluster:  # the head cannot be replaced
         run = two_nodes(cluster, task_folder, tmp_path, "trainer.max_restarts=1")
@@ -148,11 +148,11 @@ def test_run_continues_after_losing_a_training_node(agentrl, task_folder, tmp_pa
     assert process.returncode == 0, stderr
     assert "was lost" in stderr
     assert sorted(metrics(tmp_path)) == [1, 2, 3, 4]
-    assert passes_audit(tmp_path, agentrl)
+    assert passes_audit(tmp_path)
 
 
 @pytest.mark.sglang
-def test_a_lost_rollout_node_is_replaced_and_no_rollout_is_lost_or_doubled(agentrl, task_folder, tmp_path):
+def test_a_lost_rollout_node_is_replaced_and_no_rollout_is_lost_or_doubled(task_folder, tmp_path):
     require_sglang()
     tag = uuid.uuid4().hex
     with ray_cluster({"CPU": 1}, {"CPU": 1}, {"CPU": 1, "rollout": 1}) as cluster:
@@ -165,7 +165,7 @@ def test_a_lost_rollout_node_is_replaced_and_no_rollout_is_lost_or_doubled(agent
             _, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     assert sorted(metrics(tmp_path)) == [1, 2, 3, 4]
-    assert passes_audit(tmp_path, agentrl)
+    assert passes_audit(tmp_path)
     store = TrajectoryStore(tmp_path / "trajectories/train")
     for step in range(1, 5):
         groups = store.groups(step)

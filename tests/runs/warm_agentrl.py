@@ -8,6 +8,7 @@ A test of the start itself uses `python -m agentrl` instead.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -17,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
+AGENTRL = (sys.executable, "-m", "agentrl")
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 MOST_BYTES = 1 << 17
 
@@ -40,6 +43,14 @@ def warm_agentrl(environment: Mapping[str, str] | None = None) -> Iterator[list[
             assert server.stdout.readline() == b"ready\n"
             yield [sys.executable, __file__, address]
             server.stdin.close()
+
+
+@cache
+def agentrl() -> tuple[str, ...]:
+    """The first words of a command line: what runs `agentrl`. It serves until this process ends."""
+    serving = ExitStack()
+    atexit.register(serving.close)
+    return tuple(serving.enter_context(warm_agentrl()))
 
 
 class Server:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from pathlib import Path
 
 from agentrl.backends.base import ModelRequest, Score, Scores
 from agentrl.backends.fsdp.model import ShardedModel
@@ -42,13 +40,3 @@ class FsdpBackend(RankBackend):
         if has_adapter(model):
             return checkpoint_weights(model, merged_weights(model, self._weights(adapted_names(model))))
         return checkpoint_weights(model, self.weights())
-
-    async def begin_save(self, path: Path) -> Future[None]:
-        """See `Backend.begin_save`. Every rank copies its part."""
-        await self._run(lambda: self._each(_begin_save, self._number, path))
-        saving: Future[None] = self._model.saving
-        return saving
-
-
-def _begin_save(ranks: Ranks, number: int, folder: Path) -> None:
-    ranks.held[number].begin_writing(folder, ranks)

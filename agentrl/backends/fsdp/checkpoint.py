@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from agentrl.models.loading import quiet_transformers
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Item = TypeVar("Item")
 FILE_BYTES = 2**32
 """Bytes of a weight file: so much is in the memory of rank 0 while it is written."""
 
@@ -62,20 +64,36 @@ def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) 
     Raises:
         ConfigError: on all ranks, if one of them cannot write its part.
     """
-    weights = _complete_weights(state.weights, group)
-    failed: list[ConfigError | None] = [None]
-    try:
+    with failing_together(group), read_to_the_end(_complete_weights(state.weights, group)) as weights:
         if dist.get_rank() == 0:
             _write_files(folder, state, weights)
-    except ConfigError as error:
-        failed = [error]
-    for _ in weights:  # ranks send all their parts, also if rank 0 has failed
-        pass
-    dist.broadcast_object_list(failed, 0, group)
-    if failed[0] is not None:
-        raise failed[0]
     if state.optimizer is not None:
         _write_shards(folder, state.optimizer, group)
+
+
+@contextmanager
+def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
+    """Raise a ConfigError of one rank on all ranks; they all enter and leave the block."""
+    own: ConfigError | None = None
+    try:
+        yield
+    except ConfigError as error:
+        own = error
+    found: list[ConfigError | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group)
+    for failed in found:
+        if failed is not None:
+            raise failed
+
+
+@contextmanager
+def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
+    """Read the rest of `items` after the block: ranks exchange all of them, also if one has failed."""
+    try:
+        yield items
+    finally:
+        for _ in items:
+            pass
 
 
 def _complete_weights(weights: dict[str, Tensor], group: dist.ProcessGroup) -> Iterator[tuple[str, Tensor]]:

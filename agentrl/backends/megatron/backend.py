@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.backends.base import ModelRequest
-from agentrl.backends.fsdp.checkpoint import write_weights
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.platform import prepare, quiet_imports
 from agentrl.backends.on_ranks import HeldModel, RankBackend
-from agentrl.backends.torch.checkpoint import filled
 from agentrl.engines.base import WeightStream
 
 if TYPE_CHECKING:
@@ -33,12 +30,6 @@ class MegatronBackend(RankBackend):
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""
         return self._weights(self._model.weights.checkpoint_names)
-
-    def _save(self, folder: Path) -> None:
-        with filled(folder):
-            self._model.source.write_rest(folder)
-            write_weights(folder, self.checkpoint_weights())
-            super()._save(folder)
 
 
 def _loaded(ranks: Ranks, request: ModelRequest, seed: int) -> HeldModel:

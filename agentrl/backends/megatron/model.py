@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.megatron.architecture.build import build_chunks
+from agentrl.backends.megatron.architecture.layers import ScalarLayer
 from agentrl.backends.megatron.architecture.model_config import transformer_config
 from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
-from agentrl.backends.megatron.training.passes import OUTPUTS, Passes
-from agentrl.backends.megatron.weights.checkpoint import read_parts, write_parts
+from agentrl.backends.megatron.training.passes import Passes
+from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
 from agentrl.backends.megatron.weights.mapping import Box, Part, write_to
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
-from agentrl.backends.torch.checkpoint import (
-    STATE_FILE,
-    random_states,
-    read_state,
-    reading,
-    restore_random_states,
-    write_errors,
-)
+from agentrl.backends.torch.checkpoint import random_states, read_state, reading, restore_random_states
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
@@ -57,7 +53,10 @@ class MegatronModel:
     Attributes:
         place: where this process is in the layout.
         source: the model's folder.
+        saving: see `HeldModel.saving`.
     """
+
+    saving: Future[None]
 
     @runs_on_device
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
@@ -66,26 +65,31 @@ class MegatronModel:
         check_processes(layout, ranks.size)
         in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
         self.position = join_layout(layout, seed, in_use=in_use)
-        self.source = Source(request.model, request.key)
+        self.source = Source(request.model, request.key, value_head=request.value_head)
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
-        chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
+        layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
+        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
+        chunks = [chunk.to(ranks.device) for chunk in built]
         self.weights = Weights(chunks, hf, ranks.control)
-        self.weights.read(self.source.weights())
+        saved = self.source.weights()
+        self.weights.read(saved, self.source.new_weights(saved))
         wrapped = self._wrapped(chunks, request)
         self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
-        self.passes = Passes(wrapped, self._config, hf.vocab_size, ranks.device, replays=replays)
+        self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
+        shares = actor.share_prefixes
+        self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
-            cut, config=actor, shares_prefixes=False, device=ranks.device, padded=False, num_slices=slices
+            cut, config=actor, shares_prefixes=shares, device=ranks.device, padded=False, num_slices=slices
         )
 
-    def _wrapped(self, chunks: Sequence[GPTModel], request: ModelRequest) -> list[nn.Module]:
+    def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
             return [chunk.requires_grad_(False) for chunk in chunks]
         layout = request.actor.megatron
@@ -145,8 +149,8 @@ class MegatronModel:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        found = score_passes(self.passes, samples, [*packs, *idle], OUTPUTS)
-        return Scores(found["logprobs"], found["entropy"]) if self.position.reports else Scores([], [])
+        found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
+        return self._head.scores(found) if self.position.reports else Scores([], [])
 
     def facts(self) -> Mapping[str, WeightFacts]:
         """See `HeldWeights.facts`."""
@@ -178,18 +182,22 @@ class MegatronModel:
 
     @runs_on_device
     def save_part(self, folder: Path, ranks: Ranks) -> None:
-        """Write this process's parts of the optimizer state; rank 0 also writes the rest of the state."""
-        num_updates = 0 if self.optimizer is None else self.optimizer.num_updates
-        parts = () if self.optimizer is None else self._state_parts(self.optimizer)
-        try:
-            with write_errors(folder):
-                if ranks.rank == 0:
-                    rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
-                    torch.save(rest, folder / STATE_FILE)
-                write_parts(folder, ranks.rank, parts)
-        finally:
-            for _ in parts:  # the processes exchange all parts, also if one cannot write
-                pass
+        """Write a checkpoint: rank 0 the weights, every process its parts of the optimizer state."""
+        write_checkpoint(folder, self._saved_state(), ranks.control)
+
+    @runs_on_device
+    def begin_writing(self, folder: Path, ranks: Ranks) -> None:
+        """See `HeldModel.begin_writing`."""
+        state = self._saved_state().copied()
+        self.saving = ranks.in_background(lambda: write_checkpoint(folder, state, ranks.background))
+
+    def _saved_state(self) -> SavedState:
+        optimizer = self.optimizer
+        num_updates = 0 if optimizer is None else optimizer.num_updates
+        rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": ""}
+        parts = {name: self.weights.own_parts(name) for name in self.weights.checkpoint_names}
+        boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
+        return SavedState(self.source, self.weights, parts, boxes, rest)
 
     def _state_parts(self, optimizer: LayoutOptimizer) -> Iterator[tuple[str, Box, Tensor]]:
         for each in self.weights.parameters:

@@ -25,10 +25,12 @@ def load(config: RunConfig, request: ModelRequest) -> MegatronBackend:
 
 SPEC = BackendSpec(
     load=load,
-    options=frozenset({"megatron"}),
+    options=frozenset({"megatron", "share_prefixes"}),
+    value_head=True,
     routed_experts=True,
     copy_weights=True,
     several_processes=True,
+    async_save=True,
     without=frozenset(
         {
             *("overlap_grad_reduce", "overlap_param_gather", "use_mbridge", "transformer_engine"),

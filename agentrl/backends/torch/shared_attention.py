@@ -52,13 +52,27 @@ def shared_attention(
     query, key, value = (peers.all_positions(states[0].transpose(0, 1)) for states in (query, key, value))
     if s_aux is not None:
         s_aux = s_aux.chunk(peers.size)[peers.index]
-    if packed_layout.tree is not None:
-        query, key, value = (states.to(_computed_dtype(query)) for states in (query, key, value))
-        attended = tree_attention(packed_layout.tree, query, key, value, window, scale, softcap, s_aux)
-    else:
-        grids = [_attend(grid, query, key, value, window, scale, softcap, s_aux) for grid in packed_layout.grids]
-        attended = torch.cat(grids).index_select(0, packed_layout.cells)
+    attended = packed_attention(packed_layout, query, key, value, scale, window=window, softcap=softcap, sinks=s_aux)
     return peers.all_heads(attended)[None], None
+
+
+def packed_attention(
+    layout: Layout,
+    query_MHD: Tensor,
+    key_MKD: Tensor,
+    value_MKD: Tensor,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention outputs, [M, H, D]; the values may have another D than queries and keys."""
+    if layout.tree is not None:
+        query, key, value = (states.to(_computed_dtype(query_MHD)) for states in (query_MHD, key_MKD, value_MKD))
+        return tree_attention(layout.tree, query, key, value, window, scale, softcap, sinks)
+    grids = [_attend(grid, query_MHD, key_MKD, value_MKD, window, scale, softcap, sinks) for grid in layout.grids]
+    return torch.cat(grids).index_select(0, layout.cells)
 
 
 def _for_each(size: int, states_1KMD: Tensor) -> Tensor:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.enums import ModelType
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_decoder_layer_specs
 from megatron.core.post_training.modelopt.layers import Linear
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.hybrid import HybridChunk
 from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
 from agentrl.backends.megatron.architecture.model_config import rope_arguments
 
@@ -26,10 +29,22 @@ _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
 
-def build_chunks(config: TransformerConfig, hf: PretrainedConfig) -> list[GPTModel]:
-    """Return the chunks of this process, with uninitialised weights."""
+def build_chunks(
+    config: TransformerConfig,
+    hf: PretrainedConfig,
+    make_head: Callable[[], nn.Module] | None = None,
+    *,
+    hybrid: bool = False,
+) -> list[LanguageModule]:
+    """Return the chunks of this process, with uninitialised weights.
+
+    Args:
+        make_head: makes the head that replaces that of a language model.
+        hybrid: build a `HybridModel`, the successor of the deprecated `GPTModel`.
+    """
     num_chunks = config.virtual_pipeline_model_parallel_size
-    return [_chunk(config, hf, number if num_chunks else None) for number in range(num_chunks or 1)]
+    make = partial(_chunk, _hybrid if hybrid else _gpt, config, hf, make_head)
+    return [make(number if num_chunks else None) for number in range(num_chunks or 1)]
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
@@ -38,20 +53,35 @@ def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
     return -(-int(hf.vocab_size) // size) * size
 
 
-def _chunk(config: TransformerConfig, hf: PretrainedConfig, stage: int | None) -> GPTModel:
-    model = GPTModel(
-        config,
-        _block(config, stage),
+def _gpt(config: TransformerConfig, stage: int | None, options: dict[str, Any]) -> GPTModel:  # Any: untyped
+    return GPTModel(config, _block(config, stage), vp_stage=stage, **options)
+
+
+def _hybrid(config: TransformerConfig, stage: int | None, options: dict[str, Any]) -> HybridChunk:  # Any: untyped
+    layers = get_gpt_decoder_layer_specs(config, use_transformer_engine=False, normalization="RMSNorm")
+    return HybridChunk(config, [_portable(layer) for layer in layers], vp_stage=stage, **options)
+
+
+def _chunk(
+    build: Callable[..., LanguageModule],
+    config: TransformerConfig,
+    hf: PretrainedConfig,
+    make_head: Callable[[], nn.Module] | None,
+    stage: int | None,
+) -> LanguageModule:
+    options = dict(
         vocab_size=padded_vocabulary(hf, config),
         max_sequence_length=hf.max_position_embeddings,
         position_embedding_type="rope",
         **rope_arguments(hf),
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings),
-        vp_stage=stage,
+        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings) and make_head is None,
     )
+    model = build(config, stage, options)
     model.model_type = ModelType.encoder_or_decoder
+    if model.post_process and make_head is not None:
+        model.output_layer = make_head()
     if model.pre_process and hf.pad_token_id is not None:
         model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
     return model

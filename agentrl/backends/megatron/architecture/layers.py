@@ -6,6 +6,7 @@ Axes: S tokens of this process, B rows, H heads, D head size.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from agentrl.backends.megatron.training.slices import owned_positions
+from agentrl.backends.torch.layout import Layout
+from agentrl.backends.torch.shared_attention import packed_attention
 
 
 class RMSNorm(nn.RMSNorm):
@@ -29,10 +32,34 @@ class RMSNorm(nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]  # read by megatron-core
 
 
+@dataclass
+class Bounds(PackedSeqParams):  # type: ignore[misc]  # megatron-core is untyped
+    """Where each packed sample starts and ends.
+
+    Attributes:
+        layout: which token attends to which, if samples share prefixes; all tokens are then one sample.
+    """
+
+    layout: Layout | None = None
+
+
+class ScalarLayer(nn.Module):
+    """The head of a critic or a reward model. All tensor-parallel processes have the complete head.
+
+    Its linear layer has the name that it has in transformers.
+    """
+
+    def __init__(self, config: TransformerConfig, *, bias: bool) -> None:
+        super().__init__()
+        device = torch.cuda.current_device()
+        self.score = nn.Linear(config.hidden_size, 1, bias=bias, dtype=config.params_dtype, device=device)
+
+
 class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is untyped
     """Causal attention of packed samples; a head of the values may be smaller than one of the keys (MLA).
 
-    With context parallelism, each process has two pieces of every sample (`slices`) and collects keys and values.
+    Samples may share prefixes (`Bounds.layout`). With context parallelism, each process has two pieces of every sample
+    (`slices`) and collects keys and values.
     """
 
     def __init__(
@@ -57,10 +84,12 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is
         value: Tensor,
         attention_mask: None,
         *,
-        packed_seq_params: PackedSeqParams,
+        packed_seq_params: Bounds,
         **_: object,
     ) -> Tensor:
         """Return [S, H * D] for query, key and value [S, H, D]."""
+        if packed_seq_params.layout is not None:
+            return packed_attention(packed_seq_params.layout, query, key, value, self._scale).flatten(1)
         ends = (packed_seq_params.cu_seqlens_q // self._group.size()).tolist()
         return torch.cat([self._one(query[a:b], key[a:b], value[a:b]) for a, b in pairwise(ends)])
 

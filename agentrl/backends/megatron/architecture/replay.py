@@ -13,6 +13,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.hybrid import layer_of
 from agentrl.errors import ConfigError, Kind
 
 Choice = tuple[Tensor, Tensor]
@@ -63,12 +64,12 @@ def check_replay(config: TransformerConfig) -> None:
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
-    """Let the routers of a chunk choose with the `LayerReplay` that are returned."""
+    """Let the routers of a chunk, which may be wrapped, choose with the `LayerReplay` that are returned."""
     found = []
     for module in chunk.modules():
         if isinstance(module, TopKRouter):
             router: Any = module  # Any: megatron-core is untyped
-            router.router_replay = LayerReplay(router.layer_number - 1)
+            router.router_replay = LayerReplay(layer_of(router, getattr(chunk, "module", chunk)))
             found.append(router.router_replay)
     return found
 

@@ -1,4 +1,4 @@
-"""Micro-batches of megatron-core: samples packed one after another, without padding between rows.
+"""Micro-batches of megatron-core: samples packed one after another, or with shared prefixes.
 
 Axes: N trained tokens, S tokens of this process, C context-parallel processes.
 """
@@ -6,16 +6,18 @@ Axes: N trained tokens, S tokens of this process, C context-parallel processes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
-from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
+from torch.nn.functional import pad
 
+from agentrl.backends.megatron.architecture.layers import Bounds
 from agentrl.backends.megatron.training.slices import owned_positions
 from agentrl.backends.packing import used_tokens
 from agentrl.backends.torch.batches import MicroBatch
+from agentrl.backends.torch.layout import Layout, PackedTokens
 from agentrl.backends.torch.recorded_experts import recorded
 
 
@@ -25,7 +27,7 @@ class PackedBatch:
 
     Attributes:
         token_ids, positions: [1, S].
-        bounds: where each sample starts and ends.
+        bounds: where each sample starts and ends, and which prefixes they share.
         predicted: [N] bool, trained tokens that a position of this process predicts.
         predictors: positions among S that predict these tokens, in order.
         batch: the samples.
@@ -34,7 +36,7 @@ class PackedBatch:
 
     token_ids: Tensor
     positions: Tensor
-    bounds: PackedSeqParams
+    bounds: Bounds
     predicted: Tensor
     predictors: Tensor
     batch: MicroBatch
@@ -78,6 +80,23 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
     )
 
 
+def shared(batch: MicroBatch, tokens: PackedTokens, length: int, device: torch.device) -> PackedBatch:
+    """Return packed tokens as the input of a model, with padding up to `length`, which nothing reads."""
+    padding = length - len(tokens.token_ids)
+    experts = tokens.routed_experts
+    positions = pad(tokens.positions, [0, padding])
+    layout = replace(tokens.layout, cells=pad(tokens.layout.cells, [0, padding]))
+    return PackedBatch(
+        pad(tokens.token_ids, [0, padding])[None],
+        positions[None],
+        _bounds([length], device, layout),
+        torch.ones(len(tokens.predictors), dtype=torch.bool, device=device),
+        tokens.predictors,
+        batch,
+        None if experts is None else pad(experts, [0, 0, 0, 0, 0, padding], value=-1).to(device),
+    )
+
+
 def _experts(batch: MicroBatch, owned: Sequence[Tensor], lengths: Sequence[int], device: torch.device) -> Tensor | None:
     if (known := recorded(batch.samples, lengths)) is None:
         return None
@@ -103,9 +122,14 @@ def _predictors(batch: MicroBatch, owned: Sequence[Tensor]) -> tuple[Tensor, Ten
     return owned_N, found[owned_N]
 
 
-def _bounds(lengths: Sequence[int], device: torch.device) -> PackedSeqParams:
+def _bounds(lengths: Sequence[int], device: torch.device, layout: Layout | None = None) -> Bounds:
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     longest = max(lengths)
-    return PackedSeqParams(
-        qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest, max_seqlen_kv=longest
+    return Bounds(
+        qkv_format="thd",
+        cu_seqlens_q=ends,
+        cu_seqlens_kv=ends,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+        layout=layout,
     )

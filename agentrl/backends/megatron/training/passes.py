@@ -18,44 +18,45 @@ from megatron.core.tensor_parallel.mappings import (
     gather_from_sequence_parallel_region,
 )
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from agentrl.backends.fsdp.sequence import joined
+from agentrl.backends.megatron.architecture.positions import GivenPositions
 from agentrl.backends.megatron.architecture.replay import give, replaying
-from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths
-from agentrl.backends.megatron.training.logprobs import divided_logprobs
+from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
+from agentrl.backends.megatron.training.heads import Head
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
-from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.backends.torch.layout import pack_tokens
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
-
-OUTPUTS = ("logprobs", "entropy")
 
 
 class Passes:
     """Runs the chunks of a model on this process. All processes of a copy of the model run the same micro-batches.
 
     Args:
-        vocabulary_size: number of logits; the head may have more columns, which pad the vocabulary.
+        head: the part after the last layer.
         replays: whether tokens use their recorded experts.
+        shares_prefixes: whether common prefixes of samples are computed once.
     """
 
     def __init__(
         self,
         chunks: Sequence[nn.Module],
         config: TransformerConfig,
-        vocabulary_size: int,
+        head: Head,
         device: torch.device,
         *,
         replays: bool,
+        shares_prefixes: bool,
     ) -> None:
         self.chunks, self._config, self.device = chunks, config, device
-        self._vocabulary_size = vocabulary_size
+        self._head = head
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
+        self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
@@ -88,12 +89,19 @@ class Passes:
     def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
         slices = self._slices.size()
         multiple = self._columns.size() if self._config.sequence_parallel else 1
+        if self._positions:
+            return self._shared(batches, multiple)
         lengths = [padded_lengths(batch, slices, multiple) for batch in batches]
         totals = self._totals([sum(each) for each in lengths])
         numbers = zip(batches, totals, strict=True)
         lengths = [padded_lengths(batch, slices, multiple, total) for batch, total in numbers]
         pairs = zip(batches, lengths, strict=True)
         return [packed(batch, own, slices, self._slices.rank(), self.device) for batch, own in pairs]
+
+    def _shared(self, batches: Sequence[MicroBatch], multiple: int) -> list[PackedBatch]:
+        tokens = [pack_tokens(batch.samples, {}, self.device) for batch in batches]
+        totals = self._totals([-(-len(each.token_ids) // multiple) * multiple for each in tokens])
+        return [shared(*each, self.device) for each in zip(batches, tokens, totals, strict=True)]
 
     def _totals(self, wanted: list[int]) -> list[int]:
         """Return the numbers of tokens of the micro-batches, where they must be equal."""
@@ -107,10 +115,12 @@ class Passes:
         return wanted
 
     def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
-        """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, [2, N]."""
+        """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked."""
         if self._replays:
             size, rank = self._columns.size(), self._columns.rank()
             give(self._replays[chunk], batch.experts, rank, size, self._config.num_moe_experts)
+        if self._positions:
+            self._positions[chunk].wanted = batch.positions[0]
         output: Tensor = chunk(
             batch.token_ids,
             batch.positions,
@@ -130,36 +140,25 @@ class Passes:
         **_: object,
     ) -> Tensor:
         """Read the outputs of the trained tokens from the states of all tokens, [S, 1, H]."""
-        packed_batch, entropy_gradient = context
-        batch, owned_N = packed_batch.batch, packed_batch.predicted
-        states_NH = self._all_states(hidden_states)[packed_batch.predictors, 0]
-        weight: Any = output_layer.weight if output_weight is None else output_weight
-        first = self._columns.rank() * len(weight)
-        own = max(0, min(len(weight), self._vocabulary_size - first))
-        found = token_logprobs(
-            lambda chosen_NH: linear(chosen_NH, weight[:own]),
-            states_NH,
-            batch.targets[owned_N],
-            None if batch.temperatures is None else batch.temperatures[owned_N],
-            own,
-            entropy_gradient=entropy_gradient,
-            read=partial(divided_logprobs, self._columns, first),
-        )
+        batch, entropy_gradient = context
+        states_NH = self._all_states(hidden_states)[batch.predictors, 0]
+        found = self._head.read(states_NH, output_layer, output_weight, batch, entropy_gradient=entropy_gradient)
         if self._slices.size() == 1:
-            return torch.stack(found)
-        return torch.stack([joined(values, owned_N, self._slices) for values in found])
+            return torch.stack([*found])
+        return torch.stack([joined(values, batch.predicted, self._slices) for values in found])
 
     def _all_states(self, hidden_states: Tensor) -> Tensor:
         """Return the states of all positions. Their gradient is summed over the processes with other columns."""
+        sums, states = self._head.is_divided, hidden_states
         if self._config.sequence_parallel:
-            states: Tensor = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
-        else:
-            states = copy_to_tensor_model_parallel_region(hidden_states)
+            states = gather_from_sequence_parallel_region(states, tensor_parallel_output_grad=sums)
+        elif sums:
+            states = copy_to_tensor_model_parallel_region(states)
         return states
 
     def _loss(self, loss_of: LossOf, number: int, outputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return what the schedule expects: the loss, a number of tokens that it ignores, and nothing to log."""
-        value = loss_of(number, dict(zip(OUTPUTS, outputs, strict=True)))
+        value = loss_of(number, dict(zip(self._head.outputs, outputs, strict=True)))
         count = torch.zeros((), dtype=torch.int, device=self.device)
         return outputs.sum() if value is None else value, count, {}
 

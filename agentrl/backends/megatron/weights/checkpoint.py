@@ -1,25 +1,105 @@
-"""The optimizer state in a checkpoint: every process writes its parts, named after Hugging Face weights.
+"""Checkpoints: a Hugging Face folder, and the optimizer state, of which every process writes its parts.
 
-So a checkpoint loads in any layout, and reading it runs no code.
+The parts are named after Hugging Face weights. So a checkpoint loads in any layout, and reading it runs no code.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentrl.backends.fsdp.checkpoint import FILE_BYTES
+from agentrl.backends.fsdp.checkpoint import FILE_BYTES, failing_together, read_to_the_end, write_weights
 from agentrl.backends.megatron.weights.mapping import Box
+from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBox, SavedBoxes
+from agentrl.backends.megatron.weights.source import Source
+from agentrl.backends.shared_memory import receive, send
+from agentrl.backends.torch.checkpoint import STATE_FILE, filled, write_errors
 from agentrl.errors import ConfigError
 
 PARTS = Path("trainer_state") / "parts"
 _BOXES = "boxes"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What one process writes to a checkpoint.
+
+    Attributes:
+        source: the folder that the model came from.
+        weights: names, shapes and places of the weights; their values are not read.
+        parts: the parts of this process of each weight, by its name in a checkpoint.
+        optimizer: parts of the optimizer state, (name, box, values); all processes read theirs at once.
+        rest: the rest of the state, which is the same on every process.
+    """
+
+    source: Source
+    weights: Weights
+    parts: Mapping[str, Sequence[Tensor]]
+    optimizer: Iterator[tuple[str, Box, Tensor]]
+    rest: dict[str, Any]  # Any: as torch.save writes it
+
+    def copied(self) -> SavedState:
+        """Return the same state with copies of all tensors in CPU memory."""
+        parts = {name: [_host_copy(part) for part in own] for name, own in self.parts.items()}
+        optimizer = [(name, box, _host_copy(values)) for name, box, values in self.optimizer]
+        return replace(self, parts=parts, optimizer=iter(optimizer))
+
+
+def _host_copy(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", copy=True)
+
+
+def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) -> None:
+    """Write a checkpoint into `folder`; every process calls this with its parts.
+
+    Raises:
+        ConfigError: on all processes, if one of them cannot write its part.
+    """
+    with failing_together(group), read_to_the_end(_complete_weights(state, group)) as weights:
+        if dist.get_rank() == 0:
+            _write_files(folder, state, weights)
+    with failing_together(group), read_to_the_end(state.optimizer) as optimizer, write_errors(folder):
+        write_parts(folder, dist.get_rank(), optimizer)
+
+
+def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Write all files but the state of the optimizer."""
+    with write_errors(folder), filled(folder):
+        state.source.write_rest(folder)
+        write_weights(folder, weights)
+        torch.save(state.rest, folder / STATE_FILE)
+
+
+def _complete_weights(state: SavedState, group: dist.ProcessGroup) -> Iterator[tuple[str, Tensor]]:
+    """Yield the complete weights, in CPU memory, on rank 0. The other processes send their parts and get nothing."""
+    for name in state.weights.checkpoint_names:
+        if dist.get_rank() == 0:
+            yield name, _received(state, name, group)
+        else:
+            for part in state.parts[name]:
+                send(part.detach().cpu(), group)
+
+
+def _received(state: SavedState, name: str, group: dist.ProcessGroup) -> Tensor:
+    facts = state.weights.facts()[name]
+    complete = torch.empty(facts.shape, dtype=facts.dtype)
+    places = state.weights.places(name, complete)
+    for place, part in zip(places.get(0, ()), state.parts[name], strict=True):
+        place.copy_(part.detach().reshape(place.shape))
+    for rank in places.keys() - {0}:
+        for place in places[rank]:
+            receive(place, rank, group)
+    return complete
 
 
 def write_parts(folder: Path, rank: int, parts: Iterable[tuple[str, Box, Tensor]]) -> None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
+
+from agentrl.backends.megatron.architecture.hybrid import layer_of
 
 Box = tuple[tuple[int, int], ...]
 """(start, length) in each dimension of a complete weight."""
@@ -50,18 +51,18 @@ class Mapped:
     parts: Sequence[Part]
 
 
-def mapped(chunk: GPTModel, vocabulary_size: int) -> Iterator[Mapped]:
+def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
     """Yield the parameters of a chunk."""
-    offset = get_transformer_layer_offset(chunk.config, vp_stage=chunk.vp_stage)
     buffers = ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
     for name, value in [*chunk.named_parameters(), *buffers]:
-        own = _Parameter(_numbered(name, offset, chunk.config), value, chunk.config, vocabulary_size)
+        own = _Parameter(_numbered(name, chunk), value, chunk.config, vocabulary_size)
         yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
 
 
-def _numbered(name: str, offset: int, config: TransformerConfig) -> str:
+def _numbered(name: str, chunk: LanguageModule) -> str:
     """Return a parameter's name with the numbers of layer and expert in the complete model."""
-    name = re.sub(r"^decoder\.layers\.(\d+)", lambda found: f"layers.{int(found[1]) + offset}", name)
+    config, layers = chunk.config, chunk.decoder.layers
+    name = re.sub(r"^decoder\.layers\.(\d+)", lambda found: f"layers.{layer_of(layers[int(found[1])], chunk)}", name)
     if ".local_experts." in name:
         each = config.num_moe_experts // config.expert_model_parallel_size
         first = parallel_state.get_expert_model_parallel_rank() * each
@@ -73,6 +74,9 @@ _OUTSIDE = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
     "output_layer.weight": "lm_head.weight",
     "decoder.final_layernorm.weight": "model.norm.weight",
+    "decoder.final_norm.weight": "model.norm.weight",
+    "output_layer.score.weight": "score.weight",
+    "output_layer.score.bias": "score.bias",
 }
 _INSIDE = {
     "input_layernorm": "input_layernorm",
@@ -122,7 +126,7 @@ class _Parameter:
     def parts(self, *, tied: bool) -> list[Part]:
         """Return the parts of this parameter; `tied`: the head has the weight of the embedding."""
         if (outside := _OUTSIDE.get(self._name)) is not None:
-            if "norm" in outside:
+            if outside.startswith(("model.norm", "score")):
                 return [self._part(outside, lambda value: value)]
             if tied and self._name.startswith("output_layer"):  # the copy of the last pipeline stage
                 return [

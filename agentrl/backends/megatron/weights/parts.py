@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.gpt import GPTModel
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor
 
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, mapped, write_to
@@ -34,7 +34,7 @@ class Weights:
         parameters: the parameters of this process and their parts.
     """
 
-    def __init__(self, chunks: Sequence[GPTModel], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
+    def __init__(self, chunks: Sequence[LanguageModule], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
         self.parameters: list[Mapped] = [each for chunk in chunks for each in mapped(chunk, config.vocab_size)]
         num_experts = chunks[0].config.num_moe_experts or 0
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
@@ -89,8 +89,11 @@ class Weights:
             for value, part in self._own.get(name, ()):
                 write_to(part, value, complete[_slices(part.box)])
 
-    def read(self, saved: SavedBoxes) -> None:
+    def read(self, saved: SavedBoxes, new: Collection[str] = ()) -> None:
         """Replace the weights of all processes by those of a checkpoint.
+
+        Args:
+            new: weights that the checkpoint lacks; they become 0.
 
         Raises:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
@@ -98,7 +101,7 @@ class Weights:
         failed: ConfigError | None = None
         try:
             for value, part in self._parts():
-                write_to(part, value, _checked(saved, part))
+                write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
         except ConfigError as error:
             failed = error
         for found in _gathered(failed, self._group):

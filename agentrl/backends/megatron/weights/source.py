@@ -13,6 +13,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files
 from agentrl.models.loading import load_tokenizer, quiet_transformers
+from agentrl.models.scalar import HEAD, name_scalar_class, scalar_kind
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -24,13 +25,17 @@ class Source:
     Attributes:
         config: its configuration.
         dtype: the data type of the trained weights.
+        head_bias: whether a head of one number has a bias.
+
+    Args:
+        value_head: the model outputs one number per token.
 
     Raises:
         ConfigError: the folder is missing or incomplete, or its weights cannot be trained.
     """
 
-    def __init__(self, model: ModelConfig, key: str) -> None:
-        self._folder, self._key = Path(model.path), key
+    def __init__(self, model: ModelConfig, key: str, *, value_head: bool) -> None:
+        self._folder, self._key, self._value_head = Path(model.path), key, value_head
         if not is_folder(model.path):
             text = f"{key}: `actor.backend=megatron` reads a local folder, not '{model.path}' on the hub: download it"
             raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
@@ -38,16 +43,27 @@ class Source:
         self.config: PretrainedConfig = AutoConfig.from_pretrained(self._folder)
         self.dtype = _dtype(model, self.config)
         self._tokenizer = load_tokenizer(model)
+        self._kind = scalar_kind(model, key) if value_head else None
+        self.head_bias = self._kind == "ForTokenClassification"
+        if value_head:
+            name_scalar_class(self.config, self._kind)
 
     def weights(self) -> SavedBoxes:
         """Return the weights of the folder."""
         return weights_of(self._folder, self._key)
 
+    def new_weights(self, saved: SavedBoxes) -> tuple[str, ...]:
+        """Return the names of weights that a folder of this kind may lack; they start at 0: see `load_scalar_model`."""
+        name = f"{HEAD}.weight"
+        is_new = self._value_head and self._kind is None and saved.shape(name) is None
+        return (name,) if is_new else ()
+
     def write_rest(self, folder: Path) -> None:
         """Write everything but the weights to `folder`."""
         with quiet_transformers():
             self.config.save_pretrained(folder)
-            _generation_config(self._folder, self.config).save_pretrained(folder)
+            if not self._value_head:
+                _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
 

@@ -1,0 +1,104 @@
+"""Heads: read log-probabilities or one number per trained token from the states of the last pipeline stage.
+
+Axes: N trained tokens, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from megatron.core import parallel_state
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from agentrl.backends.base import Scores
+from agentrl.backends.megatron.training.batches import PackedBatch
+from agentrl.backends.megatron.training.logprobs import divided_logprobs
+from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.models.scalar import scalars_of
+
+
+class Head(Protocol):
+    """See agentrl.backends.torch.heads.
+
+    Attributes:
+        outputs: names of the outputs of `read`, in order.
+        is_divided: whether each tensor-parallel process has a part of the head, and so a part of the states' gradient.
+    """
+
+    @property
+    def outputs(self) -> Sequence[str]: ...  # noqa: D102  # documented above
+    @property
+    def is_divided(self) -> bool: ...  # noqa: D102
+
+    def read(
+        self, states_NH: Tensor, layer: nn.Module, weight: Tensor | None, packed: PackedBatch, *, entropy_gradient: bool
+    ) -> Sequence[Tensor]:
+        """Compute each output, [N], of the tokens that this process predicts.
+
+        Args:
+            layer: the layer after the last block.
+            weight: its weight, if it is that of another layer.
+        """
+        ...
+
+    def scores(self, found: dict[str, list[list[float]]]) -> Scores:
+        """Convert the outputs of samples, [num samples][T] each, to `Scores`."""
+        ...
+
+
+class LanguageHead:
+    """Log-probabilities and entropy.
+
+    Args:
+        vocabulary_size: number of logits; the layer may have more columns, which pad the vocabulary.
+    """
+
+    outputs = ("logprobs", "entropy")
+    is_divided = True
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._vocabulary_size = vocabulary_size
+        self._columns = parallel_state.get_tensor_model_parallel_group()
+
+    def read(
+        self, states_NH: Tensor, layer: nn.Module, weight: Tensor | None, packed: PackedBatch, *, entropy_gradient: bool
+    ) -> Sequence[Tensor]:
+        """See `Head.read`."""
+        batch, owned_N = packed.batch, packed.predicted
+        rows: Any = layer.weight if weight is None else weight  # Any: megatron-core is untyped
+        first = self._columns.rank() * len(rows)
+        own = max(0, min(len(rows), self._vocabulary_size - first))
+        return token_logprobs(
+            lambda chosen_NH: linear(chosen_NH, rows[:own]),
+            states_NH,
+            batch.targets[owned_N],
+            None if batch.temperatures is None else batch.temperatures[owned_N],
+            own,
+            entropy_gradient=entropy_gradient,
+            read=partial(divided_logprobs, self._columns, first),
+        )
+
+    def scores(self, found: dict[str, list[list[float]]]) -> Scores:
+        """See `Head.scores`."""
+        return Scores(found["logprobs"], found["entropy"])
+
+
+class ScalarHead:
+    """One number: a linear function (`ScalarLayer`) of the state from which a token is predicted."""
+
+    outputs = ("scalars",)
+    is_divided = False
+
+    def read(
+        self, states_NH: Tensor, layer: nn.Module, weight: Tensor | None, packed: PackedBatch, *, entropy_gradient: bool
+    ) -> Sequence[Tensor]:
+        """See `Head.read`."""
+        inner: Any = layer  # Any: a ScalarLayer
+        return [scalars_of(inner.score, states_NH)]
+
+    def scores(self, found: dict[str, list[list[float]]]) -> Scores:
+        """See `Head.scores`."""
+        return Scores([], [], values=found["scalars"])
