@@ -21,8 +21,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron \
-	test-megatron-beside browser pictures check types style bench clean
+.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
