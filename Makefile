@@ -83,7 +83,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 		echo "make megatron needs Python 3.12: install python3.12 with its venv module, or run pyenv install 3.12"; exit 1
 	$(MEGATRON)/bin/pip install --quiet --upgrade pip
 	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --no-deps megatron-core
+	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --no-deps megatron-core megatron-bridge
 	touch $@
 
 test-megatron: megatron-sglang

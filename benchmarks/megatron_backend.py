@@ -15,7 +15,6 @@ import asyncio
 import multiprocessing
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from several_devices import calls, close, make_request, make_samples, median_s, ranks_of, step
+from several_devices import calls, close, make_request, make_samples, median_s, run, step
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from agentrl.backends.base import ModelRequest
@@ -154,12 +153,5 @@ def compare(name: str, size_mb: float, ours: Callable[[], object], plain: Callab
 PARTS = {"train": train, "publish": publish, "files": files, "calls": calls}
 
 
-def main(*names: str) -> None:
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, ranks_of(Path(root)) as ranks:
-        for name in names or PARTS:
-            PARTS[name](ranks, Path(root))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(PARTS, sys.argv[1:])

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -192,12 +192,13 @@ def close(*backends: Backend) -> None:
 PARTS = {part.__name__: part for part in (train, calls, split, publish, save)}
 
 
-def main(*names: str) -> None:
+def run(parts: dict[str, Callable[[Ranks, Path], None]], names: Sequence[str]) -> None:
+    """Run the named parts, or all."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, ranks_of(Path(root)) as ranks:
-        for name in names or PARTS:
-            PARTS[name](ranks, Path(root))
+        for name in names or parts:
+            parts[name](ranks, Path(root))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(PARTS, sys.argv[1:])

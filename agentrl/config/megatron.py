@@ -65,8 +65,8 @@ class MegatronConfig(Section):
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
     """Weight of the loss of multi-token prediction layers; 0: these layers are not trained."""
     use_mbridge: bool | None = None
-    """Read and write Hugging Face weights with megatron-bridge; false: with agentrl's own mapping. null: with
-    megatron-bridge if it is installed."""
+    """Map weights of Hugging Face as megatron-bridge does; false: only with agentrl's own mapping. null: with
+    megatron-bridge for models that need it."""
     transformer_engine: bool | None = None
     """Use the layers of TransformerEngine, which need a GPU; null: if it is installed and the device is a GPU."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 import torch
-from tiny_models import make_model
+from tiny_models import make_model, make_samples
 from torch import Tensor
 
 from agentrl.algos.base import LossFunction
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.base import ModelRequest
 from agentrl.backends.fsdp.assignment import assign
 from agentrl.backends.fsdp.ranks import Ranks
@@ -99,6 +102,8 @@ def layout_of(name: str) -> dict[str, object]:
 
 OTHERS: dict[str, dict[str, object]] = {
     "dp": {},
+    "bridge": {"use_mbridge": True},
+    "mapping": {"use_mbridge": False},
     "allgather": {"moe_token_dispatcher_type": "allgather"},
     "without_sp": {"sequence_parallel": False},
     "hybrid": {"hybrid_model": True},
@@ -123,17 +128,30 @@ def in_one_process(request: ModelRequest) -> TorchBackend:
     return load_torch_backend(request.model, request.actor, **options, routed_experts=request.routed_experts)
 
 
+def assert_equal_models(backend: MegatronBackend, alone: TorchBackend) -> None:
+    """Weights, scores and gradients are those of one process."""
+    samples = make_samples(7)  # micro-batches of different lengths
+    weights = dict(backend.weights())
+    for name, value in alone.weights():
+        assert torch.equal(weights[name], value), name
+    found, expected = (asyncio.run(each.score(samples)) for each in (backend, alone))
+    for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
+        assert own == pytest.approx(theirs, abs=4e-6)
+    loss = PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+
+
+def assert_equal_gradients(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert found.keys() >= expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
+
+
 def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:
     backend._optimizer.clear_gradients()
     with backend._positionwise.running():
         accumulate_gradients(backend._positionwise, mini_batch(samples, loss), loss, backend._cut(samples))
     return {name: value.grad for name, value in backend.model.named_parameters() if value.grad is not None}
-
-
-def assert_equal_gradients(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() >= expected.keys()
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
 
 
 def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:

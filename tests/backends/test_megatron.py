@@ -15,6 +15,7 @@ import torch
 from megatron_models import (
     VARIANTS,
     assert_equal_gradients,
+    assert_equal_models,
     expected_gradients,
     gradients,
     in_one_process,
@@ -98,16 +99,7 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_gradients_and_weights_equal_those_of_one_process(both, case):
-    backend, alone = both(case)
-    samples = make_samples(7)  # micro-batches of different lengths
-    weights = dict(backend.weights())
-    for name, value in alone.weights():
-        assert torch.equal(weights[name], value), name
-    found, expected = (asyncio.run(each.score(samples)) for each in (backend, alone))
-    for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
-        assert own == pytest.approx(theirs, abs=4e-6)
-    loss = PolicyLoss("vanilla")
-    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    assert_equal_models(*both(case))
 
 
 @pytest.mark.one_in(4)

@@ -43,6 +43,13 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "order of a head": ("deepseek_v3", {"rope_interleave": False}, "'rope_interleave: False'"),
     "epsilon": ("deepseek_v3", {"rms_norm_eps": 1e-5}, "'rms_norm_eps: 1e-05'"),
     "weights of experts": ("glm4_moe", {"norm_topk_prob": False}, "'norm_topk_prob: false'.*type 'glm4_moe'"),
+    "windows": ("mistral", {}, "'sliding_window: 6'"),
+    "another activation": ("gemma", {"hidden_act": "gelu"}, "'hidden_act: gelu'"),
+    "another family": (
+        "gemma2",
+        {},
+        "models of type 'gemma2'.* with megatron-bridge gemma, mistral",
+    ),
     "groups of experts": ("glm4_moe", {"n_group": 4, "topk_group": 4}, NOT_DIVIDED),
 }
 

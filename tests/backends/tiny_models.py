@@ -30,6 +30,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": {"tie_word_embeddings": True},
     "llama": {"tie_word_embeddings": False},
     "qwen2": {"tie_word_embeddings": False},
+    "gemma": {"hidden_act": "gelu_pytorch_tanh"},
     "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
     "cohere": {"logit_scale": 0.5},
     "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},

@@ -15,17 +15,20 @@ from torch import Tensor, nn
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
+from agentrl.backends.megatron.architecture.bridged_config import bridged_config
 from agentrl.backends.megatron.architecture.build import build_chunks
 from agentrl.backends.megatron.architecture.layers import ScalarLayer
-from agentrl.backends.megatron.architecture.model_config import transformer_config
+from agentrl.backends.megatron.architecture.model_config import BRIDGED, transformer_config
 from agentrl.backends.megatron.architecture.replay import check_replay
+from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
 from agentrl.backends.megatron.training.passes import Passes
+from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
-from agentrl.backends.megatron.weights.mapping import Box, Part, write_to
+from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped, write_to
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.weights.source import Source, weights_of
@@ -68,11 +71,15 @@ class MegatronModel:
         self.source = Source(request.model, request.key, value_head=request.value_head)
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
-        self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
+        self._bridge = auto_bridge(hf, layout, request.key)
+        if hf.model_type in BRIDGED:
+            self._config = bridged_config(self._bridge, hf, dtype, layout, recompute=recompute)
+        else:
+            self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
         built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
         chunks = [chunk.to(ranks.device) for chunk in built]
-        self.weights = Weights(chunks, hf, ranks.control)
+        self.weights = Weights(self._parameters(chunks, ranks), self._config.num_moe_experts or 0, ranks.control)
         saved = self.source.weights()
         self.weights.read(saved, self.source.new_weights(saved))
         wrapped = self._wrapped(chunks, request)
@@ -88,6 +95,11 @@ class MegatronModel:
         self._cut = partial(
             cut, config=actor, shares_prefixes=shares, device=ranks.device, padded=False, num_slices=slices
         )
+
+    def _parameters(self, chunks: Sequence[LanguageModule], ranks: Ranks) -> Sequence[Mapped]:
+        if self._bridge is None:
+            return [each for chunk in chunks for each in mapped(chunk, self.vocabulary_size)]
+        return bridged(chunks, mapping_registry(self._bridge, self.source.config), self.source.weights(), ranks.control)
 
     def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:

@@ -33,7 +33,7 @@ SPEC = BackendSpec(
     async_save=True,
     without=frozenset(
         {
-            *("overlap_grad_reduce", "overlap_param_gather", "use_mbridge", "transformer_engine"),
+            *("overlap_grad_reduce", "overlap_param_gather", "transformer_engine"),
             *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate", "mtp_loss_scaling_factor"),
         }
     ),

@@ -36,7 +36,7 @@ def build_chunks(
     *,
     hybrid: bool = False,
 ) -> list[LanguageModule]:
-    """Return the chunks of this process, with uninitialised weights.
+    """Return the chunks of this process, with uninitialised weights. A configuration of the bridge builds its own.
 
     Args:
         make_head: makes the head that replaces that of a language model.
@@ -53,13 +53,13 @@ def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
     return -(-int(hf.vocab_size) // size) * size
 
 
-def _gpt(config: TransformerConfig, stage: int | None, options: dict[str, Any]) -> GPTModel:  # Any: untyped
-    return GPTModel(config, _block(config, stage), vp_stage=stage, **options)
+def _gpt(config: TransformerConfig, options: dict[str, Any]) -> GPTModel:  # Any: untyped
+    return GPTModel(config, layer_specs(config, options["vp_stage"]), **options)
 
 
-def _hybrid(config: TransformerConfig, stage: int | None, options: dict[str, Any]) -> HybridChunk:  # Any: untyped
+def _hybrid(config: TransformerConfig, options: dict[str, Any]) -> HybridChunk:  # Any: untyped
     layers = get_gpt_decoder_layer_specs(config, use_transformer_engine=False, normalization="RMSNorm")
-    return HybridChunk(config, [_portable(layer) for layer in layers], vp_stage=stage, **options)
+    return HybridChunk(config, [_portable(layer) for layer in layers], **options)
 
 
 def _chunk(
@@ -69,22 +69,32 @@ def _chunk(
     make_head: Callable[[], nn.Module] | None,
     stage: int | None,
 ) -> LanguageModule:
-    options = dict(
-        vocab_size=padded_vocabulary(hf, config),
-        max_sequence_length=hf.max_position_embeddings,
-        position_embedding_type="rope",
-        **rope_arguments(hf),
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        share_embeddings_and_output_weights=bool(hf.tie_word_embeddings) and make_head is None,
-    )
-    model = build(config, stage, options)
+    place = {
+        "pre_process": parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        "post_process": parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        "vp_stage": stage,
+    }
+    tied = bool(hf.tie_word_embeddings) and make_head is None
+    model = config.provide(**place) if hasattr(config, "provide") else build(config, _options(config, hf, place, tied))
     model.model_type = ModelType.encoder_or_decoder
     if model.post_process and make_head is not None:
         model.output_layer = make_head()
     if model.pre_process and hf.pad_token_id is not None:
         model.embedding.register_forward_hook(partial(_without_padding, hf.pad_token_id), with_kwargs=True)
     return model
+
+
+def _options(
+    config: TransformerConfig, hf: PretrainedConfig, place: dict[str, Any], tied: bool
+) -> dict[str, Any]:  # Any: arguments of megatron-core
+    return {
+        "vocab_size": padded_vocabulary(hf, config),
+        "max_sequence_length": hf.max_position_embeddings,
+        "position_embedding_type": "rope",
+        "share_embeddings_and_output_weights": tied,
+        **rope_arguments(hf),
+        **place,
+    }
 
 
 def _without_padding(
@@ -97,8 +107,9 @@ def _without_padding(
     return torch.where(is_padding[:, None, None], states.detach(), states)
 
 
-def _block(config: TransformerConfig, stage: int | None) -> Any:  # Any: megatron-core is untyped
-    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=stage)
+def layer_specs(config: TransformerConfig, vp_stage: int | None = None) -> Any:  # Any: megatron-core is untyped
+    """Return the layers of a chunk, in plain torch where megatron-core has only those of TransformerEngine."""
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     block.layer_specs = [_portable(layer) for layer in block.layer_specs]
     block.layer_norm = RMSNorm
     return block

@@ -17,7 +17,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 from agentrl.backends.megatron.training.slices import owned_positions
 from agentrl.backends.torch.layout import Layout
@@ -30,6 +30,14 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]  # read by megatron-core
+        self._zero_centered = bool(config.layernorm_zero_centered_gamma)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalize the last dimension. A weight around 0 (Gemma) is added to 1, in float32 as in transformers."""
+        if not self._zero_centered:
+            return super().forward(states)
+        found = rms_norm(states.float(), self.normalized_shape, 1.0 + self.weight.float(), self.eps)
+        return found.type_as(states)
 
 
 @dataclass

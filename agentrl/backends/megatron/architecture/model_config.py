@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe")
 """Values of `model_type` in a Hugging Face configuration that this backend trains."""
+BRIDGED = ("gemma", "mistral")
+"""The same, for models whose architecture and weights megatron-bridge maps."""
 _EXPERT_BIAS = ("deepseek_v3", "glm4_moe")
 _MIXTURES = ("qwen3_moe", *_EXPERT_BIAS)
 _OPTIONS: dict[str, tuple[object, ...]] = {
@@ -29,6 +31,12 @@ _OPTIONS: dict[str, tuple[object, ...]] = {
 _OPTIONS_OF_FAMILY: dict[str, dict[str, tuple[object, ...]]] = {
     "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # fixed in transformers for the latent norms
     "glm4_moe": {"attention_bias": (False, None, True)},  # of queries, keys and values only
+    "gemma": {
+        "hidden_act": ("gelu_pytorch_tanh",),
+        "tie_word_embeddings": (True,),
+        "use_bidirectional_attention": (None, False),
+    },
+    "mistral": {"sliding_window": (None,)},
 }
 _ROPE_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
     "default": {},
@@ -36,6 +44,9 @@ _ROPE_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
     "yarn": {"truncate": (True,), "attention_factor": (None,)},
 }
 """Type of position embeddings -> the same for its options: megatron-core has no arguments for these."""
+
+
+_OTHER_ROPE = {"deepseek_v3": "yarn"} | dict.fromkeys(BRIDGED, "default")
 
 
 def rope_arguments(hf: PretrainedConfig) -> dict[str, Any]:  # Any: arguments of megatron-core
@@ -62,7 +73,7 @@ def transformer_config(
         ConfigError: the model has an option that this backend does not support.
     """
     check_supported(hf, key)
-    options = _common(hf) | _parallel(hf, dtype, layout) | _recomputed(layout, everything=recompute)
+    options = _sizes(hf) | run_options(hf, dtype, layout, recompute=recompute)
     if hf.model_type in _MIXTURES:
         options |= _experts(hf, layout)
     if hf.model_type == "deepseek_v3":
@@ -76,8 +87,9 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     Raises:
         ConfigError: names the option of the model's configuration.
     """
-    if hf.model_type not in FAMILIES:
-        raise _unsupported(key, f"models of type '{hf.model_type}', only {', '.join(FAMILIES)}")
+    if hf.model_type not in (*FAMILIES, *BRIDGED):
+        types = f"only {', '.join(FAMILIES)}, and with megatron-bridge {', '.join(BRIDGED)}"
+        raise _unsupported(key, f"models of type '{hf.model_type}', {types}")
     for name, values in (_OPTIONS | _OPTIONS_OF_FAMILY.get(hf.model_type, {})).items():
         if (value := getattr(hf, name, values[0])) not in values:
             raise _unsupported(key, f"'{name}: {value}' in config.json")
@@ -89,7 +101,7 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
 def _check_rope(hf: PretrainedConfig, key: str) -> None:
     rope = hf.rope_parameters
     kind = rope["rope_type"]
-    if kind not in ("default", "yarn" if hf.model_type == "deepseek_v3" else "llama3"):
+    if kind not in ("default", _OTHER_ROPE.get(hf.model_type, "llama3")):
         raise _unsupported(key, f"position embeddings of type '{kind}' in a model of type '{hf.model_type}'")
     options = _ROPE_OPTIONS[kind] | ({} if hf.model_type == "glm4_moe" else {"partial_rotary_factor": (1,)})
     for name, values in options.items():
@@ -113,7 +125,14 @@ def _unsupported(key: str, what: str) -> ConfigError:
     return ConfigError.at(key, Kind.NOT_SUPPORTED, text)
 
 
-def _common(hf: PretrainedConfig) -> dict[str, Any]:  # Any: options of megatron-core
+def run_options(
+    hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig, *, recompute: bool
+) -> dict[str, Any]:  # Any: options of megatron-core
+    """Return the options that do not depend on the model's architecture; see `transformer_config`."""
+    return _numerics() | _parallel(hf, dtype, layout) | _recomputed(layout, everything=recompute)
+
+
+def _sizes(hf: PretrainedConfig) -> dict[str, Any]:
     return {
         "num_layers": hf.num_hidden_layers,
         "hidden_size": hf.hidden_size,
@@ -124,6 +143,11 @@ def _common(hf: PretrainedConfig) -> dict[str, Any]:  # Any: options of megatron
         "gated_linear_unit": True,
         "activation_func": silu,
         "add_bias_linear": False,
+    }
+
+
+def _numerics() -> dict[str, Any]:
+    return {
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "perform_initialization": False,  # weights are always read

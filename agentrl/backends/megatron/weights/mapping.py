@@ -53,28 +53,36 @@ class Mapped:
 
 def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
     """Yield the parameters of a chunk."""
+    for name, complete_name, value in held(chunk):
+        short = complete_name.removeprefix("decoder.").replace("local_experts.", "")
+        own = _Parameter(short, value, chunk.config, vocabulary_size)
+        yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
+
+
+def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield the parameters of a chunk, with their names in it and in the complete model."""
     buffers = ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
     for name, value in [*chunk.named_parameters(), *buffers]:
-        own = _Parameter(_numbered(name, chunk), value, chunk.config, vocabulary_size)
-        yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
+        yield name, _numbered(name, chunk), value
 
 
 def _numbered(name: str, chunk: LanguageModule) -> str:
     """Return a parameter's name with the numbers of layer and expert in the complete model."""
     config, layers = chunk.config, chunk.decoder.layers
-    name = re.sub(r"^decoder\.layers\.(\d+)", lambda found: f"layers.{layer_of(layers[int(found[1])], chunk)}", name)
+    prefix = r"^decoder\.layers\.(\d+)"
+    name = re.sub(prefix, lambda found: f"decoder.layers.{layer_of(layers[int(found[1])], chunk)}", name)
     if ".local_experts." in name:
         each = config.num_moe_experts // config.expert_model_parallel_size
         first = parallel_state.get_expert_model_parallel_rank() * each
-        name = re.sub(r"local_experts\.(\d+)", lambda found: str(int(found[1]) + first), name)
+        name = re.sub(r"(?<=local_experts\.)\d+", lambda found: str(int(found[0]) + first), name)
     return name
 
 
 _OUTSIDE = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
     "output_layer.weight": "lm_head.weight",
-    "decoder.final_layernorm.weight": "model.norm.weight",
-    "decoder.final_norm.weight": "model.norm.weight",
+    "final_layernorm.weight": "model.norm.weight",
+    "final_norm.weight": "model.norm.weight",
     "output_layer.score.weight": "score.weight",
     "output_layer.score.bias": "score.bias",
 }
@@ -98,30 +106,41 @@ _GATED = re.compile(r"(mlp|mlp\.shared_experts|mlp\.experts\.\d+)\.linear_fc1")
 _EXPERT_OUTPUT = re.compile(r"(mlp\.experts\.\d+)\.linear_fc2")
 
 
+class Placement:
+    """Where this process is among the processes that share a parameter, or have copies of it.
+
+    Attributes:
+        rank: its number among the processes that share the layer, by tensor parallelism.
+        size: how many share it.
+        is_divided: whether each has another part of the parameter; else all have the complete parameter.
+        is_first: whether this process is the first of those that have the same part.
+    """
+
+    def __init__(self, name: str, value: Tensor) -> None:
+        if ".experts." in name:
+            group, copy = parallel_state.get_expert_tensor_parallel_group(), _copy_of_experts()
+        else:
+            group, copy = parallel_state.get_tensor_model_parallel_group(), _copy_of_others()
+        self.rank, self.size = group.rank(), group.size()
+        self.is_divided = bool(getattr(value, "tensor_model_parallel", False)) and self.size > 1
+        self.is_first = copy == 0 and (self.is_divided or self.rank == 0)
+
+
+def _copy_of_experts() -> int:
+    return int(parallel_state.get_expert_data_parallel_rank())
+
+
+def _copy_of_others() -> int:
+    return int(parallel_state.get_data_parallel_rank(with_context_parallel=True))
+
+
 class _Parameter:
     """One parameter, with the names and numbers of the complete model."""
 
     def __init__(self, name: str, value: Tensor, config: TransformerConfig, vocabulary_size: int) -> None:
         self._name, self._value, self._config, self._vocabulary_size = name, value, config, vocabulary_size
-        self._is_expert = ".experts." in name
-        self._rank, self._size = self._position()
-        self._is_first = self._first_copy() and (self._is_divided or self._rank == 0)
-
-    @property
-    def _is_divided(self) -> bool:
-        return bool(getattr(self._value, "tensor_model_parallel", False)) and self._size > 1
-
-    def _position(self) -> tuple[int, int]:
-        if self._is_expert:
-            group = parallel_state.get_expert_tensor_parallel_group()
-        else:
-            group = parallel_state.get_tensor_model_parallel_group()
-        return group.rank(), group.size()
-
-    def _first_copy(self) -> bool:
-        if self._is_expert:
-            return bool(parallel_state.get_expert_data_parallel_rank() == 0)
-        return bool(parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0)
+        self._placement = Placement(name, value)
+        self._rank, self._size, self._is_first = self._placement.rank, self._placement.size, self._placement.is_first
 
     def parts(self, *, tied: bool) -> list[Part]:
         """Return the parts of this parameter; `tied`: the head has the weight of the embedding."""
@@ -154,7 +173,7 @@ class _Parameter:
         """Return the part with the shape of `view`, divided over the tensor-parallel processes in one dimension."""
         shape = [*view(self._value).shape]
         box = [(0, length) for length in shape]
-        if self._is_divided:
+        if self._placement.is_divided:
             dim = self._value.partition_dim if dim is None else dim  # type: ignore[attr-defined]  # set by megatron-core
             box[dim] = (self._rank * shape[dim], shape[dim])
             shape[dim] *= self._size

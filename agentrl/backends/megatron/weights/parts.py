@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor
 
-from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, mapped, write_to
+from agentrl.backends.fsdp.checkpoint import failing_together
+from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, write_to
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 Item = TypeVar("Item")
@@ -34,9 +31,8 @@ class Weights:
         parameters: the parameters of this process and their parts.
     """
 
-    def __init__(self, chunks: Sequence[LanguageModule], config: PretrainedConfig, group: dist.ProcessGroup) -> None:
-        self.parameters: list[Mapped] = [each for chunk in chunks for each in mapped(chunk, config.vocab_size)]
-        num_experts = chunks[0].config.num_moe_experts or 0
+    def __init__(self, parameters: Sequence[Mapped], num_experts: int, group: dist.ProcessGroup) -> None:
+        self.parameters = parameters
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
         for value, part in self._parts():
             stacked = in_memory(part, num_experts)
@@ -98,15 +94,9 @@ class Weights:
         Raises:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
         """
-        failed: ConfigError | None = None
-        try:
+        with failing_together(self._group):
             for value, part in self._parts():
                 write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
-        except ConfigError as error:
-            failed = error
-        for found in _gathered(failed, self._group):
-            if found is not None:
-                raise found
 
     def copy(self, other: Weights) -> None:
         """Copy the weights of another model with the same layout."""

@@ -97,7 +97,7 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
         f"{_VERLS}.use_mbridge",
         f"{_OURS}.use_mbridge",
         read=lambda value: True if truth(value) else None,
-        note="false becomes null: megatron-bridge if it is installed",
+        note="false becomes null: megatron-bridge for models that need it",
     ),
     Mapped(
         f"{_VERLS}.dtype",
