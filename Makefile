@@ -39,7 +39,8 @@ reference: $(READY)
 test: $(READY)
 	$(PYTEST) $(TWO_AT_ONCE)
 
-test-all: $(READY) sglang browser
+test-all: $(READY)
+	$(MAKE) --no-print-directory -j 2 sglang browser
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
 test-slow: $(READY)
