@@ -144,7 +144,8 @@ def assert_equal_models(backend: MegatronBackend, alone: TorchBackend) -> None:
 def assert_equal_gradients(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     assert found.keys() >= expected.keys()
     for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
+        error = (found[name] - gradient).norm()
+        assert error <= 2e-6 * gradient.norm() + 1e-9, f"{name}: {error} of {gradient.norm()}"
 
 
 def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:

@@ -260,8 +260,8 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    names = ("test_megatron_shared_prefixes.py", "test_megatron_heads.py")
-    files = [__file__, *(str(Path(__file__).with_name(name)) for name in names)]
+    others = ("test_megatron_shared_prefixes.py", "test_megatron_heads.py", "test_megatron_balancing.py")
+    files = [__file__, *(str(Path(__file__).with_name(name)) for name in others)]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
     done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

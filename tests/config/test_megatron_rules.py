@@ -105,6 +105,14 @@ def test_layouts_that_do_not_share_prefixes(layout):
             "overlap_param_gather",
             UNUSED,
         ),
+        *(
+            ({PP: 2, name: 0.1, "recompute_granularity": "full"}, name, Kind.NOT_SUPPORTED)
+            for name in ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
+        ),
+        (
+            {PP: 2, "moe_z_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["moe"]},
+            *("moe_z_loss_coeff", Kind.NOT_SUPPORTED),
+        ),
         ({"recompute_method": "block"}, "recompute_method", UNUSED),
         ({"recompute_num_layers": 2}, "recompute_num_layers", UNUSED),
         ({"recompute_modules": ["mlp"]}, "recompute_modules", UNUSED),
@@ -157,6 +165,8 @@ def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
         ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
     }
     assert problems_of(**sections({"moe_aux_loss_coeff": 0.1})) == []
+    pipeline = {PP: 2, "moe_aux_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["mlp"]}
+    assert problems_of(**sections(pipeline, actor=ALONE)) == []
 
 
 def test_all_mistakes_are_reported_with_their_reason():

@@ -85,7 +85,8 @@ class Death:
         if TRAINED & {each.__name__ for each in type(module).__mro__}:
             self._reached("forward")
 
-    def _in_backward(self, value: torch.Tensor, *_: object) -> None:
+    def _in_backward(self, values: torch.Tensor | tuple[torch.Tensor], *_: object) -> None:
+        (value,) = values if isinstance(values, tuple) else (values,)  # torch calls its function again with a tuple
         value.register_hook(lambda _: self._reached("backward"))
 
 

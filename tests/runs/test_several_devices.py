@@ -116,7 +116,8 @@ def check_deaths(
     assert done.returncode == 0, done.stderr
     what = "has shown no sign of life" if stopped else "was killed by SIGKILL"
     named = re.findall(rf"^agentrl: error: rank (\d) \(process \d+\) {what}", done.stderr, re.MULTILINE)
-    assert [rank for rank, _ in groupby(named)] == [death[0] for death in deaths]  # a slow end is named again
+    ranks = [rank for rank, _ in groupby(named)]  # a slow end is named again
+    assert ranks == [death[0] for death in deaths], done.stderr
     for attempt in range(len(deaths)):
         ended, started = (float((marks / file).read_text()) for file in (f"ended-{attempt}", f"started-{attempt + 1}"))
         assert started - ended < (60 if stopped else 30)

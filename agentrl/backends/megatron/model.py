@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
+from agentrl.backends.megatron.architecture.balancing import balances, collect_losses
 from agentrl.backends.megatron.architecture.bridged_config import bridged_config
 from agentrl.backends.megatron.architecture.build import build_chunks
 from agentrl.backends.megatron.architecture.layers import ScalarLayer
@@ -90,6 +91,7 @@ class MegatronModel:
         self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
         shares = actor.share_prefixes
         self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
+        self._balance: dict[str, float] = {}
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
@@ -148,13 +150,15 @@ class MegatronModel:
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
         finalize_model_grads([*self.passes.chunks])
+        routers = [router for own in self.passes.routers.values() for router in own]
+        self._balance = collect_losses(routers, self._config) if balances(self._config) else {}
         return found | {"num_micro_batches": float(len(packs))}
 
     @runs_on_device
     def update(self) -> dict[str, float]:
-        """See `HeldModel.update`."""
+        """See `HeldModel.update`; also the losses that balance the experts."""
         assert self.optimizer is not None
-        return self.optimizer.step()
+        return self._balance | self.optimizer.step()
 
     @runs_on_device
     def score_part(self, samples: Sequence[Sample], *, base: bool = False) -> Scores:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -48,7 +48,14 @@ def prepare() -> None:
             from agentrl.backends.megatron.cpu_devices import redirect_calls  # imports megatron-core
 
             redirect_calls()
+    _name_as_in_torch()
     _ready.append(on_cpu)
+
+
+def _name_as_in_torch() -> None:
+    """Let pickled tensors name torch's function, which megatron-core replaces: other processes may not have its own."""
+    loads: Any = torch.storage._load_from_bytes  # Any: megatron-core's function
+    loads.__module__, loads.__qualname__ = "torch.storage", "_load_from_bytes"
 
 
 @contextmanager

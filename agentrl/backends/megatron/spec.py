@@ -34,7 +34,7 @@ SPEC = BackendSpec(
     without=frozenset(
         {
             *("overlap_grad_reduce", "overlap_param_gather", "transformer_engine"),
-            *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate", "mtp_loss_scaling_factor"),
+            "mtp_loss_scaling_factor",
         }
     ),
     python=(3, 12),

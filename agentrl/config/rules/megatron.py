@@ -16,6 +16,7 @@ _TENSOR, _PIPELINE = "tensor_model_parallel_size", "pipeline_model_parallel_size
 _CONTEXT, _EXPERT = "context_parallel_size", "expert_model_parallel_size"
 _EXPERT_TENSOR = "expert_tensor_parallel_size"
 _ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+BALANCING = ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
 _CHECKPOINTING = "model.enable_gradient_checkpointing"
 
 
@@ -35,6 +36,7 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_stages(layout)
     yield from _wrong_overlap(layout)
     yield from _wrong_recomputation(config)
+    yield from _wrong_balancing(config)
     yield from _wrong_prefixes(config)
     yield from _wrong_libraries(config)
 
@@ -124,6 +126,18 @@ def _wrong_recomputation(config: RunConfig) -> Iterator[Problem]:
 
 def _granularity(value: str) -> str:
     return f"`{SECTION}.recompute_granularity={value}`"
+
+
+def _wrong_balancing(config: RunConfig) -> Iterator[Problem]:
+    """A pipeline runs other micro-batches before it recomputes a router."""
+    layout = config.actor.megatron
+    full = config.model.enable_gradient_checkpointing or layout.recompute_granularity == "full"
+    if layout.pipeline_model_parallel_size == 1 or not (full or "moe" in layout.recompute_modules):
+        return
+    for name in BALANCING:
+        if given(layout, name):
+            text = f"does not work with `{SECTION}.{_PIPELINE}` above 1 if layers with experts are recomputed"
+            yield wrong(f"{SECTION}.{name}", text, Kind.NOT_SUPPORTED)
 
 
 def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:

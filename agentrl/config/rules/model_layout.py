@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentrl.config.megatron import MegatronConfig
-from agentrl.config.rules.megatron import SECTION, has_layouts, no_sequence_parallel
+from agentrl.config.rules.megatron import BALANCING, SECTION, has_layouts, no_sequence_parallel
 from agentrl.config.rules.unused import unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
 _OF_EXPERTS = (
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "moe_token_dispatcher_type", "moe_router_dtype"),
-    *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate"),
+    *BALANCING,
 )
 _ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _EXPERTS_OF_A_GROUP = 2

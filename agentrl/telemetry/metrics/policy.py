@@ -94,6 +94,16 @@ REPLAYED = Metric(
     "tokens whose recorded experts were replayed (`rollout.routed_experts`)",
     healthy=Range(lowest=0.9),
 )
+MOE_AUX_LOSS = Metric(
+    "actor/moe_aux_loss",
+    "",
+    "load-balancing loss (`actor.megatron.moe_aux_loss_coeff`) before its coefficient, mean over layers; 1 is balanced",
+)
+MOE_Z_LOSS = Metric(
+    "actor/moe_z_loss",
+    "",
+    "z-loss of the routers (`actor.megatron.moe_z_loss_coeff`) before its coefficient, mean over layers",
+)
 RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
     "",

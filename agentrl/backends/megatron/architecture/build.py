@@ -15,9 +15,11 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_decoder_layer_specs
 from megatron.core.post_training.modelopt.layers import Linear
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.moe.moe_layer import MoESubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.balancing import BalancedRouter, balances
 from agentrl.backends.megatron.architecture.hybrid import HybridChunk
 from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
 from agentrl.backends.megatron.architecture.model_config import rope_arguments
@@ -59,7 +61,7 @@ def _gpt(config: TransformerConfig, options: dict[str, Any]) -> GPTModel:  # Any
 
 def _hybrid(config: TransformerConfig, options: dict[str, Any]) -> HybridChunk:  # Any: untyped
     layers = get_gpt_decoder_layer_specs(config, use_transformer_engine=False, normalization="RMSNorm")
-    return HybridChunk(config, [_portable(layer) for layer in layers], **options)
+    return HybridChunk(config, [_portable(layer, config) for layer in layers], **options)
 
 
 def _chunk(
@@ -110,13 +112,13 @@ def _without_padding(
 def layer_specs(config: TransformerConfig, vp_stage: int | None = None) -> Any:  # Any: megatron-core is untyped
     """Return the layers of a chunk, in plain torch where megatron-core has only those of TransformerEngine."""
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
-    block.layer_specs = [_portable(layer) for layer in block.layer_specs]
+    block.layer_specs = [_portable(layer, config) for layer in block.layer_specs]
     block.layer_norm = RMSNorm
     return block
 
 
-def _portable(layer: Any) -> Any:
-    """Replace what megatron-core has only for TransformerEngine, or computes wrongly without it."""
+def _portable(layer: Any, config: TransformerConfig) -> Any:
+    """Replace what megatron-core has only for TransformerEngine, or computes wrongly."""
     layer = copy.deepcopy(layer)
     for name in ("input_layernorm", "pre_mlp_layernorm"):
         _replace(layer.submodules, name, RMSNorm)
@@ -127,6 +129,9 @@ def _portable(layer: Any) -> Any:
     for name in _DOWN_PROJECTIONS:
         # a column-parallel one would not sum the gradient of the rotary keys over the tensor-parallel processes
         _replace(attention, name, Linear)
+    experts = getattr(layer.submodules.mlp, "keywords", {}).get("submodules")
+    if balances(config) and isinstance(experts, MoESubmodules):
+        experts.router = BalancedRouter
     return layer
 
 

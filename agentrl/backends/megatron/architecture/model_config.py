@@ -209,8 +209,10 @@ def _experts(hf: PretrainedConfig, layout: MegatronConfig) -> dict[str, Any]:
     common = {
         "moe_router_topk": hf.num_experts_per_tok,
         "moe_ffn_hidden_size": hf.moe_intermediate_size,
-        "moe_router_load_balancing_type": "none",
-        "moe_aux_loss_coeff": 0.0,
+        "moe_router_load_balancing_type": "aux_loss" if layout.moe_aux_loss_coeff else "none",
+        "moe_aux_loss_coeff": layout.moe_aux_loss_coeff,
+        "moe_z_loss_coeff": layout.moe_z_loss_coeff or None,
+        "moe_router_bias_update_rate": 0.0,
         "moe_router_dtype": layout.moe_router_dtype,
         "moe_grouped_gemm": False,
     }
@@ -225,7 +227,7 @@ def _experts(hf: PretrainedConfig, layout: MegatronConfig) -> dict[str, Any]:
         "moe_router_dtype": layout.moe_router_dtype or "fp32",
         "moe_router_pre_softmax": True,
         "moe_router_enable_expert_bias": True,
-        "moe_router_bias_update_rate": 0.0,
+        "moe_router_bias_update_rate": layout.moe_router_bias_update_rate,
         "moe_router_num_groups": hf.n_group if hf.n_group > 1 else None,
         "moe_router_group_topk": hf.topk_group if hf.n_group > 1 else None,
         "moe_router_topk_scaling_factor": hf.routed_scaling_factor,

@@ -17,6 +17,7 @@ from agentrl.backends.megatron.architecture.layers import Bounds
 from agentrl.backends.megatron.training.slices import owned_positions
 from agentrl.backends.packing import used_tokens
 from agentrl.backends.torch.batches import MicroBatch
+from agentrl.backends.torch.gradients import IDLE
 from agentrl.backends.torch.layout import Layout, PackedTokens
 from agentrl.backends.torch.recorded_experts import recorded
 
@@ -31,6 +32,8 @@ class PackedBatch:
         predicted: [N] bool, trained tokens that a position of this process predicts.
         predictors: positions among S that predict these tokens, in order.
         batch: the samples.
+        padding: [S] bool, tokens that belong to no sample.
+        num_tokens: number of other tokens on all processes that compute the micro-batch; 0 for `IDLE`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
     """
 
@@ -40,6 +43,8 @@ class PackedBatch:
     predicted: Tensor
     predictors: Tensor
     batch: MicroBatch
+    padding: Tensor
+    num_tokens: int
     experts: Tensor | None = None
 
 
@@ -69,6 +74,7 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
     token_ids = [_at(tokens, positions) for tokens, positions in zip(used, owned, strict=True)]
     predicted, predictors = _predictors(batch, owned)
+    padding = [positions >= _num_real(batch, len(tokens)) for tokens, positions in zip(used, owned, strict=True)]
     return PackedBatch(
         torch.cat(token_ids)[None].to(device),
         torch.cat(owned)[None].to(device),
@@ -76,6 +82,8 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
         predicted.to(device),
         predictors.to(device),
         batch,
+        torch.cat(padding).to(device),
+        _num_real(batch, sum(map(len, used))),
         _experts(batch, owned, [len(tokens) for tokens in used], device),
     )
 
@@ -93,8 +101,14 @@ def shared(batch: MicroBatch, tokens: PackedTokens, length: int, device: torch.d
         torch.ones(len(tokens.predictors), dtype=torch.bool, device=device),
         tokens.predictors,
         batch,
+        torch.arange(length, device=device) >= _num_real(batch, len(tokens.token_ids)),
+        _num_real(batch, len(tokens.token_ids)),
         None if experts is None else pad(experts, [0, 0, 0, 0, 0, padding], value=-1).to(device),
     )
+
+
+def _num_real(batch: MicroBatch, num_tokens: int) -> int:
+    return 0 if batch.samples[0] is IDLE else num_tokens
 
 
 def _experts(batch: MicroBatch, owned: Sequence[Tensor], lengths: Sequence[int], device: torch.device) -> Tensor | None:

@@ -20,6 +20,7 @@ from megatron.core.tensor_parallel.mappings import (
 from torch import Tensor, nn
 
 from agentrl.backends.fsdp.sequence import joined
+from agentrl.backends.megatron.architecture.balancing import RoutedTokens, balanced_routers, balances
 from agentrl.backends.megatron.architecture.positions import GivenPositions
 from agentrl.backends.megatron.architecture.replay import give, replaying
 from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
@@ -56,6 +57,8 @@ class Passes:
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
+        self._balances = balances(config)
+        self.routers = {chunk: routers for chunk in chunks if (routers := balanced_routers(chunk))}
         self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
@@ -64,9 +67,11 @@ class Passes:
             return
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
         numbered = [*enumerate(self._packed([*real, *idle]))]
+        num_tokens = self._num_tokens([batch for _, batch in numbered])
 
         def step(inputs: Iterator[tuple[int, PackedBatch]], chunk: nn.Module) -> tuple[Tensor, partial[Any]]:
             number, batch = next(inputs)
+            self._balance(chunk, batch, num_tokens)
             output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
             return output, partial(self._loss, loss_of if number < len(real) else _nothing, number)
 
@@ -80,6 +85,21 @@ class Passes:
             micro_batch_size=1,
             forward_only=not torch.is_grad_enabled(),
         )
+
+    def _num_tokens(self, batches: Sequence[PackedBatch]) -> int:
+        """Return the number of tokens of the mini-batch, without padding, if routers need it."""
+        if not (self._balances and torch.is_grad_enabled()):
+            return 0
+        total = torch.tensor(sum(batch.num_tokens for batch in batches), device=self.device)
+        dist.all_reduce(total, group=parallel_state.get_data_parallel_group())
+        return int(total)
+
+    def _balance(self, chunk: nn.Module, batch: PackedBatch, num_tokens: int) -> None:
+        """Tell the routers which tokens the next pass has."""
+        size = self._columns.size() if self._config.sequence_parallel else 1
+        padding = batch.padding.chunk(size)[self._columns.rank() % size]
+        for router in self.routers.get(chunk, ()) if num_tokens else ():
+            router.tokens = RoutedTokens(padding, batch.num_tokens / num_tokens, num_tokens)
 
     def _num_passes(self, wanted: int) -> int:
         """The interleaved schedule needs a multiple of the number of stages."""

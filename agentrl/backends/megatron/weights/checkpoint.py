@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class SavedState:
         source: the folder that the model came from.
         weights: names, shapes and places of the weights; their values are not read.
         parts: the parts of this process of each weight, by its name in a checkpoint.
-        optimizer: parts of the optimizer state, (name, box, values); all processes read theirs at once.
+        optimizer: parts of the optimizer state, (name, box, values), each copied to CPU memory when it is read; all
+            processes read theirs at once.
         rest: the rest of the state, which is the same on every process.
     """
 
@@ -50,13 +52,8 @@ class SavedState:
 
     def copied(self) -> SavedState:
         """Return the same state with copies of all tensors in CPU memory."""
-        parts = {name: [_host_copy(part) for part in own] for name, own in self.parts.items()}
-        optimizer = [(name, box, _host_copy(values)) for name, box, values in self.optimizer]
-        return replace(self, parts=parts, optimizer=iter(optimizer))
-
-
-def _host_copy(value: Tensor) -> Tensor:
-    return value.detach().to("cpu", copy=True)
+        parts = {name: [part.detach().to("cpu", copy=True) for part in own] for name, own in self.parts.items()}
+        return replace(self, parts=parts, optimizer=iter([*self.optimizer]))
 
 
 def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) -> None:
@@ -76,7 +73,7 @@ def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, T
     """Write all files but the state of the optimizer."""
     with write_errors(folder), filled(folder):
         state.source.write_rest(folder)
-        write_weights(folder, weights)
+        write_weights(folder, chain(weights, state.source.untrained()))
         torch.save(state.rest, folder / STATE_FILE)
 
 

@@ -31,6 +31,14 @@ class SavedBoxes:
         self._boxes = boxes
         self._open: dict[Path, safe_open] = {}
 
+    def names(self) -> list[str]:
+        """Return the names of all weights."""
+        return [*self._boxes]
+
+    def complete(self, name: str) -> Tensor:
+        """Return a complete weight, in the data type of its file."""
+        return self.read(name, tuple((0, length) for length in self.shape(name) or ()))
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape that the boxes of a weight fill; None if there are none."""
         if name not in self._boxes:

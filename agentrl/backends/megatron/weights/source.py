@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
 
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_weights
@@ -17,6 +20,9 @@ from agentrl.models.scalar import HEAD, name_scalar_class, scalar_kind
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class Source:
@@ -57,6 +63,18 @@ class Source:
         name = f"{HEAD}.weight"
         is_new = self._value_head and self._kind is None and saved.shape(name) is None
         return (name,) if is_new else ()
+
+    def untrained(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of the layers for multi-token prediction as they are in the folder, one at a time.
+
+        These layers follow the layers of the model. Checkpoints of transformers do not have them.
+        """
+        first = self.config.num_hidden_layers
+        layers = range(first, first + (getattr(self.config, "num_nextn_predict_layers", None) or 0))
+        saved = self.weights() if layers else SavedBoxes({})
+        for name in saved.names():
+            if (found := _LAYER.match(name)) and int(found[1]) in layers:
+                yield name, saved.complete(name)
 
     def write_rest(self, folder: Path) -> None:
         """Write everything but the weights to `folder`."""
