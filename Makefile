@@ -21,7 +21,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all newest lock sglang megatron megatron-sglang test-megatron browser pictures check bench clean
+.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,8 +39,16 @@ reference: $(READY)
 test: $(READY)
 	$(PYTEST) $(TWO_AT_ONCE)
 
-test-all: $(READY) sglang browser test-megatron
+test-all: $(READY)
+	$(MAKE) --no-print-directory -j 2 sglang browser
+	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
+
+test-slow: $(READY)
 	$(PYTEST) -m '(slow or property) and not gpu and not megatron' $(TWO_AT_ONCE)
+
+# installing Megatron and its tests keep one core busy at a time; what they print comes at their end
+test-megatron-beside:
+	@log=$$(mktemp); $(MAKE) --no-print-directory test-megatron > $$log 2>&1; status=$$?; cat $$log; rm $$log; exit $$status
 
 # the newest versions that pyproject.toml allows, in an environment of their own
 newest:
@@ -66,7 +74,8 @@ $(SGLANG) $(MEGATRON_SGLANG): $(shell find tests/sglang_on_cpu -type f -not -pat
 	$(@D)/bin/pip install --quiet --no-deps --force-reinstall ./tests/sglang_on_cpu
 	touch $@
 
-# megatron-core in an environment of its own: the torch there brings triton, which megatron-core imports
+# megatron-core in an environment of its own: the torch there brings triton, which megatron-core imports. Tests compile
+# the modules that they import; compiling all of them takes minutes
 megatron: $(MEGATRON_READY)
 
 $(MEGATRON_READY): pyproject.toml constraints.txt
@@ -74,9 +83,9 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 		"$$each" -c '' 2>/dev/null && exec "$$each" -m venv $(MEGATRON); done; \
 		echo "make megatron needs Python 3.12: install python3.12 with its venv module, or run pyenv install 3.12"; exit 1
 	$(MEGATRON)/bin/pip install --quiet --upgrade pip
-	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(MEGATRON)/bin/pip install --quiet --constraint constraints.txt --no-deps megatron-core megatron-bridge \
-		emerging-optimizers absl-py
+	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --no-deps megatron-core \
+		megatron-bridge emerging-optimizers absl-py
 	touch $@
 
 test-megatron: megatron-sglang
@@ -95,10 +104,14 @@ pictures: $(READY) browser
 	$(BIN)/python docs/images/make_pictures.py
 
 check: $(READY)
+	$(MAKE) --no-print-directory -j 2 types style docs
+
+types: $(READY)
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # the documentation as a site, in outputs/site
 docs: $(READY)

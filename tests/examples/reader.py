@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,11 @@ class Block:
         """The file name that a block declares in its first line."""
         found = re.match(r"# ([\w/]+\.(?:py|yaml|jsonl))\n", self.text)
         return found[1] if found else None
+
+    @property
+    def commands(self) -> str:
+        """The text without comments."""
+        return re.sub(r"(^| +)# .*", "", self.text)
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -98,8 +104,17 @@ def add_hub_models(folder: Path, model: Path) -> None:
         (cached / "refs/main").write_text(revision)
 
 
-def shell(folder: Path, script: str, kind: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a block in bash; the first failing command ends it."""
+def hub_of(folder: Path) -> dict[str, str]:
+    """Environment variables with which the models of the hub are those of the folder."""
+    return {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
+
+
+def shell(folder: Path, script: str, kind: str, agentrl: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a block in bash; the first failing command ends it.
+
+    Args:
+        agentrl: the first words of a command line, which run `agentrl`.
+    """
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
     command = tools / "agentrl"
@@ -109,9 +124,9 @@ def shell(folder: Path, script: str, kind: str = "") -> subprocess.CompletedProc
         **os.environ,
         "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "HF_HOME": str(folder / "hub"),
-        "HF_HUB_OFFLINE": "1",
+        **hub_of(folder),
         "OMP_NUM_THREADS": "1",
+        "AGENTRL_OF_TESTS": json.dumps([*agentrl]),
         "DRY_RUN": str(int(kind == "gpu")),
         "COLUMNS": "120",
     }

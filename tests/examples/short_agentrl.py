@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import urllib.request
 
-AGENTRL = [sys.executable, "-m", "agentrl"]
+AGENTRL: list[str] = json.loads(os.environ["AGENTRL_OF_TESTS"])
 SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0", "data.val_max_samples=32"]
+FEW_ROWS = ["data.train_max_samples=64"]
 
 
 def main(arguments: list[str]) -> int:
@@ -19,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if os.environ["DRY_RUN"] == "1":
         arguments = [*arguments, "--dry-run"]
     elif arguments[:1] == ["train"]:
-        arguments = [*arguments, *SHORT]
+        arguments = [*arguments, *SHORT, *FEW_ROWS * ("+experiment=calculator" in arguments)]
     return subprocess.run([*AGENTRL, *arguments]).returncode
 
 

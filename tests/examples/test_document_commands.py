@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reader import ROOT, SHELL_KINDS, Block, add_hub_models, add_own_files, blocks_of, make_clone, shell
+from reader import ROOT, SHELL_KINDS, Block, add_hub_models, add_own_files, blocks_of, hub_of, make_clone, shell
+from warm_agentrl import warm_agentrl
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLOT = ROOT / "examples/calculator/plot.py"
@@ -30,9 +32,16 @@ SUMMARY_KEYS = {
     "seed",
 }
 ELSEWHERE = {"tutorial.md"}  # test_tutorial.py runs it outside a clone
-WITH_COMMANDS = [
-    page for page in PAGES if page.name not in ELSEWHERE and any(block.language == "sh" for block in blocks_of(page))
-]
+
+
+def pages_with(*kinds: str) -> list[Path]:
+    """The pages with commands of these kinds that no earlier page has."""
+    seen, found = set[str](), list[Path]()
+    for page in PAGES:
+        own = {block.commands for block in blocks_of(page) if block.language == "sh" and block.kind in kinds}
+        found += [page] * (page.name not in ELSEWHERE and not own <= seen)
+        seen |= own
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -52,15 +61,15 @@ def quickstart(tmp_path_factory) -> Path:
     return folder
 
 
-def replay(folder: Path, *words: str) -> dict[str, Any]:
+def replay(agentrl: list[str], folder: Path, *words: str) -> dict[str, Any]:
     """The result of one replay mode. Any: JSON."""
-    command = [sys.executable, "-m", "agentrl", "replay", *words, "--json", "-"]
+    command = [*agentrl, "replay", *words, "--json", "-"]
     found = json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
     return found["results"][0]
 
 
 @pytest.mark.slow
-def test_the_quickstart_ends_far_above_its_teacher(quickstart, tmp_path):
+def test_the_quickstart_ends_far_above_its_teacher(quickstart, reader_agentrl, tmp_path):
     run = quickstart / "outputs/quickstart"
     summary = json.loads((run / "summary.json").read_text())
     assert summary.keys() == SUMMARY_KEYS
@@ -70,9 +79,9 @@ def test_the_quickstart_ends_far_above_its_teacher(quickstart, tmp_path):
     assert summary["success_after"] >= 0.90
     assert summary["tool_call_share"] > 0.95
     assert 10 <= summary["rl_steps"] <= 100
-    assert not replay(quickstart, "outputs/quickstart/rl", "audit")["failed"]
+    assert not replay(reader_agentrl, quickstart, "outputs/quickstart/rl", "audit")["failed"]
     before_and_after = ("outputs/quickstart/rl@first", "compare", "outputs/quickstart/rl@last", "--split", "val")
-    gain = replay(quickstart, *before_and_after)["values"]["scores"][0]["difference"]
+    gain = replay(reader_agentrl, quickstart, *before_and_after)["values"]["scores"][0]["difference"]
     assert 0.4 < gain["low"] < gain["value"] < gain["high"]
     picture = tmp_path / "picture.svg"
     subprocess.run([sys.executable, PLOT, "--out", picture], cwd=quickstart, check=True)
@@ -90,6 +99,13 @@ def reader_folder(quickstart, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def reader_agentrl(reader_folder) -> Iterator[list[str]]:
+    """What runs `agentrl` with the models of that folder, without the time of its imports."""
+    with warm_agentrl({**os.environ, **hub_of(reader_folder)}) as words:
+        yield words
+
+
 @pytest.fixture
 def fresh_folder(reader_folder, tmp_path) -> Iterator[Path]:
     folder = tmp_path / "agentrl"
@@ -98,32 +114,28 @@ def fresh_folder(reader_folder, tmp_path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def run_page(page: Path, folder: Path, kinds: set[str]) -> None:
+def run_page(page: Path, folder: Path, kinds: set[str], agentrl: list[str]) -> None:
     for block in blocks_of(page):
         if block.file:
             (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text)
         if block.language == "sh" and block.kind in kinds:
-            done = shell(folder, block.text, block.kind)
+            done = shell(folder, block.text, block.kind, agentrl)
             assert done.returncode == 0, f"{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
             assert "Traceback" not in done.stderr, block.text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
-def test_every_command_runs(page, fresh_folder):
-    run_page(page, fresh_folder, {"", "gpu"})
-
-
-def has_sglang(page: Path) -> bool:
-    return any(block.kind == "sglang" for block in blocks_of(page))
+@pytest.mark.parametrize("page", pages_with("", "gpu"), ids=lambda page: page.name)
+def test_every_command_runs(page, fresh_folder, reader_agentrl):
+    run_page(page, fresh_folder, {"", "gpu"}, reader_agentrl)
 
 
 @pytest.mark.slow
 @pytest.mark.sglang
-@pytest.mark.parametrize("page", list(filter(has_sglang, PAGES)), ids=lambda page: page.name)
-def test_every_command_with_sglang_runs(page, fresh_folder):
-    run_page(page, fresh_folder, {"sglang"})
+@pytest.mark.parametrize("page", pages_with("sglang"), ids=lambda page: page.name)
+def test_every_command_with_sglang_runs(page, fresh_folder, reader_agentrl):
+    run_page(page, fresh_folder, {"sglang"}, reader_agentrl)
 
 
 def test_a_block_knows_its_language_kind_and_file(tmp_path):
@@ -131,3 +143,4 @@ def test_a_block_knows_its_language_kind_and_file(tmp_path):
     page.write_text("```sh gpu\nagentrl train\n```\n\n```python\n# tools.py\nx = 1\n```\n")
     assert blocks_of(page) == [Block("sh", "gpu", "agentrl train\n"), Block("python", "", "# tools.py\nx = 1\n")]
     assert [block.file for block in blocks_of(page)] == [None, "tools.py"]
+    assert Block("sh", "", "agentrl view run   # in a browser\n").commands == "agentrl view run\n"

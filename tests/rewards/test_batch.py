@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 
 import pytest
@@ -94,7 +95,9 @@ def test_function_that_raises_or_hangs_is_reported():
     for index, error in enumerate(scored(broken, 2)):
         assert isinstance(error, RewardError)
         assert f"row {index}) raised KeyError" in str(error)
-    hung, late = scored(lambda solution_strs: time.sleep(0.3), 2, spread_s=0.1, timeout_s=0.05, batch_wait_s=0.0)
+    released = threading.Event()
+    hung, late = scored(lambda solution_strs: released.wait(), 2, spread_s=0.1, timeout_s=0.05, batch_wait_s=0.0)
+    released.set()
     assert isinstance(hung, InfraError)
     assert isinstance(late, InfraError)  # the second rollout had its own call, which hung too
 

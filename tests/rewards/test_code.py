@@ -31,7 +31,7 @@ def config(url, *, kwargs=None, **options):
 
 def score(url, solution, truth, **options):
     async def main():
-        reward = load_reward(config(url, **options))
+        reward = load_reward(config(url, **{"timeout_s": 50, **options}))  # a program starts slowly on a busy machine
         answer = await reward("apps", solution, truth, {"index": 3})
         close_reward(reward)
         return answer

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+
+from forks import leave
 
 import agentrl.trainer.run  # noqa: F401  # what every run would import
 from agentrl.backends.torch.backend import TorchBackend
@@ -115,12 +115,6 @@ def arguments(task_folder: Path, folder: Path) -> list[str]:
     for name, text in (("script", SCRIPT), ("tool", TOOL), ("reward", REWARD)):
         (folder / f"{name}.py").write_text(text)
     return ["train", *(f"{key}={value}" for key, value in given.items())]
-
-
-def leave(status: int) -> NoReturn:
-    """Exit after the usual exit handlers, but skip the slow teardown of modules (a second) in a fork."""
-    threading._shutdown()
-    os._exit(status)
 
 
 def run(task_folder: Path, folder: Path, phase: str, number: signal.Signals) -> dict[str, object]:

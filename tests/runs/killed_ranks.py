@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from forks import fork_ranks, ready_to_fork
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from agentrl.backends.fsdp import ranks
@@ -90,29 +91,23 @@ class Death:
 
 
 def take_part(deaths: list[str], marks: Path) -> int:
-    """Run one rank, which ends if this attempt has a death for it."""
+    """Run one rank, in a fork of the launcher; it ends if this attempt has a death for it."""
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if attempt < len(deaths):
         rank, phase, name = deaths[attempt].split(":")
         if rank == os.environ["RANK"]:
             Death(phase, name, marks / f"ended-{attempt}").install()
-    sys.argv = [sys.argv[0], sys.argv[-1]]
     return run.main()
 
 
-def start(marks: Path, arguments: list[str]) -> int:
-    """Run the command line; its ranks run this script."""
-
-    def with_this_script(command: list[str], *others: int) -> int:
-        return real([sys.executable, __file__, *sys.argv[1:3], command[-1]], *others)
-
-    real, launch.SILENT_S = run.launch, SILENT_S
-    run.launch = with_this_script
+def start(deaths: list[str], marks: Path, arguments: list[str]) -> int:
+    """Run the command line."""
+    launch.SILENT_S = SILENT_S
+    ready_to_fork()
+    fork_ranks(lambda: take_part(deaths, marks))
     before(launch._Agent, "_start_workers", lambda agent, _: mark(marks / f"started-{agent._attempt()}"))
     return main(arguments)
 
 
 if __name__ == "__main__":
-    if "RANK" in os.environ:
-        sys.exit(take_part(sys.argv[1].split(","), Path(sys.argv[2])))
-    sys.exit(start(Path(sys.argv[2]), sys.argv[3:]))
+    sys.exit(start(sys.argv[1].split(","), Path(sys.argv[2]), sys.argv[3:]))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 import torch
-from interrupted_runs import leave
+from forks import leave
 
 import agentrl.trainer.run  # noqa: F401  # what every life would import
 from agentrl.backends.torch.backend import TorchBackend
