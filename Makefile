@@ -117,8 +117,9 @@ style: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(READY)
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+bench: $(READY) megatron
+	for script in $(filter-out benchmarks/megatron_backend.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	$(MEGATRON)/bin/python benchmarks/megatron_backend.py
 
 clean:
 	rm -rf $(VENV) $(NEWEST) $(MEGATRON) outputs .pytest_cache .mypy_cache .ruff_cache .hypothesis
