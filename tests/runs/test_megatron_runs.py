@@ -62,7 +62,8 @@ def check_run(out: Path, expected: dict[int, dict[str, float]]) -> None:
     assert passes_audit(out)
 
 
-@pytest.mark.parametrize("name", [pytest.param("two nodes", marks=pytest.mark.slow), "one node"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLACES)
 def test_a_run_on_a_ray_cluster_is_that_of_the_torch_backend(cluster, task_folder, tmp_path, expected, name):  # noqa: F811
     options = ["actor.backend=megatron", f"cluster.address={cluster.address}", *PLACES[name]]
     train(task_folder, tmp_path, *options, env=cluster.env)
