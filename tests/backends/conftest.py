@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from rank_processes import ranks_of
 
+from agentrl.backends.base import ModelRequest
 from agentrl.backends.fsdp.ranks import Ranks
+from agentrl.backends.megatron.backend import MegatronBackend
 
 NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 
@@ -30,3 +33,17 @@ def place_of(item: pytest.Item) -> tuple[str, str]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     with ranks_of(NUM_RANKS, tmp_path_factory.mktemp("ranks")) as ranks:
         yield ranks
+
+
+@pytest.fixture
+def start(ranks: Ranks) -> Iterator[Callable[..., MegatronBackend]]:
+    """Starts backends, which are closed at the end: all models of a process have the same layout."""
+    started: list[MegatronBackend] = []
+
+    def start_one(request: ModelRequest, seed: int = 0) -> MegatronBackend:
+        started.append(MegatronBackend(ranks, request, seed))
+        return started[-1]
+
+    yield start_one
+    for backend in started:
+        asyncio.run(backend.close())

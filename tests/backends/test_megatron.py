@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +21,10 @@ from megatron_models import (
     make_request,
     save_variant,
 )
+from rank_processes import run_again
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.base import ModelRequest
-from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.errors import ConfigError
@@ -77,20 +74,6 @@ LOSSES = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {name: save_model(tmp_path_factory.mktemp(name), name) for name in (*DENSE, *EXPERTS)}
     return found | {name: save_variant(tmp_path_factory.mktemp("variant"), name) for name in VARIANTS}
-
-
-@pytest.fixture
-def start(ranks: Ranks) -> Iterator[Callable[..., MegatronBackend]]:
-    """Starts backends, which are closed at the end: all models of a process have the same layout."""
-    started: list[MegatronBackend] = []
-
-    def start_one(request: ModelRequest, seed: int = 0) -> MegatronBackend:
-        started.append(MegatronBackend(ranks, request, seed))
-        return started[-1]
-
-    yield start_one
-    for backend in started:
-        asyncio.run(backend.close())
 
 
 @pytest.fixture
@@ -262,6 +245,4 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
-    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:]
+    run_again(__file__, size)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.backends.base import ModelRequest
+from agentrl.backends.base import ModelRequest, Score
 from agentrl.backends.fsdp.checkpoint import write_weights
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.platform import prepare, quiet_imports
 from agentrl.backends.on_ranks import HeldModel, RankBackend
 from agentrl.backends.torch.checkpoint import filled
 from agentrl.engines.base import WeightStream
+from agentrl.models.adapters import write_adapter
+from agentrl.models.checkpoint_names import checkpoint_weights
+from agentrl.models.merging import adapted_names, merged_weights
 
 if TYPE_CHECKING:
     from agentrl.backends.megatron.layout import Place
@@ -31,13 +34,24 @@ class MegatronBackend(RankBackend):
         return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`."""
-        return self._weights(self._model.weights.checkpoint_names)
+        """See `Backend.checkpoint_weights`. With LoRA: only layers with an adapter, merged in float32."""
+        if (adapters := self._model.adapters) is None:
+            return self._weights(self._model.weights.checkpoint_names)
+        model = adapters.skeleton
+        return checkpoint_weights(model, merged_weights(model, self._weights(adapted_names(model))))
+
+    def reference_score(self) -> Score | None:
+        """See `Backend.reference_score`."""
+        return None if self._model.adapters is None else self._score_base
 
     def _save(self, folder: Path) -> None:
         with filled(folder):
-            self._model.source.write_rest(folder)
-            write_weights(folder, self.checkpoint_weights())
+            adapters = self._model.adapters
+            self._model.source.write_rest(folder, complete=adapters is None)
+            if adapters is None:
+                write_weights(folder, self.checkpoint_weights())
+            else:
+                write_adapter(adapters.skeleton, dict(self.weights()), folder)
             super()._save(folder)
 
 

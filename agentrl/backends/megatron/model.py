@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.megatron.architecture.bridged_config import bridged_config
 from agentrl.backends.megatron.architecture.build import build_chunks
+from agentrl.backends.megatron.architecture.lora import base_model, keep_recomputable
 from agentrl.backends.megatron.architecture.model_config import BRIDGED, transformer_config
 from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
@@ -23,6 +25,7 @@ from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.optimizer import AVERAGES, MASTER, LayoutOptimizer
 from agentrl.backends.megatron.training.passes import OUTPUTS, Passes
+from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import read_parts, write_parts
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped, write_to
@@ -33,6 +36,7 @@ from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
 from agentrl.backends.torch.checkpoint import (
     STATE_FILE,
+    check_kind,
     random_states,
     read_state,
     reading,
@@ -40,8 +44,9 @@ from agentrl.backends.torch.checkpoint import (
     write_errors,
 )
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
-from agentrl.errors import ConfigError
+from agentrl.models.adapted_skeleton import adapted_skeleton
 from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.adapters import adapter_values
 from agentrl.models.loading import max_positions
 from agentrl.types.sample import Sample
 
@@ -60,6 +65,7 @@ class MegatronModel:
     Attributes:
         place: where this process is in the layout.
         source: the model's folder.
+        adapters: its LoRA adapters; None if all weights are trained.
     """
 
     @runs_on_device
@@ -78,8 +84,11 @@ class MegatronModel:
         else:
             self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         chunks = [chunk.to(ranks.device) for chunk in build_chunks(self._config, hf)]
-        self.weights = Weights(self._parameters(chunks, ranks), self._config.num_moe_experts or 0, ranks.control)
+        self.adapters = _adapters(request, self.source)
+        self.weights = self._weights(chunks, ranks)
         self.weights.read(self.source.weights())
+        if self.adapters is not None:
+            self._start_adapters(self.adapters, seed)
         wrapped = self._wrapped(chunks, request)
         self.optimizer = self._optimizer(wrapped, request) if request.trainable else None
         replays = request.routed_experts and request.trainable
@@ -96,6 +105,24 @@ class MegatronModel:
         if self._bridge is None:
             return [each for chunk in chunks for each in mapped(chunk, self.vocabulary_size)]
         return bridged(chunks, mapping_registry(self._bridge, self.source.config), self.source.weights(), ranks.control)
+
+    def _weights(self, chunks: Sequence[GPTModel], ranks: Ranks) -> Weights:
+        parameters, num_experts = self._parameters(chunks, ranks), self._config.num_moe_experts or 0
+        if self.adapters is None:
+            return Weights(parameters, num_experts, ranks.control)
+        for each in parameters:
+            each.value.requires_grad_(False)
+        keep_recomputable(chunks)
+        own = self.adapters.attach(chunks, parameters)
+        return Weights(parameters, num_experts, ranks.control, own, self.adapters.renamed)
+
+    def _start_adapters(self, adapters: Adapters, seed: int) -> None:
+        adapters.check_attached(self.weights.facts())
+        if self.source.adapter is not None:
+            self.weights.place(adapter_values(adapters.skeleton, self.source.adapter))
+            return
+        for name, value in adapters.initial(self.weights.parameters, seed):
+            self.weights.place({name: value})
 
     def _wrapped(self, chunks: Sequence[GPTModel], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
@@ -116,7 +143,7 @@ class MegatronModel:
             actor.optim,
             actor.grad_clip,
             request.total_updates,
-            self.source.dtype,
+            self.source.dtype if self.adapters is None else torch.float32,
             distributed=actor.megatron.use_distributed_optimizer,
         )
 
@@ -133,8 +160,8 @@ class MegatronModel:
 
     @property
     def changing_names(self) -> Sequence[str]:
-        """Names of the weights in memory."""
-        return self.weights.memory_names
+        """Names of the weights in memory that training changes."""
+        return self.weights.memory_names if self.adapters is None else self.adapters.names
 
     @runs_on_device
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
@@ -157,7 +184,8 @@ class MegatronModel:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        found = score_passes(self.passes, samples, [*packs, *idle], OUTPUTS)
+        with base_model(self.passes.chunks) if base else nullcontext():
+            found = score_passes(self.passes, samples, [*packs, *idle], OUTPUTS)
         return Scores(found["logprobs"], found["entropy"]) if self.position.reports else Scores([], [])
 
     def facts(self) -> Mapping[str, WeightFacts]:
@@ -217,9 +245,11 @@ class MegatronModel:
         """See `HeldModel.load_part`; the checkpoint may come from another layout."""
         with reading(folder):
             state = read_state(folder)
-            if find_adapter(folder):
-                raise ConfigError.keyless("it holds a LoRA adapter, but this run trains whole weights")
-            self.weights.read(weights_of(folder, "checkpoint"))
+            check_kind(folder, adapter=self.adapters is not None)
+            if self.adapters is None:
+                self.weights.read(weights_of(folder, "checkpoint"))
+            elif adapter := find_adapter(folder):
+                self.weights.place(adapter_values(self.adapters.skeleton, adapter))
             self._refresh()
             if self.optimizer is not None:
                 self._load_optimizer(self.optimizer, read_parts(folder), state["num_updates"])
@@ -233,6 +263,12 @@ class MegatronModel:
             complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
             optimizer.load_state(each.value, complete, num_updates)
         optimizer.num_updates = num_updates
+
+
+def _adapters(request: ModelRequest, source: Source) -> Adapters | None:
+    if not (request.model.lora_rank or source.adapter):
+        return None
+    return Adapters(adapted_skeleton(request.model, source.config, source.base, source.adapter))
 
 
 def _boxed(part: Part, complete: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ def load(config: RunConfig, request: ModelRequest) -> MegatronBackend:
 SPEC = BackendSpec(
     load=load,
     options=frozenset({"megatron"}),
+    lora=True,
     routed_experts=True,
     copy_weights=True,
     several_processes=True,

@@ -154,15 +154,20 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     Args:
         same_rest: whether the untrained weights are the same as when the checkpoint was saved.
     """
-    kinds = ["whole weights", "a LoRA adapter"]
-    if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
-        raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
+    check_kind(path, adapter=has_adapter(model))
     if not same_rest:
         raise ConfigError.at(
             "actor.freeze_modules",
             Kind.CONFLICT,
             "other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed",
         )
+
+
+def check_kind(path: Path, *, adapter: bool) -> None:
+    """Reject a checkpoint of whole weights if this run trains an adapter, and the reverse."""
+    kinds = ["whole weights", "a LoRA adapter"]
+    if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[adapter]):
+        raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
 
 
 def read_weights(

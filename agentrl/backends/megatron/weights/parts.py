@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -27,26 +27,35 @@ class Weights:
 
     All processes create this at once.
 
+    Args:
+        parameters: the parameters of this process and their parts; those of the base model, if there are adapters.
+        adapters: the same of the adapters, which a checkpoint of the base model does not have.
+        renamed: gives a part the name that it has in memory.
+
     Attributes:
-        parameters: the parameters of this process and their parts.
+        parameters: all parameters of this process and their parts.
     """
 
-    def __init__(self, parameters: Sequence[Mapped], num_experts: int, group: dist.ProcessGroup) -> None:
-        self.parameters = parameters
+    def __init__(
+        self,
+        parameters: Sequence[Mapped],
+        num_experts: int,
+        group: dist.ProcessGroup,
+        adapters: Sequence[Mapped] = (),
+        renamed: Callable[[Part], Part] = lambda part: part,
+    ) -> None:
+        self.parameters = [*parameters, *adapters]
+        self._base = parameters
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
-        for value, part in self._parts():
-            stacked = in_memory(part, num_experts)
+        for value, part in _parts(self.parameters):
+            stacked = renamed(in_memory(part, num_experts))
             for each in [part] if stacked.name == part.name else [part, stacked]:
                 self._own[each.name].append((value, each))
         self._group = group
         self._facts, self._boxes = _joined(self._named(), group)
-        stacked_names = {in_memory(part, num_experts).name for _, part in self._parts()}
+        stacked_names = {renamed(in_memory(part, num_experts)).name for _, part in _parts(self.parameters)}
         self._in_memory = _all_of(stacked_names, group)
-        self._in_checkpoint = _all_of({part.name for _, part in self._parts()}, group)
-
-    def _parts(self) -> Iterator[tuple[Tensor, Part]]:
-        for each in self.parameters:
-            yield from ((each.value, part) for part in each.parts)
+        self._in_checkpoint = _all_of({part.name for _, part in _parts(parameters)}, group)
 
     def _named(self) -> list[Named]:
         """Return the parts that this process reports."""
@@ -86,13 +95,13 @@ class Weights:
                 write_to(part, value, complete[_slices(part.box)])
 
     def read(self, saved: SavedBoxes) -> None:
-        """Replace the weights of all processes by those of a checkpoint.
+        """Replace the weights of all processes by those of a checkpoint, except those of adapters.
 
         Raises:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
         """
         with raised_together(self._group):
-            for value, part in self._parts():
+            for value, part in _parts(self._base):
                 write_to(part, value, _checked(saved, part))
 
     def copy(self, other: Weights) -> None:
@@ -100,6 +109,11 @@ class Weights:
         with torch.no_grad():
             for own, theirs in zip(self.parameters, other.parameters, strict=True):
                 own.value.copy_(theirs.value)
+
+
+def _parts(parameters: Sequence[Mapped]) -> Iterator[tuple[Tensor, Part]]:
+    for each in parameters:
+        yield from ((each.value, part) for part in each.parts)
 
 
 @contextmanager

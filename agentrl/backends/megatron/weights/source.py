@@ -12,7 +12,7 @@ from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_w
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files
-from agentrl.models.loading import load_tokenizer, quiet_transformers
+from agentrl.models.loading import adapter_of, load_tokenizer, quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -23,16 +23,20 @@ class Source:
 
     Attributes:
         config: its configuration.
-        dtype: the data type of the trained weights.
+        dtype: the data type of its weights.
+        adapter: the saved adapter that training continues from; None if there is none.
+        base: folder of the base model, without adapter.
 
     Raises:
         ConfigError: the folder is missing or incomplete, or its weights cannot be trained.
     """
 
     def __init__(self, model: ModelConfig, key: str) -> None:
-        self._folder, self._key = Path(model.path), key
-        if not is_folder(model.path):
-            text = f"{key}: `actor.backend=megatron` reads a local folder, not '{model.path}' on the hub: download it"
+        self.adapter = adapter_of(model, key)
+        self.base = self.adapter.base if self.adapter and model.lora_adapter_path is None else model.path
+        self._folder, self._key = Path(self.base), key
+        if not is_folder(self.base):
+            text = f"{key}: `actor.backend=megatron` reads a local folder, not '{self.base}' on the hub: download it"
             raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
         check_folder(self._folder, key)
         self.config: PretrainedConfig = AutoConfig.from_pretrained(self._folder)
@@ -43,11 +47,12 @@ class Source:
         """Return the weights of the folder."""
         return weights_of(self._folder, self._key)
 
-    def write_rest(self, folder: Path) -> None:
-        """Write everything but the weights to `folder`."""
+    def write_rest(self, folder: Path, *, complete: bool) -> None:
+        """Write the tokenizer to `folder`; for a `complete` model also the configurations."""
         with quiet_transformers():
-            self.config.save_pretrained(folder)
-            _generation_config(self._folder, self.config).save_pretrained(folder)
+            if complete:
+                self.config.save_pretrained(folder)
+                _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
 
