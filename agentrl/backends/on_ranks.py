@@ -214,6 +214,10 @@ class RankBackend:
         parts = [(self._number, [samples[index] for index in own], base) for own in groups]
         return _in_order(self._each_group(_score, parts), groups)
 
+    async def _score_base(self, samples: Sequence[Sample]) -> Scores:
+        """Score under the base model of the adapter; see `Backend.reference_score`."""
+        return await self._run(lambda: self._score(without_experts(samples), base=True))
+
     def _save(self, folder: Path) -> None:
         self._each(_save, self._number, folder)
 

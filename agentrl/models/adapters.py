@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +67,13 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
 
 
 def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
-    """Add a saved adapter to `model`; only the adapter requires gradients. `base` as in `add_new_adapter`.
+    """Add a saved adapter to `model` with its values; see `fit_saved_adapter`."""
+    fit_saved_adapter(model, adapter, config, base)
+    read_adapter(model, adapter)
+
+
+def fit_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
+    """Add an adapter like a saved one to `model`; only it requires gradients. `base` as in `add_new_adapter`.
 
     Raises:
         ConfigError: the adapter does not fit the model, uses unsupported fields (`UNSUPPORTED_FIELDS`), or its rank or
@@ -84,7 +91,6 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
         _inject(model, LoraConfig.from_pretrained(str(adapter.folder)), base)
     except (ValueError, TypeError) as error:
         raise ConfigError.keyless(f"'{adapter.folder}' does not fit its base: {str(error).splitlines()[0]}") from error
-    read_adapter(model, adapter)
 
 
 def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
@@ -194,7 +200,9 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
     lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     lora.inference_mode = False  # peft saves True, which would freeze the adapter
-    inject_adapter_in_model(lora, model)
+    with warnings.catch_warnings():  # peft adds ranks for stacked experts, also if they have no adapter
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
+        inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
         value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))  # bfloat16 loses small updates
     model.eval()

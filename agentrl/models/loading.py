@@ -61,7 +61,7 @@ def load_model(
         ConfigError: there is no such model, it is incomplete, it is not a causal language model, an adapter does not
             fit it, or a weight is not finite.
     """
-    adapter = _adapter_of(config, key)
+    adapter = adapter_of(config, key)
     if adapter or config.lora_rank:
         check_peft()
     base = config.path
@@ -77,8 +77,12 @@ def load_model(
     return model
 
 
-def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
-    """Return the saved adapter to continue from; None if there is none."""
+def adapter_of(config: ModelConfig, key: str) -> Adapter | None:
+    """Return the saved adapter to continue from; None if there is none.
+
+    Raises:
+        ConfigError: the folder has no adapter, or two are named.
+    """
     own = find_adapter(config.path)
     if config.lora_adapter_path is None:
         return own

@@ -20,6 +20,13 @@ NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 
 
+def run_again(file: str, num_ranks: str, *others: str) -> None:
+    """Run the fast Megatron tests of files on another number of ranks."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", file, *others]
+    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": num_ranks}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
 @contextmanager
 def ranks_of(size: int, folder: Path) -> Iterator[Ranks]:
     """Join `size` ranks; at the end all other processes must have ended by themselves."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from megatron_models import (
     make_request,
     save_variant,
 )
-from rank_processes import NUM_RANKS
+from rank_processes import NUM_RANKS, run_again
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -261,7 +259,4 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
     names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing")
-    files = [__file__, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names)]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", *files]
-    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:]
+    run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))

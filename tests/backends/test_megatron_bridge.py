@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,13 +11,12 @@ import pytest
 import torch
 from bridge_oracle import differing, exported
 from megatron_models import assert_equal_models, in_one_process, make_request
+from rank_processes import run_again
 from safetensors import safe_open
 from tiny_models import make_model, make_samples, save_model
 from transformers import AutoConfig
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.fsdp.ranks import Ranks
-from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.megatron.platform import prepare
 from agentrl.config.megatron import MegatronConfig
 from agentrl.errors import ConfigError
@@ -44,23 +40,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: save_model(tmp_path_factory.mktemp(name), name, vocab_size=64) for name in FAMILIES}
 
 
-@pytest.fixture
-def start(ranks: Ranks) -> Callable[..., MegatronBackend]:
-    started: list[MegatronBackend] = []
-
-    def start_one(path: Path, layout: str, **options: object) -> MegatronBackend:
-        started.append(MegatronBackend(ranks, make_request(path, layout, **options), seed=0))
-        return started[-1]
-
-    yield start_one
-    for backend in started:
-        asyncio.run(backend.close())
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_bridge_loads_and_exports_the_same_weights(start, folders, case):
     family, layout = case.split(": ")
-    backend = start(folders[family], layout)
+    backend = start(make_request(folders[family], layout))
     assert differing(backend, folders[family]) == []
     asyncio.run(backend.train_step(make_samples(3), PolicyLoss("vanilla")))
     weights, expected = dict(backend.checkpoint_weights()), exported(backend, folders[family])
@@ -105,7 +88,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("case", [f"{each}: {layout}" for layout, of in LAYOUTS_OF_MODELS.items() for each in of])
 def test_models_that_the_bridge_maps_equal_those_of_one_process(start, models, case):
     family, layout = case.split(": ")
-    backend = start(models[family], layout)
+    backend = start(make_request(models[family], layout))
     assert_equal_models(backend, in_one_process(make_request(models[family])))
     assert {name for name, _ in backend.checkpoint_weights()} == weight_names(models[family])
 
@@ -117,12 +100,12 @@ def weight_names(folder: Path) -> set[str]:
 
 def test_a_checkpoint_of_a_model_of_the_bridge_loads_in_another_layout(start, models, tmp_path):
     loss, (one, other) = PolicyLoss("vanilla"), {1: ("", ""), 2: ("tp2", "pp2"), 4: ("tp2 pp2", "dp")}[NUM_RANKS]
-    first = start(models["gemma"], one)
+    first = start(make_request(models["gemma"], one))
     asyncio.run(first.train_step(make_samples(4), loss))
     asyncio.run(first.save(tmp_path / "saved"))
     expected = asyncio.run(first.train_step(make_samples(4, 1), loss)).metrics
     asyncio.run(first.close())  # the next has another layout
-    second = start(models["gemma"], other)
+    second = start(make_request(models["gemma"], other))
     asyncio.run(second.load(tmp_path / "saved"))
     found = asyncio.run(second.train_step(make_samples(4, 1), loss)).metrics
     for name in ("loss", "grad_norm", "lr"):
@@ -151,20 +134,18 @@ def test_a_bridge_that_is_not_installed_is_named(models, monkeypatch, family, us
 
 
 def test_stand_ins_for_transformer_engine_do_not_stay(start, models):
-    start(models["gemma"], "")
+    start(make_request(models["gemma"]))
     assert find_spec("transformer_engine") is None
 
 
 def test_what_the_bridge_does_not_map_is_refused(start, tmp_path):
     path = save_model(tmp_path, "glm4_moe")
     with pytest.raises(ConfigError, match=r"use_mbridge'.* no mapping for the parameter 'decoder\..*local_experts"):
-        start(path, "bridge")
+        start(make_request(path, "bridge"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_bridge_tests_pass_on_other_numbers_of_ranks(size):
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", __file__]
-    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": size}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:]
+    run_again(__file__, size)

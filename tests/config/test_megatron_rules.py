@@ -130,7 +130,6 @@ def test_wrong_layouts_are_refused_by_key(layout, key, kind):
         ({}, {"fsdp_size": 2}, {}, "actor.fsdp_size", UNUSED),
         ({}, {"ulysses_sequence_parallel_size": 2}, {}, "actor.ulysses_sequence_parallel_size", UNUSED),
         ({}, {"device": "cpu"}, {"transformer_engine": True}, "actor.megatron.transformer_engine", CONFLICT),
-        ({"model": {"path": "m", "lora_rank": 4}}, {}, {"use_mbridge": False}, "actor.megatron.use_mbridge", CONFLICT),
         (
             {"model": {"path": "m", "enable_gradient_checkpointing": True}},
             {},

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.backends.base import ModelRequest, Score, Scores
+from agentrl.backends.base import ModelRequest, Score
 from agentrl.backends.fsdp.model import ShardedModel
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.on_ranks import RankBackend
-from agentrl.backends.torch.recorded_experts import without_experts
 from agentrl.engines.base import WeightStream
 from agentrl.models.adapters import has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.merging import adapted_names, merged_weights
-from agentrl.types.sample import Sample
 
 
 class FsdpBackend(RankBackend):
@@ -30,9 +28,6 @@ class FsdpBackend(RankBackend):
     def reference_score(self) -> Score | None:
         """See `Backend.reference_score`."""
         return self._score_base if has_adapter(self._model.model) else None
-
-    async def _score_base(self, samples: Sequence[Sample]) -> Scores:
-        return await self._run(lambda: self._score(without_experts(samples), base=True))
 
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""

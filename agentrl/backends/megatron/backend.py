@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentrl.backends.base import ModelRequest
+from agentrl.backends.base import ModelRequest, Score
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.platform import prepare, quiet_imports
 from agentrl.backends.on_ranks import HeldModel, RankBackend
 from agentrl.engines.base import WeightStream
+from agentrl.models.checkpoint_names import checkpoint_weights
+from agentrl.models.merging import adapted_names, merged_weights
 
 if TYPE_CHECKING:
     from agentrl.backends.megatron.layout import Place
@@ -28,8 +30,15 @@ class MegatronBackend(RankBackend):
         return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`."""
-        return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
+        """See `Backend.checkpoint_weights`. With LoRA: only layers with an adapter, merged in float32."""
+        if (adapters := self._model.adapters) is None:
+            return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
+        model = adapters.skeleton
+        return checkpoint_weights(model, merged_weights(model, self._weights(adapted_names(model))))
+
+    def reference_score(self) -> Score | None:
+        """See `Backend.reference_score`."""
+        return None if self._model.adapters is None else self._score_base
 
 
 def _loaded(ranks: Ranks, request: ModelRequest, seed: int) -> HeldModel:

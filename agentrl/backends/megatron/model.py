@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from agentrl.backends.megatron.architecture.balancing import balances, collect_l
 from agentrl.backends.megatron.architecture.bridged_config import bridged_config
 from agentrl.backends.megatron.architecture.build import build_chunks
 from agentrl.backends.megatron.architecture.layers import ScalarLayer
+from agentrl.backends.megatron.architecture.lora import base_model, keep_recomputable
 from agentrl.backends.megatron.architecture.model_config import BRIDGED, transformer_config
 from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
@@ -27,6 +29,7 @@ from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
+from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
 from agentrl.backends.megatron.weights.freezing import fingerprint, freeze
@@ -37,12 +40,13 @@ from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
-from agentrl.backends.torch.checkpoint import random_states, read_state, reading, restore_random_states
+from agentrl.backends.torch.checkpoint import check_kind, random_states, read_state, reading, restore_random_states
 from agentrl.backends.torch.cpu_offload import Moves, moves_of
 from agentrl.backends.torch.freezing import check_same_frozen
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
-from agentrl.errors import ConfigError
+from agentrl.models.adapted_skeleton import adapted_skeleton
 from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.adapters import adapter_values
 from agentrl.models.loading import max_positions
 from agentrl.types.sample import Sample
 
@@ -62,6 +66,7 @@ class MegatronModel:
         place: where this process is in the layout.
         source: the model's folder.
         saving: see `HeldModel.saving`.
+        adapters: its LoRA adapters; None if all weights are trained.
     """
 
     saving: Future[None]
@@ -84,9 +89,12 @@ class MegatronModel:
         layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
         built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
         chunks = [chunk.to(ranks.device) for chunk in built]
-        self.weights = Weights(self._parameters(chunks, ranks), self._config.num_moe_experts or 0, ranks.control)
+        self.adapters = _adapters(request, self.source)
+        self.weights = self._weights(chunks, ranks)
         saved = self.source.weights()
         self.weights.read(saved, self.source.new_weights(saved))
+        if self.adapters is not None:
+            self._start_adapters(self.adapters, seed)
         if request.trainable and actor.freeze_modules:
             freeze(chunks, self.weights, actor.freeze_modules)
         self._frozen = fingerprint(self.weights)
@@ -113,6 +121,24 @@ class MegatronModel:
             return [each for chunk in chunks for each in mapped(chunk, self.vocabulary_size)]
         return bridged(chunks, mapping_registry(self._bridge, self.source.config), self.source.weights(), ranks.control)
 
+    def _weights(self, chunks: Sequence[LanguageModule], ranks: Ranks) -> Weights:
+        parameters, num_experts = self._parameters(chunks, ranks), self._config.num_moe_experts or 0
+        if self.adapters is None:
+            return Weights(parameters, num_experts, ranks.control)
+        for each in parameters:
+            each.value.requires_grad_(False)
+        keep_recomputable(chunks)
+        own = self.adapters.attach(chunks, parameters)
+        return Weights(parameters, num_experts, ranks.control, own, self.adapters.renamed)
+
+    def _start_adapters(self, adapters: Adapters, seed: int) -> None:
+        adapters.check_attached(self.weights.facts())
+        if self.source.adapter is not None:
+            self.weights.place(adapter_values(adapters.skeleton, self.source.adapter))
+            return
+        for name, value in adapters.initial(self.weights.parameters, seed):
+            self.weights.place({name: value})
+
     def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
         if not request.trainable:
             return [chunk.requires_grad_(False) for chunk in chunks]
@@ -131,7 +157,7 @@ class MegatronModel:
             actor.optim,
             actor.grad_clip,
             request.total_updates,
-            self.source.dtype,
+            self.source.dtype if self.adapters is None else torch.float32,
             distributed=divides_state(actor),
             moves=moves if actor.optimizer_offload else None,
         )
@@ -149,8 +175,8 @@ class MegatronModel:
 
     @property
     def changing_names(self) -> Sequence[str]:
-        """Names of the trained weights in memory."""
-        return self.weights.trained(self.weights.memory_names)
+        """Names of the weights in memory that training changes."""
+        return self.weights.trained(self.weights.memory_names) if self.adapters is None else self.adapters.names
 
     @runs_on_device
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
@@ -181,7 +207,7 @@ class MegatronModel:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        with self._parking.in_use():
+        with self._parking.in_use(), base_model(self.passes.chunks) if base else nullcontext():
             found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
         return self._head.scores(found) if self.position.reports else Scores([], [])
 
@@ -230,9 +256,11 @@ class MegatronModel:
         optimizer = self.optimizer
         num_updates = 0 if optimizer is None else optimizer.num_updates
         rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
-        parts = {name: self.weights.own_parts(name) for name in self.weights.checkpoint_names}
+        names = self.weights.checkpoint_names if self.adapters is None else self.adapters.names
+        parts = {name: self.weights.own_parts(name) for name in names}
         boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
-        return SavedState(self.source, self.weights, parts, boxes, rest)
+        adapted = None if self.adapters is None else self.adapters.skeleton
+        return SavedState(self.source, self.weights, parts, boxes, rest, adapted)
 
     def _state_parts(self, optimizer: LayoutOptimizer) -> Iterator[tuple[str, Box, Tensor]]:
         for each in self.weights.parameters:
@@ -248,10 +276,12 @@ class MegatronModel:
         """See `HeldModel.load_part`; the checkpoint may come from another layout."""
         with reading(folder), self._parking.in_use():
             state = read_state(folder)
-            if find_adapter(folder):
-                raise ConfigError.keyless("it holds a LoRA adapter, but this run trains whole weights")
+            check_kind(folder, adapter=self.adapters is not None)
             check_same_frozen(self.optimizer is None or state.get("frozen", self._frozen) == self._frozen)
-            self.weights.read(weights_of(folder, "checkpoint"))
+            if self.adapters is None:
+                self.weights.read(weights_of(folder, "checkpoint"))
+            elif adapter := find_adapter(folder):
+                self.weights.place(adapter_values(self.adapters.skeleton, adapter))
             self._refresh()
             if self.optimizer is not None:
                 self._load_optimizer(self.optimizer, read_parts(folder), state["num_updates"])
@@ -266,6 +296,12 @@ class MegatronModel:
                 complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
                 optimizer.load_state(each.value, complete, num_updates)
         optimizer.num_updates = num_updates
+
+
+def _adapters(request: ModelRequest, source: Source) -> Adapters | None:
+    if not (request.model.lora_rank or source.adapter):
+        return None
+    return Adapters(adapted_skeleton(request.model, source.config, source.base, source.adapter))
 
 
 def _boxed(part: Part, complete: Tensor) -> Tensor:

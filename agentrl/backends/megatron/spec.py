@@ -28,6 +28,7 @@ SPEC = BackendSpec(
     options=frozenset({"megatron", "share_prefixes", "freeze_modules", "param_offload", "optimizer_offload"}),
     optimizers=frozenset({"adamw", "muon"}),
     value_head=True,
+    lora=True,
     routed_experts=True,
     copy_weights=True,
     several_processes=True,

@@ -155,10 +155,15 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     Args:
         same_rest: whether the untrained weights are the same as when the checkpoint was saved.
     """
-    kinds = ["whole weights", "a LoRA adapter"]
-    if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
-        raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
+    check_kind(path, adapter=has_adapter(model))
     check_same_frozen(same_rest)
+
+
+def check_kind(path: Path, *, adapter: bool) -> None:
+    """Reject a checkpoint of whole weights if this run trains an adapter, and the reverse."""
+    kinds = ["whole weights", "a LoRA adapter"]
+    if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[adapter]):
+        raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
 
 
 def read_weights(

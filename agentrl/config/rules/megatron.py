@@ -151,10 +151,7 @@ def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:
 
 
 def _wrong_libraries(config: RunConfig) -> Iterator[Problem]:
-    layout, model = config.actor.megatron, config.model
+    layout = config.actor.megatron
     if layout.transformer_engine and config.actor.device == "cpu":
         text = "needs a GPU: remove `actor.device=cpu`"
         yield wrong(f"{SECTION}.transformer_engine", text, Kind.CONFLICT, value="true")
-    if layout.use_mbridge is False and (model.lora_rank or model.lora_adapter_path):
-        text = "does not work with LoRA, whose layers are those of megatron-bridge: remove it"
-        yield wrong(f"{SECTION}.use_mbridge", text, Kind.CONFLICT, value="false")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from agentrl.backends.fsdp.checkpoint import failing_together
 from agentrl.backends.megatron.bridge import KEY
-from agentrl.backends.megatron.weights.mapping import Mapped, Part, Placement, held
+from agentrl.backends.megatron.weights.mapping import Mapped, Part, Placement, Rows, held
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.errors import ConfigError, Kind
 
@@ -62,17 +62,8 @@ class _Run:
     def part(self, task: _Task, *, is_first: bool) -> Part:
         rows = (self.first_row, self.stop - self.start)
         box = (rows,) if self.columns is None else (rows, self.columns)
-        name, shape, view = task.names[self.weight], task.shapes[self.weight], _Rows(self.start, self.stop)
+        name, shape, view = task.names[self.weight], task.shapes[self.weight], Rows(self.start, self.stop)
         return Part(name, shape, box, view, is_first)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    start: int
-    stop: int
-
-    def __call__(self, value: Tensor) -> Tensor:
-        return value[self.start : self.stop]
 
 
 def bridged(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,10 @@ from agentrl.backends.megatron.weights.source import Source
 from agentrl.backends.shared_memory import receive, send
 from agentrl.backends.torch.checkpoint import STATE_FILE, filled, write_errors
 from agentrl.errors import ConfigError
+from agentrl.models.adapters import write_adapter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PARTS = Path("trainer_state") / "parts"
 _BOXES = "boxes"
@@ -38,10 +42,11 @@ class SavedState:
     Attributes:
         source: the folder that the model came from.
         weights: names, shapes and places of the weights; their values are not read.
-        parts: the parts of this process of each weight, by its name in a checkpoint.
+        parts: the parts of this process of each saved weight, by its name.
         optimizer: parts of the optimizer state, (name, box, values), each copied to CPU memory when it is read; all
             processes read theirs at once.
         rest: the rest of the state, which is the same on every process.
+        adapted: the model with its adapter, without values, if only an adapter is saved.
     """
 
     source: Source
@@ -49,6 +54,7 @@ class SavedState:
     parts: Mapping[str, Sequence[Tensor]]
     optimizer: Iterator[tuple[str, Box, Tensor]]
     rest: dict[str, Any]  # Any: as torch.save writes it
+    adapted: PreTrainedModel | None
 
     def copied(self) -> SavedState:
         """Return the same state with copies of all tensors in CPU memory."""
@@ -72,14 +78,17 @@ def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) 
 def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, Tensor]]) -> None:
     """Write all files but the state of the optimizer."""
     with write_errors(folder), filled(folder):
-        state.source.write_rest(folder)
-        write_weights(folder, chain(weights, state.source.untrained()))
+        state.source.write_rest(folder, complete=state.adapted is None)
+        if state.adapted is None:
+            write_weights(folder, chain(weights, state.source.untrained()))
+        else:
+            write_adapter(state.adapted, dict(weights), folder)
         torch.save(state.rest, folder / STATE_FILE)
 
 
 def _complete_weights(state: SavedState, group: dist.ProcessGroup) -> Iterator[tuple[str, Tensor]]:
     """Yield the complete weights, in CPU memory, on rank 0. The other processes send their parts and get nothing."""
-    for name in state.weights.checkpoint_names:
+    for name in state.parts:
         if dist.get_rank() == 0:
             yield name, _received(state, name, group)
         else:

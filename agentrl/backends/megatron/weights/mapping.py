@@ -51,6 +51,18 @@ class Mapped:
     parts: Sequence[Part]
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """View of consecutive rows of a tensor."""
+
+    start: int
+    stop: int
+
+    def __call__(self, value: Tensor) -> Tensor:
+        """Return these rows of `value`."""
+        return value[self.start : self.stop]
+
+
 def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
     """Yield the parameters of a chunk."""
     for name, complete_name, value in held(chunk):

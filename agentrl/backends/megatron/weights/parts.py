@@ -29,33 +29,42 @@ class Weights:
 
     All processes create this at once.
 
+    Args:
+        parameters: the parameters of this process and their parts; those of the base model, if there are adapters.
+        adapters: the same of the adapters, which a checkpoint of the base model does not have.
+        renamed: gives a part the name that it has in memory.
+
     Attributes:
-        parameters: the parameters of this process and their parts.
+        parameters: all parameters of this process and their parts.
         num_experts: of each layer; 0 without experts.
         frozen: names in memory of the frozen weights.
         group: all processes.
         readable: returns the values of a parameter, where they are now.
     """
 
-    def __init__(self, parameters: Sequence[Mapped], num_experts: int, group: dist.ProcessGroup) -> None:
-        self.parameters = parameters
+    def __init__(
+        self,
+        parameters: Sequence[Mapped],
+        num_experts: int,
+        group: dist.ProcessGroup,
+        adapters: Sequence[Mapped] = (),
+        renamed: Callable[[Part], Part] = lambda part: part,
+    ) -> None:
+        self.parameters = [*parameters, *adapters]
+        self._base = parameters
         self.frozen: frozenset[str] = frozenset()
         self.num_experts = num_experts
         self._own: defaultdict[str, list[tuple[Tensor, Part]]] = defaultdict(list)
-        for value, part in self._parts():
-            stacked = in_memory(part, num_experts)
+        for value, part in _parts(self.parameters):
+            stacked = renamed(in_memory(part, num_experts))
             for each in [part] if stacked.name == part.name else [part, stacked]:
                 self._own[each.name].append((value, each))
         self.group = group
         self.readable: Callable[[Tensor], Tensor] = Tensor.detach
         self._facts, self._boxes = _joined(self._named(), group)
-        stacked_names = {in_memory(part, num_experts).name for _, part in self._parts()}
+        stacked_names = {renamed(in_memory(part, num_experts)).name for _, part in _parts(self.parameters)}
         self._in_memory = _all_of(stacked_names, group)
-        self._in_checkpoint = _all_of({part.name for _, part in self._parts()}, group)
-
-    def _parts(self) -> Iterator[tuple[Tensor, Part]]:
-        for each in self.parameters:
-            yield from ((each.value, part) for part in each.parts)
+        self._in_checkpoint = _all_of({part.name for _, part in _parts(parameters)}, group)
 
     def _named(self) -> list[Named]:
         """Return the parts that this process reports."""
@@ -101,7 +110,7 @@ class Weights:
                 write_to(part, value, complete[_slices(part.box)])
 
     def read(self, saved: SavedBoxes, new: Collection[str] = ()) -> None:
-        """Replace the weights of all processes by those of a checkpoint.
+        """Replace the weights of all processes by those of a checkpoint, except those of adapters.
 
         Args:
             new: weights that the checkpoint lacks; they become 0.
@@ -110,7 +119,7 @@ class Weights:
             ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
         """
         with failing_together(self.group):
-            for value, part in self._parts():
+            for value, part in _parts(self._base):
                 write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
 
     def copy(self, other: Weights) -> None:
@@ -118,6 +127,11 @@ class Weights:
         with torch.no_grad():
             for own, theirs in zip(self.parameters, other.parameters, strict=True):
                 own.value.copy_(theirs.value)
+
+
+def _parts(parameters: Sequence[Mapped]) -> Iterator[tuple[Tensor, Part]]:
+    for each in parameters:
+        yield from ((each.value, part) for part in each.parts)
 
 
 def _checked(saved: SavedBoxes, part: Part) -> Tensor:

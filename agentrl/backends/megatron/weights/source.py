@@ -15,7 +15,7 @@ from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_w
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files
-from agentrl.models.loading import load_tokenizer, quiet_transformers
+from agentrl.models.loading import adapter_of, load_tokenizer, quiet_transformers
 from agentrl.models.scalar import HEAD, name_scalar_class, scalar_kind
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class Source:
 
     Attributes:
         config: its configuration.
-        dtype: the data type of the trained weights.
+        dtype: the data type of its weights.
+        adapter: the saved adapter that training continues from; None if there is none.
+        base: folder of the base model, without adapter.
         head_bias: whether a head of one number has a bias.
 
     Args:
@@ -41,9 +43,11 @@ class Source:
     """
 
     def __init__(self, model: ModelConfig, key: str, *, value_head: bool) -> None:
-        self._folder, self._key, self._value_head = Path(model.path), key, value_head
-        if not is_folder(model.path):
-            text = f"{key}: `actor.backend=megatron` reads a local folder, not '{model.path}' on the hub: download it"
+        self.adapter = adapter_of(model, key)
+        self.base = self.adapter.base if self.adapter and model.lora_adapter_path is None else model.path
+        self._folder, self._key, self._value_head = Path(self.base), key, value_head
+        if not is_folder(self.base):
+            text = f"{key}: `actor.backend=megatron` reads a local folder, not '{self.base}' on the hub: download it"
             raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
         check_folder(self._folder, key)
         self.config: PretrainedConfig = AutoConfig.from_pretrained(self._folder)
@@ -76,11 +80,12 @@ class Source:
             if (found := _LAYER.match(name)) and int(found[1]) in layers:
                 yield name, saved.complete(name)
 
-    def write_rest(self, folder: Path) -> None:
-        """Write everything but the weights to `folder`."""
+    def write_rest(self, folder: Path, *, complete: bool) -> None:
+        """Write the tokenizer to `folder`; for a `complete` model also the configurations."""
         with quiet_transformers():
-            self.config.save_pretrained(folder)
-            if not self._value_head:
+            if complete:
+                self.config.save_pretrained(folder)
+            if complete and not self._value_head:
                 _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
