@@ -231,11 +231,12 @@ class MegatronModel:
             state = read_state(folder)
             if find_adapter(folder):
                 raise ConfigError.keyless("it holds a LoRA adapter, but this run trains whole weights")
-            check_same_frozen(self.optimizer is None or state.get("frozen", self._frozen) == self._frozen)
+            parts = None if self.optimizer is None else read_parts(folder)
+            check_same_frozen(parts is None or state.get("frozen", self._frozen) == self._frozen)
             self.weights.read(weights_of(folder, "checkpoint"))
             self._refresh()
-            if self.optimizer is not None:
-                self._load_optimizer(self.optimizer, read_parts(folder), state["num_updates"])
+            if self.optimizer is not None and parts is not None:
+                self._load_optimizer(self.optimizer, parts, state["num_updates"])
             restore_random_states(state["random"])
 
     def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:
