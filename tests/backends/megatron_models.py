@@ -33,6 +33,8 @@ SIZES = {
     "etp": "expert_tensor_parallel_size",
 }
 
+CANCELLING = "self_attn.k_proj.bias"
+"""A bias that hardly changes attention: in float32 its gradient is 3e-6 off that in float64, in one process too."""
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -144,8 +146,8 @@ def assert_equal_models(backend: MegatronBackend, alone: TorchBackend) -> None:
 def assert_equal_gradients(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     assert found.keys() >= expected.keys()
     for name, gradient in expected.items():
-        error = (found[name] - gradient).norm()
-        assert error <= 2e-6 * gradient.norm() + 1e-9, f"{name}: {error} of {gradient.norm()}"
+        error, most = (found[name] - gradient).norm(), 4e-6 if name.endswith(CANCELLING) else 2e-6
+        assert error <= most * gradient.norm() + 1e-9, f"{name}: {error} of {gradient.norm()}"
 
 
 def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:

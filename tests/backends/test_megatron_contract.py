@@ -17,24 +17,28 @@ from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.errors import ConfigError
 
-pytestmark = [pytest.mark.megatron, pytest.mark.one_in(4)]
+pytestmark = [pytest.mark.megatron, pytest.mark.one_in(6)]
 
 test_step_ended_by_an_error_leaves_no_state = None  # an error on one rank ends the run
 test_work_is_done_off_the_event_loop_one_call_at_a_time = None  # its loss is a local class, which cannot be sent
 
 
-@pytest.fixture(params=["qwen3 tp2", "llama pp2", "qwen3_moe ep2", "deepseek_v3 dp"])
+@pytest.fixture(
+    params=["qwen3 tp2", "llama pp2", "qwen3_moe ep2", "deepseek_v3 dp", "qwen3_moe tp2 frozen", "llama dp muon"]
+)
 def make_backend(
     request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeBackend]:
-    family, layout = request.param.split()
+    family, layout, kind, *_ = [*request.param.split(), "", ""]
+    frozen = {"freeze_modules": ["model.embed_tokens", "*.layers.0.*"]} if kind == "frozen" else {}
     path: Path = save_model(tmp_path_factory.mktemp("model"), family)
     made: list[MegatronBackend] = []
 
     def make(trainable: bool = True, value_head: bool = False, **actor: object) -> MegatronBackend:
-        optim = {"lr": 1e-2, "lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}
-        shares = {"share_prefixes": "pp" not in layout}
-        asked = make_request(path, layout, **{"optim": optim, "ppo_micro_batch_size_per_gpu": None, **shares, **actor})
+        optim = {"name": kind if kind == "muon" else "adamw", "lr": 1e-2}
+        common = {"optim": optim | {"lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}, **frozen}
+        common |= {"share_prefixes": "pp" not in layout, "ppo_micro_batch_size_per_gpu": None}
+        asked = make_request(path, layout, **{**common, **actor})
         made.append(MegatronBackend(ranks, replace(asked, trainable=trainable, value_head=value_head), seed=0))
         return made[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from test_torch_offload import OFFLOAD, Elsewhere
 from tiny_models import make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.base import ModelRequest
 from agentrl.backends.megatron.backend import MegatronBackend
 
 pytestmark = pytest.mark.megatron
@@ -39,9 +41,13 @@ def num_bytes(backend: MegatronBackend) -> int:
     """Bytes of the weights and gradients of this process that are on its device."""
     model = backend._model
     storages = [value.untyped_storage() for chunk in model.passes.chunks for value in chunk.parameters()]
-    buffers = [buffer for chunk in model.passes.chunks for buffer in getattr(chunk, "buffers", ())]
-    storages += [buffer.grad_data.untyped_storage() for buffer in buffers if hasattr(buffer, "grad_data")]
+    if model.optimizer is not None:
+        storages += [buffer.grad_data.untyped_storage() for chunk in model.passes.chunks for buffer in chunk.buffers]
     return sum(storage.nbytes() for storage in storages)
+
+
+def policy_and_reference(request: ModelRequest) -> list[ModelRequest]:
+    return [request, replace(request, trainable=False)]
 
 
 CASES = [
@@ -55,10 +61,11 @@ CASES = [
 def test_training_is_bitwise_the_same(start, tmp_path, monkeypatch, optimizer, dtype, layout):
     path = save_model(tmp_path / "model", "qwen3_moe", dtype)
     optim = {"name": optimizer, "lr": 1e-2}
-    plain = trained(*(start(make_request(path, layout, optim=optim)) for _ in range(2)), tmp_path / "a")
+    requests = policy_and_reference(make_request(path, layout, optim=optim))
+    plain = trained(*map(start, requests), tmp_path / "a")
     elsewhere = Elsewhere()  # of this process; the others are on the CPU
     monkeypatch.setattr("agentrl.backends.megatron.model.moves_of", lambda device: elsewhere.moves)
-    parked = [start(make_request(path, layout, optim=optim, **OFFLOAD)) for _ in range(2)]
+    parked = [*map(start, policy_and_reference(make_request(path, layout, optim=optim, **OFFLOAD)))]
     assert elsewhere.moved["out"] > 0 == elsewhere.moved["back"]
     assert trained(*parked, tmp_path / "b") == plain
     assert elsewhere.moved["back"] > 20  # averages

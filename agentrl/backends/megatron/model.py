@@ -277,14 +277,15 @@ class MegatronModel:
         with reading(folder), self._parking.in_use():
             state = read_state(folder)
             check_kind(folder, adapter=self.adapters is not None)
-            check_same_frozen(self.optimizer is None or state.get("frozen", self._frozen) == self._frozen)
+            parts = None if self.optimizer is None else read_parts(folder)
+            check_same_frozen(parts is None or state.get("frozen", self._frozen) == self._frozen)
             if self.adapters is None:
                 self.weights.read(weights_of(folder, "checkpoint"))
             elif adapter := find_adapter(folder):
                 self.weights.place(adapter_values(self.adapters.skeleton, adapter))
             self._refresh()
-            if self.optimizer is not None:
-                self._load_optimizer(self.optimizer, read_parts(folder), state["num_updates"])
+            if self.optimizer is not None and parts is not None:
+                self._load_optimizer(self.optimizer, parts, state["num_updates"])
             restore_random_states(state["random"])
 
     def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:

@@ -125,8 +125,7 @@ def _files(parts: Iterable[tuple[str, Box, Tensor]]) -> Iterator[list[tuple[str,
             yield pending
             pending = []
         pending.append((name, box, values))
-    if pending:
-        yield pending
+    yield pending  # maybe empty: before the first update there is no state
 
 
 def read_parts(folder: Path) -> SavedBoxes:
