@@ -113,8 +113,9 @@ def test_step_ended_by_an_error_leaves_no_state(make_backend: MakeBackend):
 
 def test_a_sample_that_trains_nothing_changes_nothing(make_backend: MakeBackend):
     backend, other = (make_backend(ppo_micro_batch_size_per_gpu=1) for _ in range(2))
-    samples = make_samples(3)
-    silent = replace(samples[0], loss_mask=[0] * len(samples[0].token_ids), rollout_id="silent")
+    shortest, *samples = sorted(make_samples(4), key=lambda sample: len(sample.token_ids))
+    # the shortest sample is assigned last, so the others are on the same ranks as without it
+    silent = replace(shortest, loss_mask=[0] * len(shortest.token_ids), rollout_id="silent")
     asyncio.run(backend.train_step([*samples, silent], replace(SFT, aggregation="seq-mean-token-mean")))
     asyncio.run(other.train_step(samples, replace(SFT, aggregation="seq-mean-token-mean")))
     assert equal(weights_of(backend), weights_of(other))
@@ -200,15 +201,22 @@ def test_work_is_done_off_the_event_loop_one_call_at_a_time(make_backend: MakeBa
 
 def test_frozen_policy_can_be_scored_saved_and_loaded(make_backend: MakeBackend, tmp_path: Path):
     reference, policy = make_backend(trainable=False), make_backend()
-    assert asyncio.run(reference.score(make_samples(3))) == asyncio.run(policy.score(make_samples(3)))
+    assert_equal_scores(reference, policy)
     asyncio.run(policy.train_step(make_samples(3), SFT))
     asyncio.run(policy.save(tmp_path / "a"))
     asyncio.run(reference.load(tmp_path / "a"))
     trained, loaded = weights_of(policy), weights_of(reference)
     assert equal({name: loaded[name] for name in trained}, trained)
-    assert asyncio.run(reference.score(make_samples(3))) == asyncio.run(policy.score(make_samples(3)))
+    assert_equal_scores(reference, policy)
     with pytest.raises(RuntimeError, match="trainable=False"):
         asyncio.run(reference.train_step(make_samples(3), SFT))
+
+
+def assert_equal_scores(one: Backend, other: Backend) -> None:
+    """Equal up to rounding: where the weights lie in memory decides how a processor sums them."""
+    found, expected = (asyncio.run(each.score(make_samples(3))) for each in (one, other))
+    for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
+        assert own == pytest.approx(theirs, abs=1e-6)
 
 
 def test_a_critic_starts_at_zero_and_learns_the_returns(make_backend: MakeBackend):
