@@ -6,7 +6,7 @@ so that it can be replaced when it is killed.
 """
 
 # pathlib and contextlib would be imported at each start
-# ruff: noqa: PTH, SIM105
+# ruff: noqa: PTH103, PTH113, PTH120, PTH123, PTH208, SIM105
 from __future__ import annotations
 
 import ast
@@ -21,11 +21,17 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any  # Any: JSON of the requests
 
 CHUNK = 2**16
 INTERRUPT_S = 0.5
 """Seconds after an interrupt until the interpreter is killed."""
+LOOK_S = 0.2
+"""Seconds between two counts of the files."""
+MAX_FILES = 100_000
+"""Most files in a writable folder. Files use memory of the system that no other limit counts."""
+WRITABLE = ("/work", "/tmp")
 
 
 class Output:
@@ -84,7 +90,7 @@ class Interpreter:
                 os.kill(self.process, signal.SIGINT)
                 interrupted, end = True, time.monotonic() + INTERRUPT_S
                 continue
-            ready, _, _ = select.select([self.output, self.replies], [], [], left)
+            ready = wait([self.output, self.replies], left)
             if self.output in ready and not drain(self.output, output):
                 state = "lost"
                 break
@@ -111,6 +117,15 @@ class Interpreter:
         reap()
         for descriptor in (self.requests, self.replies, self.output):
             os.close(descriptor)
+
+
+def wait(descriptors: list[int], seconds: float) -> list[int]:
+    """Return those that can be read, at the latest after `LOOK_S`. Ends the sandbox if it has too many files."""
+    for folder in WRITABLE:
+        found = os.statvfs(folder)
+        if found.f_files - found.f_ffree > MAX_FILES:
+            os._exit(1)
+    return select.select(descriptors, [], [], min(seconds, LOOK_S))[0]
 
 
 def drain(descriptor: int, output: Output) -> bool:
@@ -211,7 +226,7 @@ def command(text: str, seconds: float, most: int) -> dict[str, Any]:
         if left <= 0:
             timed_out = True
             break
-        ready, _, _ = select.select(watched, [], [], left)
+        ready = wait(watched, left)
         if source in ready and not drain(source, output):
             watched = [ended]
         if ended in ready:
@@ -269,6 +284,19 @@ def limit(limits: dict[str, int]) -> None:
         resource.setrlimit(getattr(resource, name), (value, value))
 
 
+def requests() -> Iterator[bytes]:
+    """Yield the lines of standard input."""
+    unread = bytearray()
+    while True:
+        if wait([0], LOOK_S):
+            if not (read := os.read(0, CHUNK)):
+                return
+            unread += read
+            if b"\n" in read:  # one request at a time
+                yield bytes(unread)
+                unread.clear()
+
+
 def serve(settings: dict[str, Any]) -> None:
     """Answer requests until standard input ends."""
     limit(settings["limits"])
@@ -276,7 +304,7 @@ def serve(settings: dict[str, Any]) -> None:
     interpreter: Interpreter | None = None
     most = settings["output"]
     send(1, {"id": "ready"})
-    for line in sys.stdin.buffer:
+    for line in requests():
         request = json.loads(line)
         kind, seconds = request["kind"], request.get("seconds", 0)
         try:
