@@ -20,7 +20,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all newest lock sglang megatron test-megatron browser pictures check bench clean
+.PHONY: docs quickstart reference test test-all newest lock sglang megatron test-megatron browser bubblewrap pictures check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +35,7 @@ quickstart: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
-test: $(READY)
+test: $(READY) bubblewrap
 	$(PYTEST) $(TWO_AT_ONCE)
 
 test-all: $(READY) sglang browser test-megatron
@@ -82,6 +82,11 @@ browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
+
+# what local sandboxes are made of; without it their tests fail under CI=true and are left out elsewhere
+bubblewrap:
+	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } \
+		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
 
 # what README and docs show, from the folder of the last quickstart
 pictures: $(READY) browser

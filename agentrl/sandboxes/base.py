@@ -15,6 +15,10 @@ class SandboxEndedError(Exception):
     """What ran in the sandbox ended it; the text is the reason. Its files and variables are lost."""
 
 
+class SandboxUnavailableError(Exception):
+    """A sandbox cannot be started or reached, for a reason that has nothing to do with what runs in it."""
+
+
 class SandboxFileError(Exception):
     """A file of a sandbox cannot be read or written; the text is the reason."""
 
@@ -41,8 +45,8 @@ class RunResult:
 class Sandbox(Protocol):
     """One isolated place with its own files and one Python interpreter. It does one thing at a time.
 
-    Every method raises `SandboxEndedError` if the sandbox ended because of what ran in it, and `InfraError` if it
-    failed for another reason.
+    Every method raises `SandboxEndedError` if the sandbox ended because of what ran in it, and
+    `SandboxUnavailableError` if it failed for another reason.
     """
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
@@ -89,7 +93,7 @@ class SandboxProvider(Protocol):
         """Start a sandbox.
 
         Raises:
-            InfraError: it did not start.
+            SandboxUnavailableError: it did not start.
         """
         ...
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from pydantic import JsonValue, ValidationError
 
@@ -115,18 +116,17 @@ class BoundTool:
         """Free resources that outlive trajectories."""
 
 
-@runtime_checkable
-class BindsItself(Protocol):
+class BindsItself(ABC):
     """A tool that is neither a function nor a `BaseTool`, and brings its own bound form."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name that the model calls."""
-        ...
 
-    def bind(self, deadline_s: float, offload: Offload) -> BoundTool:
+    @abstractmethod
+    def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
         """Return the tool for the toolbox; `deadline_s` is the run's timeout of a call."""
-        ...
 
 
 class BoundFunction(BoundTool, ToolInstance):

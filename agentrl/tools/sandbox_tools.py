@@ -10,11 +10,11 @@ from pydantic import JsonValue, PositiveFloat
 
 from agentrl.concurrency import Offload, Running
 from agentrl.config.base import Section
-from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError, SandboxFileError
+from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError, SandboxFileError, SandboxUnavailableError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.tools.base import ToolError
-from agentrl.tools.binding import AgentData, BoundTool, ToolInstance
+from agentrl.tools.base import InfraError, ToolError
+from agentrl.tools.binding import AgentData, BindsItself, BoundTool, ToolInstance
 from agentrl.tools.result import Answer
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.types.rollout import Outcome
@@ -65,8 +65,8 @@ class _Entry(Section):
     sandbox: str | dict[str, JsonValue] = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxTool:
+@dataclass(frozen=True)
+class SandboxTool(BindsItself):
     """A tool with its pool of sandboxes."""
 
     schema: ToolSchema
@@ -79,7 +79,7 @@ class SandboxTool:
         """Name that the model calls."""
         return self.schema.name
 
-    def bind(self, deadline_s: float, offload: Offload) -> BoundTool:
+    def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
         """Return the tool for the toolbox."""
         return BoundSandboxTool(self, self.timeout_s or deadline_s, offload)
 
@@ -106,6 +106,8 @@ class _InSandbox(ToolInstance):
         try:
             async with await self._tool.pool.of(self._owner) as sandbox:
                 return await self._tool.action(sandbox, texts, self._tool.deadline_s)
+        except SandboxUnavailableError as error:
+            raise InfraError(str(error)) from error
         except SandboxEndedError as error:
             raise ToolError(f"{error}; its files and variables are lost") from error
         except SandboxFileError as error:

@@ -125,7 +125,7 @@ class Toolbox:
 
 def _bind(tool: AnyTool, deadline_s: float, offload: Offload) -> BoundTool:
     if isinstance(tool, BindsItself):
-        return tool.bind(deadline_s, offload)
+        return tool.bound(deadline_s, offload)
     if isinstance(tool, BaseTool):
         return BoundClass(tool, deadline_s, offload)
     return BoundFunction(tool if isinstance(tool, FunctionTool) else as_tool(tool), deadline_s, offload)

@@ -114,7 +114,7 @@ class Interpreter:
                     os.kill(int(name), signal.SIGKILL)
                 except OSError:
                     pass
-        reap()
+        os.waitpid(self.process, 0)
         for descriptor in (self.requests, self.replies, self.output):
             os.close(descriptor)
 
@@ -267,15 +267,6 @@ def read(path: str, most: int) -> dict[str, Any]:
     if len(data) > most:
         return {"failed": f"the file has more than {most} bytes: {path}"}
     return {"data": base64.b64encode(data).decode()}
-
-
-def reap() -> None:
-    """Wait for children that have ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 def limit(limits: dict[str, int]) -> None:

@@ -21,6 +21,7 @@ from agentrl.sandboxes.base import (
     RunResult,
     SandboxEndedError,
     SandboxFileError,
+    SandboxUnavailableError,
     shortened,
 )
 from agentrl.sandboxes.local.bubblewrap import command, interpreter, new_user
@@ -28,7 +29,6 @@ from agentrl.sandboxes.local.probe import check_isolation
 from agentrl.sandboxes.local.seccomp import filter_descriptor
 from agentrl.sandboxes.local.settings import LocalSandbox
 from agentrl.security.json_depth import parse
-from agentrl.tools.base import InfraError
 
 START_S = 30.0
 GRACE_S = 5.0
@@ -85,7 +85,7 @@ class LocalSandboxProcess:
                 extra_groups=None if user is None else [],
             )
         except OSError as error:
-            raise InfraError(f"a sandbox cannot start: {error}") from error
+            raise SandboxUnavailableError(f"a sandbox cannot start: {error}") from error
         finally:
             os.close(seccomp)
         sandbox = cls(process)
@@ -98,7 +98,7 @@ class LocalSandboxProcess:
                 raise
             assert process.stderr is not None
             said = " ".join((await process.stderr.read(2000)).decode("utf-8", "replace").split())
-            raise InfraError(f"a sandbox did not start: {said or 'it was not ready in time'}") from error
+            raise SandboxUnavailableError(f"a sandbox did not start: {said or 'it was not ready in time'}") from error
         return sandbox
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
