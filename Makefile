@@ -21,7 +21,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser pictures check types style bench clean
+.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,7 +36,7 @@ quickstart: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
-test: $(READY)
+test: $(READY) bubblewrap
 	$(PYTEST) $(TWO_AT_ONCE)
 
 test-all: $(READY)
@@ -97,6 +97,11 @@ browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
+
+# what local sandboxes are made of; without it their tests fail under CI=true and are left out elsewhere
+bubblewrap:
+	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } \
+		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
 
 # what README and docs show, from the folder of the last quickstart
 pictures: $(READY) browser

@@ -21,6 +21,7 @@ ROOT_MODULES = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__ma
 LAYERS = [
     {*ROOT_MODULES, "concurrency", "config", "security", "telemetry", "types", "utils"},
     {"algos", "audit", "chat", "data", "models", "stats"},
+    {"sandboxes"},  # tools and rewards run code in them
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
     {"rollouts"},  # runs agent loops

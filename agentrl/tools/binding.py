@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from pydantic import JsonValue, ValidationError
 
@@ -51,6 +52,18 @@ class AgentData:
         return self.task.tools_kwargs
 
 
+class Shared(Protocol):
+    """What several tools of a run share, such as a pool of sandboxes."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counts since the start of the run."""
+        ...
+
+    async def close(self) -> None:
+        """Free what it uses."""
+        ...
+
+
 class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
@@ -78,6 +91,7 @@ class BoundTool:
         self.breaker = CircuitBreaker(f"tool '{schema.name}'")
         self.retries, self.deterministic = 0, False
         self.offload = offload
+        self.shared: Shared | None = None
 
     def instance(self, data: AgentData) -> ToolInstance:
         """The tool for one trajectory."""
@@ -100,6 +114,19 @@ class BoundTool:
 
     def close(self) -> None:
         """Free resources that outlive trajectories."""
+
+
+class BindsItself(ABC):
+    """A tool that is neither a function nor a `BaseTool`, and brings its own bound form."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name that the model calls."""
+
+    @abstractmethod
+    def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
+        """Return the tool for the toolbox; `deadline_s` is the run's timeout of a call."""
 
 
 class BoundFunction(BoundTool, ToolInstance):

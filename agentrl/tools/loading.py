@@ -14,18 +14,21 @@ from agentrl.config.base import Section
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.registry import load_module, load_object, make_importable
+from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
+from agentrl.tools.sandbox_tools import SANDBOX_TOOLS, SandboxTool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
+AnyLoaded = BaseTool | FunctionTool | SandboxTool
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
-def load_tools(multi_turn: MultiTurnConfig) -> list[BaseTool | FunctionTool]:
+def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
     """Load the tools of both files, in file order, functions first."""
-    tools: list[BaseTool | FunctionTool] = []
+    tools: list[AnyLoaded] = []
     # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
@@ -73,21 +76,29 @@ def functions_of(path: Path) -> list[FunctionTool]:
     return marked
 
 
-def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | FunctionTool]:
+def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
     """Yield the tools of a YAML file; names in `taken` already belong to other tools.
 
     Raises:
         ConfigError: an entry is invalid; the message names file, entry and key.
     """
-    names = set(taken)
+    names, pools = set(taken), dict[str, SandboxPool]()
     make_importable(path.parent)
     for position, entry in enumerate(read_listing(path, "tools")):
         with entry_errors(f"{path}: tools[{position}]"):
-            tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
+            tool = _tool(entry, path.parent, pools)
             if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
                 raise ConfigError.keyless(f"the name '{name}' is used by another tool")
             names.add(str(name))
         yield tool
+
+
+def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
+    if "class_name" in entry:
+        return _class_tool(entry, folder)
+    if (kind := SANDBOX_TOOLS.get(str(entry.get("name")))) and "function" not in entry:
+        return kind.tool(entry, pools)
+    return _function_tool(entry, folder)
 
 
 class _ShortForm(Section):

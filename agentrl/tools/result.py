@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.tools.base import ToolError, ToolResponse
+from agentrl.types.rollout import Outcome
 from agentrl.utils.images import ImageError, read_image
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Text for the model, reward of the call, metrics to log, and the bytes of images for the model."""
+    """Text for the model, reward of the call, metrics to log, the bytes of images for the model, and the outcome."""
 
     text: str
     reward: float = 0.0
     metrics: dict[str, object] = field(default_factory=dict)
     images: Sequence[bytes] = ()
+    outcome: Outcome = Outcome.OK
 
 
 def read_answer(returned: object) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,7 +20,7 @@ from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import BaseTool, InfraError, ToolError
-from agentrl.tools.binding import AgentData, BoundFunction, BoundTool, ToolInstance
+from agentrl.tools.binding import AgentData, BindsItself, BoundFunction, BoundTool, Shared, ToolInstance
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.loading import load_tools
@@ -34,7 +35,7 @@ _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
 
-AnyTool = BaseTool | FunctionTool | Callable[..., object]
+AnyTool = BaseTool | FunctionTool | BindsItself | Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Toolbox:
             if bound.name in self.tools:
                 raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
+        self._shared: set[Shared] = {tool.shared for tool in self.tools.values() if tool.shared is not None}
 
     @property
     def schemas(self) -> list[ToolSchema]:
@@ -103,7 +105,8 @@ class Toolbox:
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start."""
         abandoned = sum(tool.breaker.num_abandoned for tool in self.tools.values())
-        return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
+        own = {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
+        return dict(sum((Counter(shared.metrics()) for shared in self._shared), Counter(own)))
 
     def log_once(self, doing: str, error: BaseException) -> None:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""
@@ -116,9 +119,13 @@ class Toolbox:
         for tool in self.tools.values():
             tool.close()
         self._offload.close()
+        for shared in self._shared:
+            await shared.close()
 
 
 def _bind(tool: AnyTool, deadline_s: float, offload: Offload) -> BoundTool:
+    if isinstance(tool, BindsItself):
+        return tool.bound(deadline_s, offload)
     if isinstance(tool, BaseTool):
         return BoundClass(tool, deadline_s, offload)
     return BoundFunction(tool if isinstance(tool, FunctionTool) else as_tool(tool), deadline_s, offload)
@@ -181,10 +188,14 @@ class ToolSession:
     async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
         for number in range(tool.retries):
             try:
-                return await self._instance(tool).call(arguments), Outcome.OK
+                return await self._answered(tool, arguments)
             except InfraError:
                 await asyncio.sleep(min(_FIRST_PAUSE_S * 2**number, _MAX_PAUSE_S))
-        return await self._instance(tool).call(arguments), Outcome.OK
+        return await self._answered(tool, arguments)
+
+    async def _answered(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
+        answer = await self._instance(tool).call(arguments)
+        return answer, answer.outcome
 
     def _instance(self, tool: BoundTool) -> ToolInstance:
         if tool.name not in self._instances:

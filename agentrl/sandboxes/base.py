@@ -1,0 +1,106 @@
+"""What a sandbox can do, for tools and rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+MAX_OUTPUT_CHARS = 20_000
+"""Longest output of one run; the middle of a longer output is left out."""
+MAX_FILE_BYTES = 32 * 2**20
+"""Largest file that is copied into a sandbox or out of it."""
+
+
+class SandboxEndedError(Exception):
+    """What ran in the sandbox ended it; the text is the reason. Its files and variables are lost."""
+
+
+class SandboxUnavailableError(Exception):
+    """A sandbox cannot be started or reached, for a reason that has nothing to do with what runs in it."""
+
+
+class SandboxFileError(Exception):
+    """A file of a sandbox cannot be read or written; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a piece of code or a command did.
+
+    Attributes:
+        output: what it wrote to standard output and standard error, in this order of time; at most `MAX_OUTPUT_CHARS`.
+        error: the traceback of an uncaught Python exception; "" if there is none.
+        exit_code: of a command; None for Python code.
+        timed_out: it was stopped at its deadline.
+        state_lost: the Python interpreter ended, so its variables are lost; files are kept.
+    """
+
+    output: str
+    error: str = ""
+    exit_code: int | None = None
+    timed_out: bool = False
+    state_lost: bool = False
+
+
+class Sandbox(Protocol):
+    """One isolated place with its own files and one Python interpreter. It does one thing at a time.
+
+    Every method raises `SandboxEndedError` if the sandbox ended because of what ran in it, and
+    `SandboxUnavailableError` if it failed for another reason.
+    """
+
+    async def run_python(self, code: str, deadline_s: float) -> RunResult:
+        """Run code in the interpreter of this sandbox; its variables are kept for the next call."""
+        ...
+
+    async def run_command(self, command: str, deadline_s: float) -> RunResult:
+        """Run a shell command in the working folder."""
+        ...
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """Write a file; folders are created. `path` is relative to the working folder.
+
+        Raises:
+            SandboxFileError: it cannot be written.
+        """
+        ...
+
+    async def download(self, path: str) -> bytes:
+        """Read a file of at most `MAX_FILE_BYTES`.
+
+        Raises:
+            SandboxFileError: it cannot be read, or is larger.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """End the sandbox with all its processes and files. A second call does nothing."""
+        ...
+
+
+class SandboxProvider(Protocol):
+    """Starts sandboxes of one kind."""
+
+    async def check(self) -> None:
+        """Check that sandboxes of this kind can run here and isolate what they should.
+
+        Raises:
+            ConfigError: what is missing, and how to get it.
+        """
+        ...
+
+    async def start(self) -> Sandbox:
+        """Start a sandbox.
+
+        Raises:
+            SandboxUnavailableError: it did not start.
+        """
+        ...
+
+
+def shortened(text: str, num_chars: int = MAX_OUTPUT_CHARS) -> str:
+    """Leave out the middle of a text that is too long."""
+    if len(text) <= num_chars:
+        return text
+    half = num_chars // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

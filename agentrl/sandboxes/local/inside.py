@@ -1,0 +1,318 @@
+"""The program inside a local sandbox: it runs code and commands, and reads and writes files.
+
+It uses the standard library only, and reads no file of agentrl: its text is passed to the interpreter. One line of JSON
+per request on standard input, one per reply on standard output. The interpreter of the model's code is a child process,
+so that it can be replaced when it is killed.
+"""
+
+# pathlib and contextlib would be imported at each start
+# ruff: noqa: PTH103, PTH113, PTH120, PTH123, PTH208, SIM105
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import linecache
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any  # Any: JSON of the requests
+
+CHUNK = 2**16
+INTERRUPT_S = 0.5
+"""Seconds after an interrupt until the interpreter is killed."""
+LOOK_S = 0.2
+"""Seconds between two counts of the files."""
+MAX_FILES = 100_000
+"""Most files in a writable folder. Files use memory of the system that no other limit counts."""
+WRITABLE = ("/work", "/tmp")
+
+
+class Output:
+    """What was written to a pipe: the first and the last bytes; the middle is dropped."""
+
+    def __init__(self, most: int) -> None:
+        self.half, self.start, self.end, self.dropped = most // 2, b"", b"", 0
+
+    def add(self, data: bytes) -> None:
+        """Add what was read."""
+        room = self.half - len(self.start)
+        self.start += data[:room]
+        self.end += data[room:] if room > 0 else data
+        if len(self.end) > self.half:
+            self.dropped += len(self.end) - self.half
+            self.end = self.end[-self.half :]
+
+    def text(self) -> str:
+        """Return what is kept."""
+        between = b"\n[%d bytes left out]\n" % self.dropped if self.dropped else b""
+        return (self.start + between + self.end).decode("utf-8", "replace")
+
+
+class Interpreter:
+    """A child process that runs Python code and keeps its variables."""
+
+    def __init__(self) -> None:
+        own, self.requests = os.pipe()
+        self.replies, answers = os.pipe()
+        self.output, written = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            for descriptor in (self.requests, self.replies, self.output):
+                os.close(descriptor)
+            os.dup2(written, 1)
+            os.dup2(written, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.setsid()
+            interpret(own, answers)
+        for descriptor in (own, answers, written):
+            os.close(descriptor)
+        os.set_blocking(self.output, False)
+
+    def run(self, code: str, seconds: float, most: int) -> dict[str, Any]:
+        """Run code; interrupt it after `seconds`, and kill the interpreter if it does not stop."""
+        number = os.urandom(8).hex()
+        output, reply, state = Output(most), b"", ""
+        send(self.requests, {"id": number, "code": code})
+        end, interrupted = time.monotonic() + seconds, False
+        while b"\n" not in reply:
+            left = end - time.monotonic()
+            if left <= 0:
+                if interrupted:
+                    state = "lost"
+                    break
+                os.kill(self.process, signal.SIGINT)
+                interrupted, end = True, time.monotonic() + INTERRUPT_S
+                continue
+            ready = wait([self.output, self.replies], left)
+            if self.output in ready and not drain(self.output, output):
+                state = "lost"
+                break
+            if self.replies in ready:
+                if not (read := os.read(self.replies, CHUNK)):
+                    state = "lost"
+                    break
+                reply += read
+        drain(self.output, output)
+        found = parsed(reply, number)
+        if state == "lost" or found is None:
+            self.close()
+            return {"output": output.text(), "error": "", "timed_out": interrupted, "state_lost": True}
+        return {"output": output.text(), "error": found, "timed_out": interrupted, "state_lost": False}
+
+    def close(self) -> None:
+        """End the interpreter, and everything that it started."""
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) not in (1, os.getpid()):
+                try:
+                    os.kill(int(name), signal.SIGKILL)
+                except OSError:
+                    pass
+        os.waitpid(self.process, 0)
+        for descriptor in (self.requests, self.replies, self.output):
+            os.close(descriptor)
+
+
+def wait(descriptors: list[int], seconds: float) -> list[int]:
+    """Return those that can be read, at the latest after `LOOK_S`. Ends the sandbox if it has too many files."""
+    for folder in WRITABLE:
+        found = os.statvfs(folder)
+        if found.f_files - found.f_ffree > MAX_FILES:
+            os._exit(1)
+    return select.select(descriptors, [], [], min(seconds, LOOK_S))[0]
+
+
+def drain(descriptor: int, output: Output) -> bool:
+    """Read what is there; return False at the end of the pipe."""
+    for _ in range(16):  # then the deadline is checked
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        output.add(data)
+    return True
+
+
+def parsed(reply: bytes, number: str) -> str | None:
+    """Return the error of a reply; None if it is not the reply to this request."""
+    try:
+        found = json.loads(reply.partition(b"\n")[0])
+        return str(found["error"])[:CHUNK] if found["id"] == number else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def send(descriptor: int, message: dict[str, Any]) -> None:
+    """Write a line of JSON."""
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def interpret(requests: int, replies: int) -> None:
+    """Run the code of each request; does not return."""
+    scope: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    own, number = os.getpid(), 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with os.fdopen(requests, "rb") as lines:
+        for line in lines:
+            request, number = json.loads(line), number + 1
+            error = ""
+            try:
+                run(request["code"], f"<code {number}>", scope)
+            except BaseException:  # SystemExit and KeyboardInterrupt too: the interpreter goes on
+                error = trace()
+            if os.getpid() != own:  # the code forked, and this is the child
+                os._exit(0)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            except Exception as failure:
+                error = error or f"{type(failure).__name__}: {failure}"
+            send(replies, {"id": request["id"], "error": error})
+    os._exit(0)
+
+
+def run(code: str, name: str, scope: dict[str, Any]) -> None:
+    """Run statements; print the value of a last expression, as a notebook does."""
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    tree = ast.parse(code, name)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec"), scope)
+        return
+    exec(compile(ast.Module(tree.body[:-1], []), name, "exec"), scope)
+    value = eval(compile(ast.Expression(last.value), name, "eval"), scope)
+    if value is not None:
+        print(repr(value))
+
+
+def trace() -> str:
+    """Return the traceback from the model's code on."""
+    kind, error, frames = sys.exc_info()
+    while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<code "):
+        frames = frames.tb_next
+    try:
+        return "".join(traceback.format_exception(kind, error, frames, limit=-20))
+    except BaseException:  # an exception whose own text fails
+        return getattr(kind, "__name__", "an exception")
+
+
+def command(text: str, seconds: float, most: int) -> dict[str, Any]:
+    """Run a shell command; what it leaves running goes on, unless it timed out."""
+    output, timed_out = Output(most), False
+    process = subprocess.Popen(
+        ["bash", "-c", text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    source, end = process.stdout.fileno(), time.monotonic() + seconds
+    os.set_blocking(source, False)
+    ended = os.pidfd_open(process.pid)
+    watched = [ended, source]
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            timed_out = True
+            break
+        ready = wait(watched, left)
+        if source in ready and not drain(source, output):
+            watched = [ended]
+        if ended in ready:
+            break
+    try:
+        if timed_out:
+            os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    os.close(ended)
+    drain(process.stdout.fileno(), output)
+    process.stdout.close()
+    return {"output": output.text(), "exit_code": process.returncode, "timed_out": timed_out}
+
+
+def write(path: str, data: str) -> dict[str, Any]:
+    """Write a file."""
+    try:
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(data))
+    except OSError as error:
+        return {"failed": f"{error.strerror}: {path}"}
+    return {}
+
+
+def read(path: str, most: int) -> dict[str, Any]:
+    """Read a file of at most `most` bytes."""
+    try:
+        if not os.path.isfile(path):  # a pipe or device would block
+            return {"failed": f"no such file: {path}"}
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        return {"failed": f"{error.strerror}: {path}"}
+    if len(data) > most:
+        return {"failed": f"the file has more than {most} bytes: {path}"}
+    return {"data": base64.b64encode(data).decode()}
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Limit the resources of this process and its children for good."""
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def requests() -> Iterator[bytes]:
+    """Yield the lines of standard input."""
+    unread = bytearray()
+    while True:
+        if wait([0], LOOK_S):
+            if not (read := os.read(0, CHUNK)):
+                return
+            unread += read
+            if b"\n" in read:  # one request at a time
+                yield bytes(unread)
+                unread.clear()
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Answer requests until standard input ends."""
+    limit(settings["limits"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interpreter: Interpreter | None = None
+    most = settings["output"]
+    send(1, {"id": "ready"})
+    for line in requests():
+        request = json.loads(line)
+        kind, seconds = request["kind"], request.get("seconds", 0)
+        try:
+            if kind == "python":
+                interpreter = interpreter or Interpreter()
+                reply = interpreter.run(request["text"], seconds, most)
+                interpreter = None if reply["state_lost"] else interpreter
+            elif kind == "command":
+                reply = command(request["text"], seconds, most)
+            elif kind == "write":
+                reply = write(request["path"], request["data"])
+            else:
+                reply = read(request["path"], request["most"])
+        except OSError as error:  # no more processes or files: the model's code used them up
+            reply = {"output": "", "error": f"OSError: {error.strerror}", "failed": str(error.strerror)}
+        send(1, {"id": request["id"], **reply})
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))
