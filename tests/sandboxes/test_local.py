@@ -145,6 +145,14 @@ def test_what_the_machine_does_not_give_is_named(monkeypatch):
         asyncio.run(LocalProvider(LocalSandbox()).check())
 
 
+def test_bubblewrap_that_cannot_start_is_named(monkeypatch):
+    require_bubblewrap()
+    failing = ["/bin/sh", "-c", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1"]
+    monkeypatch.setattr(sandbox, "command", lambda *_: failing)
+    with pytest.raises(ConfigError, match="setting up uid map: Permission denied"):
+        asyncio.run(LocalProvider(LocalSandbox()).check())
+
+
 def test_missing_bubblewrap_is_named(monkeypatch):
     bubblewrap.bubblewrap.cache_clear()
     monkeypatch.setattr("shutil.which", lambda _: None)

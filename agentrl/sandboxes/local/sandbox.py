@@ -15,6 +15,7 @@ from secrets import token_hex
 
 from pydantic import JsonValue
 
+from agentrl.errors import ConfigError
 from agentrl.sandboxes.base import (
     MAX_FILE_BYTES,
     MAX_OUTPUT_CHARS,
@@ -44,7 +45,10 @@ class LocalProvider:
 
     async def check(self) -> None:
         """See `SandboxProvider.check`: a sandbox is started and tries what it must not be able to do."""
-        sandbox = await self.start()
+        try:
+            sandbox = await self.start()
+        except SandboxUnavailableError as error:
+            raise ConfigError.keyless(f"{error} (docs/tools.md)") from error
         try:
             await check_isolation(sandbox, self._settings)
         finally:
