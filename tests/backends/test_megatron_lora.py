@@ -178,6 +178,19 @@ def test_a_checkpoint_of_whole_weights_is_refused(start, folders, tmp_path):
         asyncio.run(whole.load(tmp_path / "adapted"))
 
 
+@pytest.mark.parametrize(
+    ("base", "model", "complaint"),
+    [("other", LORA, "other weights were frozen"), ("qwen3", {**LORA, "lora_rank": 2}, "but this run has 2")],
+)
+def test_an_adapter_of_another_base_or_size_is_refused(start, folders, tmp_path, base, model, complaint):
+    first = start(make_request(folders["qwen3"], FIRST, model=LORA))
+    asyncio.run(first.save(tmp_path / "saved"))
+    path = folders.get(base) or save_model(tmp_path / "other", seed=1)
+    other = start(make_request(path, FIRST, model=model))
+    with pytest.raises(ConfigError, match=complaint):
+        asyncio.run(other.load(tmp_path / "saved"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")

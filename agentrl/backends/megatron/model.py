@@ -133,6 +133,7 @@ class MegatronModel:
 
     def _start_adapters(self, adapters: Adapters, seed: int) -> None:
         adapters.check_attached(self.weights.facts())
+        self.weights.freeze_all_but(adapters.names)
         if self.source.adapter is not None:
             self.weights.place(adapter_values(adapters.skeleton, self.source.adapter))
             return

@@ -64,7 +64,9 @@ class LocalSandboxProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._descriptor = os.pidfd_open(process.pid)  # unlike its number, it cannot become another process
+        self._descriptor: int | None = None
+        with suppress(ProcessLookupError):  # it has ended
+            self._descriptor = os.pidfd_open(process.pid)  # unlike the number, it never means another process
         self._asking = asyncio.Lock()
         self._ended = False
 
@@ -130,11 +132,12 @@ class LocalSandboxProcess:
 
     async def kill(self) -> None:
         """See `Sandbox.kill`: the process namespace ends with bubblewrap."""
-        if not self._ended:
-            self._ended = True
+        self._ended = True
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-            os.close(self._descriptor)
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
         await self._process.wait()
 
     async def _ask(self, kind: str, deadline_s: float, **request: JsonValue) -> Mapping[str, JsonValue]:

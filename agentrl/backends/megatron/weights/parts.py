@@ -91,6 +91,11 @@ class Weights:
             return [*names]
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
+    def freeze_all_but(self, names: Collection[str]) -> None:
+        """Count all other weights as frozen, under their names without adapters; see `frozen`."""
+        others = {*self.memory_names} - {*names}
+        self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
+
     def facts(self) -> Mapping[str, WeightFacts]:
         """See `HeldWeights.facts`."""
         return self._facts
