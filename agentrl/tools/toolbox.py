@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -103,10 +102,16 @@ class Toolbox:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
-        """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start."""
+        """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start.
+
+        Also the metrics of what tools share, such as `SandboxPool.metrics`, summed.
+        """
         abandoned = sum(tool.breaker.num_abandoned for tool in self.tools.values())
-        own = {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
-        return dict(sum((Counter(shared.metrics()) for shared in self._shared), Counter(own)))
+        found: dict[str, float] = {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
+        for shared in self._shared:
+            for name, value in shared.metrics().items():
+                found[name] = found.get(name, 0.0) + value
+        return found
 
     def log_once(self, doing: str, error: BaseException) -> None:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 
 import pytest
-from tool_builders import call, run_calls
+from tool_builders import call, run_calls, task
 
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError
 from agentrl.tools.loading import tools_of
+from agentrl.tools.toolbox import Toolbox
 from agentrl.types.rollout import Outcome
 
 QUICK = MultiTurnConfig(tool_timeout_s=20.0)
@@ -43,6 +45,21 @@ def test_the_tools_of_a_rollout_share_one_sandbox(tools):
     )
     assert [result.outcome for result in results] == [Outcome.OK] * 6
     assert [results[3].text, results[4].text, results[5].text] == ["print(6 * x)", "36", "print(6 * x)\n"]
+
+
+def test_sandboxes_are_counted_once_for_the_tools_that_share_them(tools):
+    async def main():
+        box = Toolbox(tools(*ALL), QUICK)
+        for code in ("1", "import os; os.kill(os.getppid(), 9)"):
+            async with box.session(task()) as session:
+                await session.call(call("python", code=code))
+                await session.call(call("bash", command="true"))
+        await box.close()
+        return box.metrics()
+
+    metrics = asyncio.run(main())
+    assert (metrics["sandboxes_started"], metrics["sandboxes_ended"], metrics["abandoned_calls"]) == (3, 1, 0)
+    assert metrics["sandbox_s"] > 0
 
 
 @pytest.mark.parametrize(
