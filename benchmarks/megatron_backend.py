@@ -12,8 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +21,18 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from several_devices import calls, close, make_request, make_samples, median_s, run, step
+from several_devices import (
+    NUM_REPEATS,
+    another_process,
+    calls,
+    close,
+    make_request,
+    make_samples,
+    median_s,
+    report,
+    run,
+    step,
+)
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from agentrl.backends.base import ModelRequest
@@ -34,7 +43,6 @@ from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.models.weights_in_place import load_in_place
 from agentrl.types.sample import Sample
 
-NUM_ROUNDS = 5
 MOE = {
     "vocab_size": 8192,
     "hidden_size": 512,
@@ -72,32 +80,19 @@ def one_process(connection: Connection, folder: Path, size: str, samples: list[S
 def train(ranks: Ranks, folder: Path) -> None:
     """All take the same steps in turn; the first of each is not counted."""
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 32, 160)):
-        samples = make_samples(num_samples, num_tokens)
-        request = request_of(folder, size)
-        own, other = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=one_process, args=(other, folder, size, samples))
-        process.start()
-        two = MegatronBackend(ranks, request, seed=0)
-        rounds = []
-        for _ in range(NUM_ROUNDS + 1):
-            found = []
-            for name in ("torch", "megatron"):
-                own.send(name)
-                found.append(own.recv())
-            rounds.append((*found, median_s(partial(step, two, samples), 1)))
-        own.send("")
-        process.join()
+        request, samples = request_of(folder, size), make_samples(num_samples, num_tokens)
+        with another_process(one_process, folder, size, samples) as other:
+            two = MegatronBackend(ranks, request, seed=0)
+            rounds = []
+            for _ in range(NUM_REPEATS + 1):
+                found = []
+                for name in ("megatron", "torch"):
+                    other.send(name)
+                    found.append(other.recv())
+                rounds.append((*found, median_s(partial(step, two, samples), 1)))
         close(two)
-        report(size, sum(len(sample.token_ids) for sample in samples), rounds[1:])
-
-
-def report(size: str, num_tokens: int, rounds: list[tuple[float, ...]]) -> None:
-    speeds = [num_tokens / statistics.median(each) for each in zip(*rounds, strict=True)]
-    for name, speed in zip(("torch", "Megatron", "Megatron, 2 processes"), speeds, strict=True):
-        print(f"train {size}: {speed:,.0f} tokens/s, {name}")
-    for name, before, after in (("Megatron over torch", 0, 1), ("2 processes over 1", 1, 2)):
-        ratios = sorted(each[before] / each[after] for each in rounds)
-        print(f"train {size}: {name} {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        names = ("Megatron, one process", "torch, one process", "Megatron, two processes")
+        report(f"train {size}", names, sum(len(sample.token_ids) for sample in samples), rounds[1:])
 
 
 def publish(ranks: Ranks, folder: Path) -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/several_devices.py [train] [calls] [split] [publish] [save]
 
-- train: tokens/s of `train_step`, one process and two in turn, for the quickstart's model and one of 107M parameters.
+- train: tokens/s of `train_step`, one process, two, and two that exchange nothing, in turn, for the quickstart's model
+  and one of 107M parameters.
 - calls: what a step costs rank 0 besides the computation: samples are assigned, pickled, sent, and answers read.
 - split: seconds of assigning 1,000 to 100,000 samples to 8 ranks.
 - publish: reading all weights of a sharded model and loading them into another model, beside a plain copy.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import random
 import shutil
@@ -23,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,7 @@ from agentrl.registry import child_path, load_object
 from agentrl.types.sample import Sample
 
 NUM_RANKS = 2
-NUM_REPEATS = 5
+NUM_REPEATS = int(os.environ.get("REPEATS", "5"))
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 SIZES = {
     "quickstart": {"vocab_size": 520, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2},
@@ -104,21 +107,54 @@ def median_s(work: Callable[[], object], repeats: int = NUM_REPEATS) -> float:
 
 
 def train(ranks: Ranks, folder: Path) -> None:
-    """Both take the same steps in turn; the first of each is not counted."""
+    """All take the same steps in turn; the first of each is not counted.
+
+    The last is two processes that each train a model of their own at the same time: they exchange nothing, so their
+    speed is the most that this machine gives two processes.
+    """
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 32, 160)):
         request, samples = make_request(folder, size), make_samples(num_samples, num_tokens)
-        total = sum(len(sample.token_ids) for sample in samples)
         two = FsdpBackend(ranks, request, seed=0)
         one = load_torch_backend(request.model, request.actor, total_updates=100, seed=0)
-        speeds: dict[str, list[float]] = {"one": [], "two": []}
-        for _ in range(NUM_REPEATS + 1):
-            for name, backend in (("one", one), ("two", two)):
-                speeds[name].append(total / median_s(partial(step, backend, samples), 1))
-        alone, both = (statistics.median(speeds[name][1:]) for name in ("one", "two"))
-        ratios = sorted(b / a for a, b in zip(speeds["one"][1:], speeds["two"][1:], strict=True))
-        print(f"train {size}: {alone:,.0f} tokens/s in one process, {both:,.0f} in two:", end=" ")
-        print(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        with another_process(train_alone, folder, size, samples) as other:
+            rounds = []
+            for _ in range(NUM_REPEATS + 1):
+                found = [median_s(partial(step, backend, samples), 1) for backend in (one, two)]
+                other.send("step")
+                found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)  # two steps were made
+                rounds.append(tuple(found))
         close(one, two)
+        names = ("one process", "two processes", "two processes with a model each")
+        report(f"train {size}", names, sum(len(sample.token_ids) for sample in samples), rounds[1:])
+
+
+def train_alone(connection: Connection, folder: Path, size: str, samples: list[Sample]) -> None:
+    """Answer each message but an empty one with the seconds of one step."""
+    torch.set_num_threads(1)
+    request = make_request(folder, size)
+    backend = load_torch_backend(request.model, request.actor, total_updates=100, seed=0)
+    while connection.recv():
+        connection.send(median_s(partial(step, backend, samples), 1))
+
+
+@contextmanager
+def another_process(work: Callable[..., None], *arguments: object) -> Iterator[Connection]:
+    """Call `work` in a new process with a connection, which gets an empty message at the end."""
+    own, other = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(other, *arguments))
+    process.start()
+    yield own
+    own.send("")
+    process.join()
+
+
+def report(what: str, names: Sequence[str], num_tokens: int, rounds: Sequence[tuple[float, ...]]) -> None:
+    """Print tokens/s, and the ratios to the first name, from the seconds of each round."""
+    for number, name in enumerate(names):
+        ratios = sorted(each[0] / each[number] for each in rounds)
+        speed = num_tokens / statistics.median(each[number] for each in rounds)
+        times = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) x {names[0]}"
+        print(f"{what}: {speed:,.0f} tokens/s, {name}: {times}", flush=True)
 
 
 def step(backend: Backend, samples: list[Sample]) -> None:

