@@ -63,7 +63,7 @@ class MegatronModel:
     """See `HeldModel`. All ranks call its methods at once, inside `on_device`.
 
     Attributes:
-        place: where this process is in the layout.
+        position: where this process is in the layout.
         source: the model's folder.
         saving: see `HeldModel.saving`.
         adapters: its LoRA adapters; None if all weights are trained.

@@ -129,11 +129,11 @@ def base_model(chunks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def keep_recomputable(chunks: Sequence[LanguageModule]) -> None:
-    """Let frozen embeddings require a gradient: else the first recomputed layers would have none."""
-
-    def marked(_: nn.Module, __: object, states: Tensor) -> Tensor:
-        return states.requires_grad_() if torch.is_grad_enabled() else states
-
+    """Give the states after frozen embeddings a gradient: stages send it on, and recomputed layers need it."""
     for chunk in chunks:
-        if chunk.pre_process:
-            chunk.embedding.register_forward_hook(marked)
+        if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
+            chunk.embedding.register_forward_hook(_with_gradient)
+
+
+def _with_gradient(_: nn.Module, __: object, states: Tensor) -> Tensor:
+    return states if states.requires_grad or not torch.is_grad_enabled() else states.requires_grad_()

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from megatron.core.models.common.language_module.language_module import LanguageModule
-from torch import Tensor, nn
+from torch import Tensor
 
+from agentrl.backends.megatron.architecture.lora import keep_recomputable
 from agentrl.backends.megatron.weights.mapping import Box, in_memory, memory_name
 from agentrl.backends.megatron.weights.parts import BUFFER, Weights
 from agentrl.backends.torch.freezing import KEY, all_frozen, matching_names
@@ -33,9 +34,7 @@ def freeze(chunks: Sequence[LanguageModule], weights: Weights, patterns: Sequenc
     for each in weights.parameters:
         if memory_name(each.parts[0].name) in weights.frozen:
             each.value.requires_grad_(False)
-    for chunk in chunks:
-        if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
-            chunk.embedding.register_forward_hook(_with_gradient)
+    keep_recomputable(chunks)
 
 
 def _frozen_names(memory_names: Sequence[str], patterns: Sequence[str], *, tied: bool) -> frozenset[str]:
@@ -56,11 +55,6 @@ def _stored_with(name: str) -> set[str]:
         if found := re.search(rf"\.({'|'.join(kinds)})\.", name):
             return {f"{name[: found.start(1)]}{kind}{name[found.end(1) :]}" for kind in kinds}
     return set()
-
-
-def _with_gradient(_: nn.Module, __: object, states: Tensor) -> Tensor:
-    """Give the states a gradient: stages send it on, and recomputed layers need it for their weights."""
-    return states if states.requires_grad or not torch.is_grad_enabled() else states.requires_grad_()
 
 
 def fingerprint(weights: Weights) -> str:
