@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeVar
 
 from agentrl.audit.checks import Checker
 from agentrl.audit.conversation import AuditedRollout, Operation
 from agentrl.audit.reading.own_loops import OPENINGS, Opening
-from agentrl.audit.reading.run_info import Json
+from agentrl.audit.reading.run_info import Json, RunInfo
 from agentrl.audit.reading.table import Step
 
 _KINDS = (*OPENINGS, "model_turn", "tool_turn", "user_turn", "say")
@@ -17,8 +17,8 @@ _AUTHORS = {**dict.fromkeys(OPENINGS, "prompt"), "model_turn": "model", "tool_tu
 _PATH = "operations"
 
 T = TypeVar("T")
-Wrong = Iterator[tuple[Operation, str, str, object]]
-"""Problems: (operation, name of its value, expected, found)."""
+Wrong = Iterator[tuple[Operation | None, str, str, object]]
+"""Problems: (operation, None if it is missing; name of its value; expected; found)."""
 
 
 def rows(step: Step) -> set[int]:
@@ -26,7 +26,7 @@ def rows(step: Step) -> set[int]:
     return set(step.items[_PATH].row.tolist()) if _PATH in step.items else set()
 
 
-def check_operations(check: Checker, rollout: AuditedRollout) -> None:
+def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     """Check the operations of a rollout, of built-in loops and of own loops."""
     if _PATH not in check.step.items:  # older schemas
         return
@@ -34,32 +34,31 @@ def check_operations(check: Checker, rollout: AuditedRollout) -> None:
         check.ledger.skip(_PATH, rollout.why)
         return
     check.ledger.count(_PATH, max(1, len(rollout.operations)))
+    label = check.step.items[_PATH].label
+    for operation, name, expected, found in chain(
+        _trajectories(check, rollout, known), _order(rollout), _calls(rollout)
+    ):
+        column = label(operation.index, name) if operation else f"{_PATH}[0].{name}"
+        check.problem(_PATH, rollout.row, column, expected, found)
+
+
+def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wrong:
+    """Every trajectory was opened, and its operations added what it contains."""
     first, end = check.step.items["trajectories"].ends[rollout.row : rollout.row + 2].tolist()
     for operation in rollout.operations:
         if not 0 <= operation.trajectory < end - first:
-            _report(check, rollout, operation, "trajectory", f"one of {end - first} trajectories", operation.trajectory)
-    messages = {trajectory.number: trajectory.messages for trajectory in rollout.trajectories}
+            yield operation, "trajectory", f"one of {end - first} trajectories", operation.trajectory
+    opened = {operation.trajectory for operation in rollout.operations}
     for number in range(end - first):
-        own = [operation for operation in rollout.operations if operation.trajectory == number]
-        if not own:
-            check.problem(
-                _PATH, rollout.row, f"{_PATH}[0].kind", f"an operation that opened trajectory {number}", "none"
-            )
-            continue
-        if number not in messages:  # unreadable, which is reported as a problem of `messages`
-            continue
-        authors = _authors(check.step, first + number)
-        for wrong in (_gaps(own, authors, messages[number]), _shapes(rollout, own, authors, messages[number])):
-            for operation, name, expected, found in wrong:
-                _report(check, rollout, operation, name, expected, found)
-    for operation, name, expected, found in [*_order(rollout), *_num_calls(rollout)]:
-        _report(check, rollout, operation, name, expected, found)
-
-
-def _report(
-    check: Checker, rollout: AuditedRollout, operation: Operation, name: str, expected: str, found: object
-) -> None:
-    check.problem(_PATH, rollout.row, check.step.items[_PATH].label(operation.index, name), expected, found)
+        if number not in opened:
+            yield None, "kind", f"an operation that opened trajectory {number}", "none"
+    for trajectory in rollout.trajectories:
+        own = [operation for operation in rollout.operations if operation.trajectory == trajectory.number]
+        if own:
+            authors = _authors(check.step, trajectory.index)
+            yield from _gaps(own, authors, trajectory.messages)
+            yield from _openings(rollout, own, known)
+            yield from _shapes(rollout, own, authors, trajectory.messages)
 
 
 def _order(rollout: AuditedRollout) -> Wrong:
@@ -96,7 +95,7 @@ def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Seq
             yield operations[-1], f"num_{what}s", f"{at} {what}s after the last operation", f"{total}: {why}"
 
 
-def _num_calls(rollout: AuditedRollout) -> Wrong:
+def _calls(rollout: AuditedRollout) -> Wrong:
     """Every recorded call was made by a tool turn."""
     for number in {operation.trajectory for operation in rollout.operations}:
         own = [operation for operation in rollout.operations if operation.trajectory == number]
@@ -111,7 +110,6 @@ def _shapes(
     rollout: AuditedRollout, operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]
 ) -> Wrong:
     """Each operation added what its kind adds."""
-    yield from _openings(rollout, operations)
     for operation in operations:
         roles = [message["role"] for message in _slice(messages, operation.first_message, operation.num_messages)]
         added = _slice(authors, operation.first_segment, operation.num_segments)
@@ -139,22 +137,26 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
     return not operation.num_calls and has_segment == bool(roles) and roles in ([], ["user"])
 
 
-def _openings(rollout: AuditedRollout, operations: Sequence[Operation]) -> Wrong:
-    for position, operation in enumerate(operations):
-        if (operation.kind in OPENINGS) != (position == 0):
-            yield operation, "kind", "an opening first, then turns", operation.kind
-        if position and operation.detail:
+def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
+    """A trajectory begins with one opening; built-in loops open one, and take turns."""
+    first, *others = operations
+    if first.kind not in OPENINGS:
+        yield first, "kind", "an opening", first.kind
+    for operation in others:
+        if operation.kind in OPENINGS:
+            yield operation, "kind", "a turn: the trajectory was opened before", operation.kind
+        if operation.detail:
             yield operation, "detail", "nothing", operation.detail
-    opening = Opening.of(operations[0])
+    opening = Opening.of(first)
     if opening is None:
-        yield operations[0], "detail", "how the conversation was opened", operations[0].detail
-    elif not rollout.own and opening != (expected := _built_in(rollout)):
-        yield operations[0], "detail", f"{expected}", f"{opening}"
-    elif opening.parent is not None and not 0 <= opening.parent < operations[0].trajectory:
-        yield operations[0], "detail", "an earlier trajectory as parent", operations[0].detail
-    turns = [operation.kind == "model_turn" for operation in operations[1:]]
+        yield first, "detail", "how the conversation was opened", first.detail
+    elif opening.parent is not None and not 0 <= opening.parent < first.trajectory:
+        yield first, "detail", "an earlier trajectory as parent", first.detail
+    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout)):
+        yield first, "detail", f"{expected}", f"{opening}"
+    turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
-        yield operations[0], "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
+        yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
 
 
 def _built_in(rollout: AuditedRollout) -> Opening:

@@ -86,7 +86,9 @@ def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, o
     elif known.config is None or oracle is None:
         check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_TOKENIZER)
     elif (text := _scored_text(check, rollout, known, oracle)) is None:
-        check.ledger.skip("scored text", "token ids outside the vocabulary, or unreadable messages")
+        check.ledger.skip(
+            "scored text", "token ids outside the vocabulary, unreadable messages, or operations that do not fit"
+        )
     else:
         check.ledger.count("scored text", 1)
         if (found := sha256(text.encode("utf-8", "surrogatepass")).hexdigest()) != saved:
@@ -97,6 +99,8 @@ def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, o
 def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle: TemplateOracle) -> str | None:
     if len(rollout.trajectories) != check.step.items["trajectories"].lengths[rollout.row]:
         return None
+    if rollout.own and not all(trajectory.fits for trajectory in rollout.trajectories):
+        return None  # their turns are unknown
     if known.get("reward.include_tool_text"):
         responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
         within = all(map(oracle.can_read, responses))

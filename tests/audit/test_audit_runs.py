@@ -127,6 +127,9 @@ def test_custom_loops_of_a_run_are_recognized(audited_run, tmp_path):
         kept = {**table.schema.metadata, b"agentrl.provenance.loops": (loops or "null").encode()}
         pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
         ledger = Auditor(folder=audited_run, overrides=config).audit([tmp_path / "step-000001.parquet"])
+        assert (broken(ledger), unchecked(ledger)) == (set(), set())  # known by their operations
+        as_version_5(tmp_path / "step-000001.parquet")
+        ledger = Auditor(folder=audited_run, overrides=config).audit([tmp_path / "step-000001.parquet"])
         assert "calls" in unchecked(ledger)
         assert any(why in reason for reason in ledger.findings["calls"].unchecked)
 
