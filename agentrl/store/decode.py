@@ -91,7 +91,7 @@ def _messages(text: str) -> list[Message]:
     return cast(list[Message], read_json(text))
 
 
-def _lists_of(kind: Callable[..., T], array: pa.ListArray, **read: Read) -> list[list[T]]:
+def _lists_of(kind: Callable[..., T], array: pa.ListArray, /, **read: Read) -> list[list[T]]:
     """Convert the structs of each list to `kind`, called with their fields in order.
 
     Args:

@@ -120,7 +120,7 @@ class OwnTrajectories:
     ) -> tuple[list[Turn], list[Appended]]:
         turns, appended = list[Turn](), list[Appended]()
         starts = [i for i, each in enumerate(operations) if each.kind == "model_turn" and each.num_messages]
-        for start, end in zip(starts, [*starts[1:], len(operations)], strict=True):
+        for start, end in zip(starts, [*starts[1:], len(operations)], strict=False):  # no turns: no ends
             turns.append(self._turn(operations[start], operations[start + 1 : end], messages, segments))
         turn = -1
         for position, each in enumerate(operations):

@@ -140,7 +140,7 @@ def _model_texts(
     return {i: (sequence, text) for i, sequence, text in zip(written, tokens, texts, strict=True)}
 
 
-def _structs(step: Step, path: str, kind: Callable[..., T]) -> list[list[T]]:
+def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
     """Return for each row the items of a list; `kind` is called with the index and the fields that it names."""
     if path not in step.items:  # older schemas
         return [[] for _ in range(len(step))]
