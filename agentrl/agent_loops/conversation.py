@@ -104,7 +104,7 @@ class Conversation:
         return turn if self.stop is None else None
 
     async def tool_turn(self, turn: ParsedTurn) -> bool:
-        """Run the calls of `turn` concurrently, and append the answers in call order.
+        """Run the calls of `turn` concurrently, and append the answers in call order; without calls, append nothing.
 
         Return False if the conversation stopped.
 
@@ -175,7 +175,8 @@ class Conversation:
         self._stop_if(self._warned_no_calls_left, Stop.MAX_TOOL_CALLS)
         if self.stop is not None:
             self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
-            return False
+        if self.stop is not None or not turn.calls:
+            return self.stop is None
         answers = zip(turn.calls, await self._answers(turn.calls), strict=True)
         results = [self._limits.shortened(as_shown(call, result, self._bound.chat)) for call, result in answers]
         self._record(turn.calls, results, self._append_answers(turn.calls, results))
@@ -250,8 +251,7 @@ class Conversation:
         self._num_turns += 1
         self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
         text = chat.text(completion.token_ids)
-        # no calls in a truncated turn, or without tools
-        turn = ParsedTurn(text)
+        turn = ParsedTurn(text)  # no calls in a truncated turn, or without tools
         try:
             if self.stop is None and self.schemas:
                 off_loop = getattr(self._parser, "off_loop", False)

@@ -101,6 +101,8 @@ def _calls(rollout: AuditedRollout) -> Wrong:
         own = [operation for operation in rollout.operations if operation.trajectory == number]
         recorded = sum(operation.num_calls for operation in own)
         found = sum(call.trajectory == number for call in rollout.calls)
+        if rollout.own and rollout.failed and recorded > found:
+            continue  # the conversation went on after another one had failed
         if recorded != found or min(operation.num_calls for operation in own) < 0:
             place = next((each for each in own if each.num_calls), own[-1])
             yield place, "num_calls", f"{found} calls in trajectory {number}", recorded

@@ -43,8 +43,11 @@ def _by_user(end: Ending) -> str:
 
 def _max_calls(end: Ending) -> str:
     limit = end.rollout.options.max_tool_calls
-    used = sum(call.outcome != "limit_error" for call in end.rollout.calls)
-    return "" if limit is not None and used >= limit else f"{limit or 'a configured number of'} tool calls, not {used}"
+    if limit is None:
+        return "another reason: tool calls have no limit"
+    made = [(len(end.rollout.calls_of(end.trajectory, i)), turn) for i, turn in enumerate(end.trajectory.turns)]
+    reported = any(turn.num_used is not None and count > limit - turn.num_used for count, turn in made)
+    return "" if reported else "earlier error that no calls are left"
 
 
 def _max_turn_tokens(end: Ending) -> str:

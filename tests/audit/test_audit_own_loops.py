@@ -6,6 +6,7 @@ import asyncio
 import copy
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pyarrow.parquet as pq
 import pytest
@@ -374,3 +375,52 @@ def test_altered_operations_are_found_even_with_recomputed_seals(leaf, loop, tmp
             ledger = audited(tmp_path / "step-000000.parquet")
             assert "operations" in broken(ledger), (place, value, broken(ledger))
             assert not ledger.findings["seals"].num_problems
+
+
+REPLIES = [
+    *(call("add", a=1, b=2), "So " + call("add", a=3, b=4), call("add", a=1, b=2) * 3, call("add", a="no", b=1)),
+    *(call("fail", kind=kind) for kind in ("tool", "bug", "infra")),
+    "<tool_call>{not json}</tool_call> then " + call("add", a=1, b=1),
+    f"<think>{call('add', a=1, b=2)}</think>{call('add', a=2, b=2)}",
+    *(call("luk", x=1), "The answer is 3", "word " * 70, "It is <", "<|im_end|> x"),
+]
+LIMITS = {
+    "max_assistant_turns": [1, 2, 3, 6],
+    "max_tool_calls": [None, 0, 1, 2, 3],
+    "max_parallel_calls": [1, 2, 4],
+    "max_turn_tokens": [None, 30, 90],
+    "max_tool_response_length": [256, 3],
+}
+ANY_LOOP = ["tool_agent", Asking, Delegating, Compacting, Talking, Catching, Honest]
+
+
+@pytest.mark.one_in(7)
+@pytest.mark.parametrize("seed", range(42))
+def test_anything_that_a_model_writes_passes_the_audit(seed, tmp_path):
+    random = Random(seed)
+    limits = {name: random.choice(values) for name, values in LIMITS.items()}
+    loop = ANY_LOOP[seed % len(ANY_LOOP)]
+    user = {"user": True, "row": {"interaction_kwargs": {"name": "user"}}} if loop is Talking else {}
+
+    def reply(context):
+        return Random(f"{seed} {context}").choice(REPLIES)
+
+    path = saved_rollouts(tmp_path, loop, reply, multi_turn=limits, **user)
+    assert broken(audited(path)) == {}
+
+
+class CallsNothing(AgentLoop):
+    async def run(self, task, generate, tools, interaction, sampling):
+        chat = self.open(task, generate, tools, interaction, sampling)
+        await chat.tool_turn(await chat.model_turn())
+        chat.say("Sure?")
+        await chat.model_turn()
+        return chat.rollout()
+
+
+def test_tool_turn_without_calls_appends_nothing(tmp_path):
+    path = saved_rollouts(tmp_path, CallsNothing, lambda context: "3")
+    (first, *_) = pq.read_table(path).to_pylist()
+    assert [operation["kind"] for operation in first["operations"]] == ["task", "model_turn", "say", "model_turn"]
+    assert [each["author"] for each in first["trajectories"][0]["segments"]] == ["prompt", "model", "user", "model"]
+    assert broken(audited(path)) == {}

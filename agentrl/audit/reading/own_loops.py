@@ -81,6 +81,7 @@ class OwnTrajectories:
 
     Attributes:
         used: result of `num_used`.
+        failed: whether the loop raised an error; other conversations may then have gone on after it.
         closed: whether the tokens of a turn end with the end token.
     """
 
@@ -89,6 +90,8 @@ class OwnTrajectories:
     closed: Callable[[Sequence[int]], bool]
     operations: Sequence[Operation]
     used: Sequence[int]
+    calls: Sequence[Call]
+    failed: bool
 
     def build(
         self,
@@ -102,7 +105,9 @@ class OwnTrajectories:
         operations = [operation for operation in self.operations if operation.trajectory == number]
         opening = Opening.of(operations[0]) if operations and operations[0].kind in OPENINGS else None
         prompt = segments[0] if segments else -1
-        if opening is None or not operations_fit(operations, len(segments), len(messages)):
+        recorded, saved = sum(each.num_calls for each in operations), sum(c.trajectory == number for c in self.calls)
+        fits = operations_fit(operations, len(segments), len(messages)) and not (self.failed and recorded > saved)
+        if opening is None or not fits:
             nothing = Wording("own", None, frozenset(), None)
             return AuditedTrajectory(index, number, messages, len(messages), prompt, [], False, nothing)
         turns, appended = self._turns(operations[1:], messages, segments)

@@ -43,7 +43,8 @@ class Reader:
         indices = range(int(ends_of_rows[row]), int(ends_of_rows[row + 1]))
         options = self.known.options(extra_info)
         trajectories = list[AuditedTrajectory]()
-        own = OwnTrajectories(self.known, texts, self._closed, operations, num_used(operations, calls))
+        stop, used = step["stop"][row], num_used(operations, calls)
+        own = OwnTrajectories(self.known, texts, self._closed, operations, used, calls, stop == "error")
         for number, index in enumerate(indices):
             messages = self._messages(row, number, index)
             if messages is None:
@@ -52,7 +53,7 @@ class Reader:
                 trajectories.append(own.build(index, number, messages, self._segments(index), trajectories))
             else:
                 trajectories.append(self._trajectory(number, index, messages, texts, kind, task, options))
-        return AuditedRollout(row, kind, why, step["stop"][row], options, task, trajectories, calls, operations)
+        return AuditedRollout(row, kind, why, stop, options, task, trajectories, calls, operations)
 
     def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row. A loop that is not built in is known by its operations."""
