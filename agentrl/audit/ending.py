@@ -78,7 +78,8 @@ class Ending:
     @property
     def limit_reported(self) -> bool:
         """Whether, before its last turn, the model got the error that no calls are left."""
-        limit, number = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 2
+        limit, last = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 1
+        number = max((call.turn for call in self.rollout.calls if call.turn < last), default=-1)
         made = self.rollout.calls_of(self.trajectory, number)
         earlier = [call for call in self.rollout.calls if call.turn < number and call.outcome != "limit_error"]
         return limit is not None and len(made) > limit - len(earlier)
