@@ -145,7 +145,7 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_6(table: pa.Table) -> pa.Table:
+def version_7(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata({"agentrl.schema_version": "7"})
 
 
@@ -162,7 +162,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_6), "schema version 6 is not supported; supported versions: 2, 3, 4, 5"),
+        (rewritten(version_7), "schema version 7 is not supported; supported versions: 2, 3, 4, 5, 6"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (
