@@ -57,7 +57,6 @@ def opening(
     return Operation(kind, trajectory, len(context.operations), 0, num_segments, 0, num_messages, num_calls, detail)
 
 
-@lru_cache(maxsize=256)
 def _form(kind: type[Conversation]) -> str:
     """Return the `form` of a class of conversations; `own` if a subclass overrides what `form` describes."""
     for base in kind.__mro__:

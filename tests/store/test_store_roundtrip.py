@@ -140,7 +140,8 @@ def test_the_schema_names_every_field_in_its_order() -> None:
         TurnReward: stored.TURN_REWARD.names,
     }.items():
         assert [field.name for field in dataclasses.fields(holder)] == names
-    assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories"}
+    assert list(Operation._fields) == stored.OPERATION.names
+    assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories", "operations"}
 
 
 def test_equal_tasks_are_separate_groups() -> None:

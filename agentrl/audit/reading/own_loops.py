@@ -33,14 +33,14 @@ class Opening:
         """Read the detail; None if it is not one that a conversation writes."""
         try:
             read = json.loads(operation.detail)
-            values = [read[name] for name in ("form", "call_format", "tools", "template_tools")]
-            opening = cls(*values, read.get("parent"))
+            names = read["tools"], read["template_tools"]
+            opening = cls(read["form"], read["call_format"], *names, read.get("parent"))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         lists = opening.tools, opening.template_tools
-        names = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
+        named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
         parent = isinstance(opening.parent, int) if operation.kind == "restart" else opening.parent is None
-        return opening if names and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
+        return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
 
     def wording(self, known: RunInfo) -> Wording:
         """Return the wording of the conversation."""
