@@ -4,7 +4,7 @@
 
 One cold start (SFT, seed 0), then for each seed two GRPO runs of `--steps` steps that differ only in the tool: the
 calculator, and the calculator with `InfraError` in a share of its calls (`failing_calculator.py`). Both models
-are tested with the calculator itself, on the 512 test tasks with two samples each. A finished part is not run again.
+are tested with the calculator itself, on `--tasks` test tasks with two samples each. A finished part is not run again.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def trained(out: Path, model: Path, seed: int, rate: float, num_steps: int) -> P
     return agentrl("train", out / f"rate-{rate:g}-seed-{seed}-steps-{num_steps}", "+experiment=calculator", *words)
 
 
-def tested(out: Path, run: Path) -> dict[str, list[float]]:
+def tested(out: Path, run: Path, num_tasks: int) -> dict[str, list[float]]:
     """Task -> scores, with the calculator that does not fail."""
     words = [f"model.path={run}/checkpoints/latest", f"data.val_files=[{out}/task/test.jsonl]"]
-    words += [f"rollout.val_kwargs.n={SAMPLES_PER_TASK}", "trainer.seed=0"]
+    words += [f"rollout.val_kwargs.n={SAMPLES_PER_TASK}", f"data.val_max_samples={num_tasks}", "trainer.seed=0"]
     folder = agentrl("eval", run / "test", "+experiment=calculator", *words)
     scores: dict[str, list[float]] = {}
     for stored in TrajectoryStore(folder / "trajectories/val").scan(columns=["uid", "rewards"]):
@@ -86,15 +86,16 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--tasks", type=int, default=512, help="test tasks, at most 512")
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     model = cold_start(out)
-    print(f"cold start: success {success(tested(out, model)):.1%}")
+    print(f"cold start: success {success(tested(out, model, options.tasks)):.1%}")
     differences, pairs = [], []
     for seed in map(int, options.seeds.split(",")):
         runs = [trained(out, model, seed, rate, options.steps) for rate in (0.0, options.rate)]
-        whole, failing = (tested(out, run) for run in runs)
+        whole, failing = (tested(out, run, options.tasks) for run in runs)
         differences.append(success(failing) - success(whole))
         pairs += [(whole[uid], failing[uid]) for uid in whole]
         dropped, shift = mean_of(runs[1], "rollouts/dropped"), mean_of(runs[1], "left_out/calls_shift")

@@ -4,7 +4,7 @@
 
 The rollouts are those of `agent_loop.py`: a scripted model calls a tool in every turn but the last. Runs with and
 without recording alternate. "A record" is one operation alone, without the turn around it: the most exact figure,
-because the time of whole turns varies more than the recording takes.
+because the time of whole turns varies more than the recording takes. All times are CPU times.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def without_recording() -> Iterator[None]:
 
 
 async def rolled_out(chat: ChatFormat, num_rollouts: int, num_turns: int) -> tuple[list[Group], float]:
-    """Return the groups, and the wall-clock microseconds per turn."""
+    """Return the groups, and the microseconds of CPU time per turn."""
     config = config_of(num_turns)
     tasks = [Task(question(start), uid=str(start)) for start in range(0, num_rollouts, GROUP_SIZE)]
     toolbox = Toolbox([search], config.rollout.multi_turn)
@@ -64,7 +64,7 @@ async def rolled_out(chat: ChatFormat, num_rollouts: int, num_turns: int) -> tup
     with Stopwatch(len(tasks) * GROUP_SIZE * num_turns) as spent:
         groups = await collect(runner, tasks, n=GROUP_SIZE, **options)
     await toolbox.close()
-    return groups, spent.wall_us
+    return groups, spent.cpu_us
 
 
 def a_record(groups: list[Group]) -> float:
@@ -76,16 +76,16 @@ def a_record(groups: list[Group]) -> float:
 
     operations: list = []
     messages, num_messages = Chat.trajectory.messages, len(Chat.trajectory.messages)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(NUM_RECORDS):
         with RecordedOperation(Chat, 0, OperationKind.SAY, operations):  # type: ignore[arg-type]  # reads only these
             messages.append(messages[0])
-    recorded = time.perf_counter() - start
+    recorded = time.process_time() - start
     del messages[num_messages:]
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(NUM_RECORDS):
         messages.append(messages[0])
-    alone = time.perf_counter() - start
+    alone = time.process_time() - start
     del messages[num_messages:]
     return (recorded - alone) / NUM_RECORDS * 1e6
 
@@ -95,9 +95,9 @@ def written(groups: list[Group], repeats: int) -> tuple[float, int]:
     with tempfile.TemporaryDirectory() as folder:
         store, seconds = TrajectoryStore(Path(folder)), []
         for _ in range(repeats):
-            start = time.perf_counter()
+            start = time.process_time()
             path = store.write(1, groups)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         return statistics.median(seconds) * 1e3, path.stat().st_size
 
 
