@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import tempfile
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -356,6 +358,7 @@ def e2b_server(folder: Path) -> Iterator[E2BServer]:
     """Run the server in a thread."""
     server = E2BServer(folder)
     listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small events wait 40 ms for each other
     server.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     config = uvicorn.Config(
         server.app, interface="asgi3", lifespan="off", log_config=None, log_level=60, timeout_graceful_shutdown=1
@@ -379,3 +382,15 @@ def e2b_server(folder: Path) -> Iterator[E2BServer]:
         thread.join(30)
         listening.close()
     assert server.errors == []
+
+
+def main() -> None:
+    """Run the server until Ctrl-C, for a run of agentrl on this machine; see the exports that it prints."""
+    with tempfile.TemporaryDirectory() as folder, e2b_server(Path(folder)) as server:
+        print(f"export E2B_API_KEY={KEY} E2B_API_URL={server.url} E2B_SANDBOX_URL={server.url}", flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -113,15 +113,15 @@ def test_an_interpreter_that_cannot_run_is_named(tmp_path):
         asyncio.run(LocalProvider(LocalSandbox(python=tmp_path / "python")).check())
 
 
-KILLED_RUN = """
+KILLED_RUN = r"""
 import asyncio, sys
 from agentrl.sandboxes.local.sandbox import LocalProvider
 from agentrl.sandboxes.local.settings import LocalSandbox
 
 async def main():
     sandbox = await LocalProvider(LocalSandbox()).start()
-    await sandbox.run_command(f"setsid sleep {sys.argv[1]} > /dev/null 2>&1 &", 20)
-    print("started", flush=True)
+    command = "setsid sleep MARK > /dev/null 2>&1 & until grep -q ^sleep /proc/$!/cmdline; do :; done; echo started"
+    print((await sandbox.run_command(command.replace("MARK", sys.argv[1]), 20)).output, flush=True)
     input()
 
 asyncio.run(main())
