@@ -326,27 +326,37 @@ def test_a_method_may_be_called_done():
     assert not played.session.ended
 
 
-class Slow:
-    """Records which calls overlap."""
+class Meeting:
+    """Records how many calls are inside; with `concurrent_calls`, each waits for all four."""
+
+    concurrent_calls = False
 
     def __init__(self):
         self.inside, self.most = 0, 0
+
+    def reset(self):
+        self.complete = asyncio.Event()
 
     async def act(self, n: int) -> str:
         """Act."""
         self.inside += 1
         self.most = max(self.most, self.inside)
-        await asyncio.sleep(0.002)
+        if self.inside == 4:
+            self.complete.set()
+        for _ in range(20):  # others could begin meanwhile
+            await asyncio.sleep(0)
+        if self.concurrent_calls:
+            await self.complete.wait()
         self.inside -= 1
-        return f"{n} {self.most}"
+        return f"{n}"
 
 
 @pytest.mark.parametrize(("concurrent", "most"), [(False, 1), (True, 4)])
 def test_calls_of_one_rollout_run_one_at_a_time_unless_the_class_allows_more(concurrent, most):
-    kind = type("Slow", (Slow,), {"concurrent_calls": concurrent})
+    kind = type("Meeting", (Meeting,), {"concurrent_calls": concurrent})
     played = play(kind, *(call("act", n=n) for n in range(4)), parallel=True)
-    assert [each.text.split()[0] for each in played.results] == ["0", "1", "2", "3"]
-    assert max(int(each.text.split()[1]) for each in played.results) == most
+    assert [each.text for each in played.results] == ["0", "1", "2", "3"]
+    assert played.session.data.environment.most == most
 
 
 def test_an_object_that_is_created_too_late_is_closed():
@@ -418,6 +428,10 @@ def test_other_tools_of_the_rollout_see_the_object_and_the_seed():
 
 
 def test_a_row_may_set_the_timeout():
-    slow = faulty(act=Slow.act, inside=0, most=0)
-    played = play(slow, call("act", n=1), row=task(extra_info={"tool_config": {"timeout": 0.0005}}))
+    async def act(self) -> str:
+        """Act."""
+        await asyncio.sleep(60)
+        return ""
+
+    played = play(faulty(act=act), call("act"), row=task(extra_info={"tool_config": {"timeout": 0.01}}))
     assert played.results[0].outcome is Outcome.TIMEOUT
