@@ -155,7 +155,7 @@ def test_the_audit_passes_and_knows_that_only_an_environment_adds_to_prompts(shi
     rollouts = [each.rollout for each in stored(run)]
     assert {Stop.ENVIRONMENT_DONE, Stop.FINISHED} <= {rollout.stop for rollout in rollouts}
     assert {Outcome.OK, Outcome.TOOL_ERROR} <= {call.outcome for rollout in rollouts for call in rollout.tool_calls}
-    assert main(["audit", str(run)]) == 0
+    assert main(["replay", str(run), "audit"]) == 0
     capsys.readouterr()
     assert problems(run) == set()
     without = rewritten(run, tmp_path / "without", provenance=lambda kept: {**kept, "environment": ""})
@@ -170,15 +170,13 @@ def test_the_audit_passes_and_knows_that_only_an_environment_adds_to_prompts(shi
 @pytest.mark.slow
 def test_rollouts_are_replayed_without_the_class(shipped, tmp_path, capsys):
     run = shipped / "run"
-    code = [f"rollout.script_path={shipped}/script.py:reply", f"model.path={shipped}/model"]
+    code = ["rollout.engine=scripted", f"rollout.script_path={shipped}/script.py:reply", f"model.path={shipped}/model"]
     (result,) = replayed(capsys, run, "tools", *code, "--out", tmp_path)["results"]
     values = result["values"]
     assert values["num_same"] == values["num_rollouts"] == 32
     assert values["num_unrecorded_calls"] == 0
-    again = stored(tmp_path / "tools") if (tmp_path / "tools/trajectories").is_dir() else stored(tmp_path)
-    assert [(each.rollout.stop, each.rollout.rewards) for each in again] == [
-        (each.rollout.stop, each.rollout.rewards) for each in stored(run)
-    ]
+    ends = [(each.rollout.stop, each.rollout.rewards) for each in stored(run)]
+    assert [(each.rollout.stop, each.rollout.rewards) for each in stored(tmp_path / "tools")] == ends
     assert problems(tmp_path) == set()
     named = refused(capsys, run, "tools", *code, "--unrecorded", "live", "--out", tmp_path / "live")
     assert f"rollout.multi_turn.environment={EXAMPLE}/warehouse.py:Warehouse" in named
