@@ -42,10 +42,10 @@ def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
         expected = "a score" if scored else f"no score: {why}"
         check.problem("rewards", row, "rewards.name", expected, ", ".join(names) or "none")
     offered = rollout.options.names & {call.name for call in rollout.calls}
-    allowed = offered | ({"interaction"} if known.has_user else set())
+    allowed = offered | ({"interaction"} if known.has_user else set()) | ({known.environment} - {""})
     for name in _of_row(check, "tool_rewards", row):
         if name not in allowed:
-            check.problem("rewards", row, "tool_rewards.name", "a tool that was called", name)
+            check.problem("rewards", row, "tool_rewards.name", "a tool that was called, or the environment", name)
     _check_turn_rewards(check, rollout, known)
 
 

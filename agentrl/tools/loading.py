@@ -16,6 +16,8 @@ from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
+from agentrl.tools.environments.bound import Environment
+from agentrl.tools.environments.spec import load_environment
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS, SandboxTool
 from agentrl.types.messages import FunctionSchema, ToolSchema
@@ -23,18 +25,21 @@ from agentrl.utils.user_code import format_error
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | SandboxTool
+AnyConfigured = AnyLoaded | Environment
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
-def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
-    """Load the tools of both files, in file order, functions first."""
+def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
+    """Load the tools of both files, in file order, functions first, then the environment."""
     tools: list[AnyLoaded] = []
     # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
         tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
-    return tools
+    if multi_turn.environment is None:
+        return [*tools]
+    return [*tools, Environment(load_environment(multi_turn.environment))]
 
 
 def given_tools(
