@@ -29,7 +29,8 @@ class Health:
 
     def lose(self, why: str = "") -> None:
         """Mark the session as lost; the first reason is kept."""
-        self.lost, self._why = True, self._why or why
+        if not self.lost:
+            self.lost, self._why = True, why
 
     def received(self, is_answer: bool) -> None:
         """Count a message. A server that sends too much unasked loses its session."""

@@ -36,7 +36,7 @@ from agentrl.version import __version__
 
 CLOSE_S = 10.0
 """Seconds after which the task of a session that does not close is cancelled."""
-_MAX_PAGES, _MAX_TOOLS = 100, 1000
+MAX_PAGES, MAX_TOOLS = 100, 1000
 _SHOWN = 400
 _RESULTS: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
@@ -130,14 +130,14 @@ class Session:
     async def _pages(self) -> list[Tool]:
         tools: list[Tool] = []
         cursor: str | None = None
-        for _ in range(_MAX_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self._open_client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             tools += page.tools
             if (cursor := page.next_cursor) is None:
                 return tools
-            if len(tools) > _MAX_TOOLS:
+            if len(tools) > MAX_TOOLS:
                 break
-        raise self._failed(f"it has more than {_MAX_TOOLS} tools, or more than {_MAX_PAGES} pages of them")
+        raise self._failed(f"it has more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages of them")
 
     async def call(self, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> CallToolResult:
         """Run one call. If it times out or the caller is cancelled, the server is told to cancel it.
@@ -167,8 +167,8 @@ class Session:
         """Whether a call ended because the connection is lost, or because the server forgot the session."""
         error = None if sent.cancelled() else sent.exception()
         lost = isinstance(error, MCPError) and error.error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
-        if lost:
-            self._health.lose("" if str(error) == "Connection closed" else _shown(str(error)))
+        if lost and error is not None and (reason := _describe(error)):
+            self._health.lose(reason)
         return lost
 
     def _result(self, sent: asyncio.Future[Any]) -> CallToolResult:  # Any: as above
@@ -208,7 +208,7 @@ class Session:
             if opened.done():
                 self._health.lose(reason)
             else:
-                opened.set_result(self._health.describe(f"it did not start: {reason or 'it was stopped'}"))
+                opened.set_result(self._health.describe(f"it did not start{reason and f': {reason}'}"))
                 self._health.lose()
 
     def _connection(self) -> Client:
@@ -241,9 +241,11 @@ def _retrieve(sent: asyncio.Future[Any]) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Type and text of the innermost exception, on one line and without secrets."""
+    """Type and text of the innermost exception, on one line and without secrets; "" if it only says what is lost."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, MCPError) and error.error.message == "Connection closed":
+        return ""
     text = str(error) if isinstance(error, MCPError | OSError) and str(error) else f"{type(error).__name__}: {error}"
     return redacted_text(_shown(text))
 

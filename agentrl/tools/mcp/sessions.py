@@ -184,5 +184,5 @@ class Pace:
 
     def reserve(self, now: float) -> float:
         """Reserve the next call; return the seconds until it may start."""
-        self._next = max(self._next, now - 1.0) + self._gap_s
+        self._next = max(self._next, now - max(1.0, self._gap_s)) + self._gap_s
         return max(0.0, self._next - now)

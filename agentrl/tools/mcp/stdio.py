@@ -68,17 +68,20 @@ async def _start(server: McpServer, reaper: Reaper) -> asyncio.subprocess.Proces
     reaper.start()
     if not server.cwd.is_dir():
         raise NotADirectoryError(f"the working folder '{server.cwd}' does not exist")
-    process = await asyncio.create_subprocess_exec(
-        server.command,
-        *server.args,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**_environment(), **server.env, **reaper.environment},
-        cwd=server.cwd,
-        limit=MAX_MESSAGE_BYTES,
-        start_new_session=True,  # its processes form a group, which is killed
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            server.command,
+            *server.args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**_environment(), **server.env, **reaper.environment},
+            cwd=server.cwd,
+            limit=MAX_MESSAGE_BYTES,
+            start_new_session=True,  # its processes form a group, which is killed
+        )
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no command '{server.command}'") from None
     reaper.started(process.pid)
     return process
 
@@ -143,7 +146,8 @@ async def _read_errors(process: asyncio.subprocess.Process, health: Health) -> N
 
 
 async def _end(process: asyncio.subprocess.Process, health: Health) -> None:
-    by_itself = bool(health.lost)
+    by_itself = health.lost
+    health.lose()
     assert process.stdin is not None
     process.stdin.close()
     if not await _ended_within(process, GRACE_S):

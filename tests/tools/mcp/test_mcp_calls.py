@@ -233,6 +233,6 @@ def test_a_server_that_does_not_start_again_is_an_infrastructure_failure(tmp_pat
     tools = load(tmp_path, {"mcp": {"name": "once", "command": sys.executable, "args": ["once.py"]}})
     (result,), metrics = run(tools, call("echo"))
     assert result.outcome == Outcome.INFRA_ERROR
-    assert "MCP server 'once': it did not start: " in result.text
+    assert "MCP server 'once': it did not start; " in result.text
     assert "it ended with status 1; its error output ends: no second time" in result.text
     assert metrics["mcp_sessions_opened"] == 0

@@ -165,7 +165,7 @@ def test_recursive_schemas_are_offered(tmp_path):
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
-        ("exits", "it did not start: Connection closed; it ended with status 1; its error output ends: the key is"),
+        ("exits", "it did not start; it ended with status 1; its error output ends: the key is"),
         ("sleeps", "it did not start: it did not answer within 0.5 s"),
         ("chatters", "it sent 10000 messages that answer nothing; its output has lines that are not messages: this is"),
         ("endless", "it has more than 1000 tools, or more than 100 pages of them"),
@@ -185,13 +185,13 @@ def test_broken_servers_are_reported_together(tmp_path):
     folder = {"mcp": {"name": "folder", "command": sys.executable, "cwd": "none"}}
     nobody = {"mcp": {"name": "nobody", "url": "http://127.0.0.1:9/mcp"}}
     lines = refused(tmp_path, raw("exits"), missing, folder, nobody, raw()).split("\n")
-    assert [line.partition(": it did not start: ")[0].partition(": ")[2] for line in lines] == [
+    assert [line.partition(": it did not start")[0].partition(": ")[2] for line in lines] == [
         "tools[0]: MCP server 'raw'",
         "tools[1]: MCP server 'missing'",
         "tools[2]: MCP server 'folder'",
         "tools[3]: MCP server 'nobody'",
     ]
-    assert "No such file or directory: 'no-such-command-7'" in lines[1]
+    assert "there is no command 'no-such-command-7'" in lines[1]
     assert f"the working folder '{tmp_path}/none' does not exist" in lines[2]
     assert "ConnectError" in lines[3]
 
