@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_types import Tool
@@ -24,8 +25,16 @@ _MAX_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
+    """The selected tools of a server; `position` is that of its entry in the file."""
+
+    position: int
     reached: ReachedServer
     tools: Sequence[Tool]
+    all_names: frozenset[str]
+
+    @property
+    def where(self) -> str:
+        return f"tools[{self.position}]: MCP server '{self.reached.server.name}'"
 
 
 def list_tools(entries: Mapping[int, McpEntry]) -> dict[int, list[McpTool]]:
@@ -37,92 +46,79 @@ def list_tools(entries: Mapping[int, McpEntry]) -> dict[int, list[McpTool]]:
     Raises:
         ConfigError: a server cannot be used, or a tool cannot be offered; one problem per server or tool.
     """
-    wanted = [(position, server) for position, entry in entries.items() for server in entry.servers]
     workers = Workers()
     try:
         # on a thread, because an event loop may already run on this one
-        listing = DaemonExecutor(workers).submit(asyncio.run, _list_all(entries, wanted))
-        listed = listing.result()
+        answers = DaemonExecutor(workers).submit(asyncio.run, _list_all(entries)).result()
     finally:
         workers.close()
-    problems = [
-        f"tools[{position}]: {each}"
-        for (position, _), each in zip(wanted, listed, strict=True)
-        if isinstance(each, str)
-    ]
-    reached = [each for each in listed if not isinstance(each, str)]
-    if problems:
+    if problems := [answer for answer in answers if isinstance(answer, str)]:
         raise ConfigError.keyless(*problems)
-    return _offered(entries, [position for position, _ in wanted], reached)
+    listed = [answer for answer in answers if not isinstance(answer, str)]
+    if problems := [*_missing(entries, listed)]:
+        raise ConfigError.keyless(*problems)
+    return _offered(entries, listed)
 
 
-async def _list_all(entries: Mapping[int, McpEntry], wanted: Sequence[tuple[int, McpServer]]) -> list[_Listed | str]:
+async def _list_all(entries: Mapping[int, McpEntry]) -> list[_Listed | str]:
     reaper, slots = Reaper(), asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def one(position: int, server: McpServer) -> _Listed | str:
         async with slots:
-            return await _list_one(server, entries[position].options, reaper)
+            return await _list_one(position, server, entries[position].options, reaper)
 
     try:
+        wanted = [(position, server) for position, entry in entries.items() for server in entry.servers]
         return await asyncio.gather(*(one(*each) for each in wanted))
     finally:
         await asyncio.to_thread(reaper.close)
 
 
-async def _list_one(server: McpServer, options: McpOptions, reaper: Reaper) -> _Listed | str:
+async def _list_one(position: int, server: McpServer, options: McpOptions, reaper: Reaper) -> _Listed | str:
     session = Session(server, reaper)
     try:
         await session.open(options.start_timeout_s)
         tools = await session.list_tools(options.start_timeout_s)
-        return _Listed(ReachedServer(server, options, session.handshake), tools)
+        selected = [tool for tool in tools if not options.tools or tool.name in options.tools]
+        reached = ReachedServer(server, options, session.handshake)
+        return _Listed(position, reached, selected, frozenset(tool.name for tool in tools))
     except ServerFailedError as error:
-        return str(error)
+        return f"tools[{position}]: {error}"
     finally:
         await session.close()
 
 
-def _offered(
-    entries: Mapping[int, McpEntry], positions: Sequence[int], listed: Sequence[_Listed]
-) -> dict[int, list[McpTool]]:
+def _missing(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> Iterator[str]:
+    """Problems of entries that select tools which their servers do not have, and of servers without tools."""
+    for each in listed:
+        if not each.all_names:
+            yield f"{each.where} has no tools"
+        for name, number in Counter(tool.name for tool in each.tools).items():
+            if number > 1:
+                yield f"{each.where}, tool '{name[:100]}': it is listed {number} times"
+    for position, entry in entries.items():
+        offered = {name for each in listed if each.position == position for name in each.all_names}
+        servers = ", ".join(f"'{server.name}'" for server in entry.servers)
+        for name in entry.options.tools if offered else ():
+            if name not in offered:
+                yield f"tools[{position}]: MCP server {servers} has no tool '{name}': {suggestion(name, offered)}"
+
+
+def _offered(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> dict[int, list[McpTool]]:
     connections = McpConnections([each.reached for each in listed])
     found: dict[int, list[McpTool]] = {position: [] for position in entries}
     problems: list[str] = []
-    for number, (position, each) in enumerate(zip(positions, listed, strict=True)):
-        for tool in _selected(each):
+    for number, each in enumerate(listed):
+        for tool in each.tools:
             try:
-                found[position].append(_tool(tool, number, each.reached, connections))
+                found[each.position].append(_tool(tool, number, each.reached.options, connections))
             except SchemaRefusedError as error:
-                name = each.reached.server.name
-                problems.append(f"tools[{position}]: MCP server '{name}', tool '{tool.name[:100]}': {error}")
-    problems += [
-        problem for position, entry in entries.items() for problem in _missing(position, entry, positions, listed)
-    ]
+                problems.append(f"{each.where}, tool '{tool.name[:100]}': {error}")
     if problems:
         raise ConfigError.keyless(*problems)
     return found
 
 
-def _selected(listed: _Listed) -> list[Tool]:
-    names = listed.reached.options.tools
-    return [tool for tool in listed.tools if not names or tool.name in names]
-
-
-def _tool(tool: Tool, server: int, reached: ReachedServer, connections: McpConnections) -> McpTool:
-    options = reached.options
+def _tool(tool: Tool, server: int, options: McpOptions, connections: McpConnections) -> McpTool:
     schema = tool_schema(f"{options.prefix}{tool.name}", tool.description or "", tool.input_schema)
     return McpTool(schema, tool.name, server, options, connections)
-
-
-def _missing(position: int, entry: McpEntry, positions: Sequence[int], listed: Sequence[_Listed]) -> list[str]:
-    """Problems of an entry that selects tools which its servers do not have, or that has none."""
-    offered = {
-        tool.name for place, each in zip(positions, listed, strict=True) if place == position for tool in each.tools
-    }
-    names = ", ".join(f"'{server.name}'" for server in entry.servers)
-    if not offered:
-        return [f"tools[{position}]: MCP server {names} has no tools"]
-    return [
-        f"tools[{position}]: MCP server {names} has no tool '{name}': {suggestion(name, offered)}"
-        for name in entry.options.tools
-        if name not in offered
-    ]

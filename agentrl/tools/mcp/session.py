@@ -68,7 +68,6 @@ class Session:
         self._on_change = on_change
         self._health = Health()
         self._stop = asyncio.Event()
-        self._opened: asyncio.Future[Client | str] | None = None
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
 
@@ -88,10 +87,10 @@ class Session:
         Raises:
             ServerFailedError: the server did not start, or did not answer in time.
         """
-        self._opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._own(self._opened, timeout_s))
+        opening: asyncio.Future[Client | str] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._own(opening, timeout_s))
         try:
-            opened = await asyncio.shield(self._opened)
+            opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
             self._task.cancel()
             raise
@@ -133,10 +132,10 @@ class Session:
         for _ in range(MAX_PAGES):
             page = await self._open_client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             tools += page.tools
-            if (cursor := page.next_cursor) is None:
-                return tools
             if len(tools) > MAX_TOOLS:
                 break
+            if (cursor := page.next_cursor) is None:
+                return tools
         raise self._failed(f"it has more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages of them")
 
     async def call(self, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> CallToolResult:

@@ -212,6 +212,8 @@ def listing(params):
         return {"tools": [tool(name) for name in names], "nextCursor": str(page + 1)} if names else {"tools": []}
     if start == ["endless"]:
         return {"tools": [tool(f"t{params.get('cursor')}")], "nextCursor": str(int(params.get("cursor") or 0) + 1)}
+    if start == ["crowd"]:
+        return {"tools": [tool(f"t{number}") for number in range(1001)]}
     if start == ["none"]:
         return {"tools": []}
     if start == ["nonsense"]:

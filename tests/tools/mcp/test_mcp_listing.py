@@ -156,6 +156,16 @@ def test_a_tool_that_cannot_be_offered_is_named(tmp_path, tool, message):
     assert [each.name for each in load(tmp_path, offering(tool, echo("good"), tools=["good"]))] == ["good"]
 
 
+def test_a_tool_that_is_listed_twice_is_named(tmp_path):
+    text = refused(tmp_path, offering(echo(), echo(), echo("good")))
+    assert text == f"{tmp_path}/tools.yaml: tools[0]: MCP server 'raw', tool 'echo': it is listed 2 times"
+
+
+def test_a_page_with_too_many_tools_is_refused(tmp_path):
+    text = refused(tmp_path, raw("crowd"))
+    assert "it has more than 1000 tools, or more than 100 pages of them" in text
+
+
 def test_recursive_schemas_are_offered(tmp_path):
     schema = {"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/properties/c/items"}, "c": {"items": {}}}}
     (tool,) = load(tmp_path, offering(echo(**schema)))
