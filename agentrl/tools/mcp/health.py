@@ -8,6 +8,7 @@ MAX_MESSAGE_BYTES = 8 * 2**20
 """Maximum bytes of one message of a server."""
 MAX_UNASKED = 10_000
 """Maximum number of messages in a row that answer nothing."""
+OUTPUT_ENDED = "its output ended"
 _TAIL_BYTES = 4000
 _SHOWN = 600
 
@@ -31,6 +32,11 @@ class Health:
         """Mark the session as lost; the first reason is kept."""
         if not self.lost:
             self.lost, self._why = True, why
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether the server closed its output, which it does when it ends."""
+        return self._why == OUTPUT_ENDED
 
     def received(self, is_answer: bool) -> None:
         """Count a message. A server that sends too much unasked loses its session."""

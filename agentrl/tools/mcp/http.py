@@ -16,6 +16,8 @@ from agentrl.tools.mcp.health import MAX_MESSAGE_BYTES
 from agentrl.tools.mcp.servers import McpServer
 
 _CONNECT_S, _WRITE_S = 10.0, 30.0
+_MAX_CONNECTIONS = 100
+"""Maximum number of connections of a session; further calls wait."""
 
 
 @asynccontextmanager
@@ -43,7 +45,7 @@ def _client(headers: Mapping[str, str]) -> httpx2.AsyncClient:
         headers={**headers, "accept-encoding": "identity"},
         # calls have their own deadline; a stream may be silent for a long time
         timeout=httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S),
-        limits=httpx2.Limits(),
+        limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS),
         verify=_certificates(),
         event_hooks={"response": [_limit]},
     )

@@ -109,14 +109,13 @@ class _References:
         if isinstance(reference, str) and reference not in inside:
             total += self._of_reference(reference, (*inside, reference))
         total += sum(self.num_nodes(inner, inside) for inner in _inside(value))
-        if total > MAX_NODES or len(inside) > MAX_DEPTH:
-            raise SchemaRefusedError(
-                f"its schema has more than {MAX_NODES} nodes, or more than {MAX_DEPTH} levels of references,"
-                " after its references are replaced"
-            )
+        if total > MAX_NODES:
+            raise SchemaRefusedError(f"its schema has more than {MAX_NODES} nodes after its references are replaced")
         return total
 
     def _of_reference(self, reference: str, inside: tuple[str, ...]) -> int:
+        if len(inside) > MAX_DEPTH:
+            raise SchemaRefusedError(f"its schema has more than {MAX_DEPTH} levels of references")
         if reference not in self._num_nodes:
             self._num_nodes[reference] = self.num_nodes(self._target(reference), inside)
         return self._num_nodes[reference]

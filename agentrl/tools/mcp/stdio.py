@@ -19,7 +19,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
-from agentrl.tools.mcp.health import MAX_MESSAGE_BYTES, Health
+from agentrl.tools.mcp.health import MAX_MESSAGE_BYTES, OUTPUT_ENDED, Health
 from agentrl.tools.mcp.reaper import Reaper
 from agentrl.tools.mcp.servers import McpServer
 
@@ -107,7 +107,7 @@ async def _read(
             else:
                 await into.send(SessionMessage(message))
         else:
-            health.lose("its output ended")
+            health.lose(OUTPUT_ENDED)
     except ValueError:
         health.lose(f"it sent a message of more than {MAX_MESSAGE_BYTES // 2**20} MiB")
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError) as error:
@@ -146,14 +146,13 @@ async def _read_errors(process: asyncio.subprocess.Process, health: Health) -> N
 
 
 async def _end(process: asyncio.subprocess.Process, health: Health) -> None:
-    by_itself = health.lost
     health.lose()
     assert process.stdin is not None
     process.stdin.close()
     if not await _ended_within(process, GRACE_S):
         _signal(process, signal.SIGTERM)
         await _ended_within(process, GRACE_S)
-    elif by_itself:
+    elif health.ended_by_itself:
         health.status = process.returncode
     _kill(process)
     await _ended_within(process, _KILL_S)

@@ -24,6 +24,7 @@ class RawHttpServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)

@@ -104,7 +104,10 @@ def test_arguments_are_checked_before_the_call_without_patterns_and_references(t
 def test_a_schema_of_an_older_draft_is_offered(tmp_path):
     schema = {
         "$schema": "http://json-schema.org/draft-04/schema#",
-        "properties": {"pair": {"type": "array", "items": [{"type": "integer"}]}, "n": {"exclusiveMinimum": True}},
+        "properties": {
+            "pair": {"type": "array", "items": [{"type": "integer"}]},
+            "n": {"minimum": 0, "exclusiveMinimum": True},
+        },
     }
     (result,), _ = run(load(tmp_path, offering(echo(**schema))), call("echo", pair=[1, "a"]))
     assert result.outcome == Outcome.OK
@@ -144,8 +147,7 @@ def chain(length):
         (echo(properties={"a": {"$ref": "https://example.com/s.json"}}), "'https://example.com/s.json', which is not"),
         (echo(properties={"a": {"$ref": "#/$defs/none"}}), "'#/$defs/none', which is not inside"),
         (echo(properties={"a": {"type": "text"}}), "its schema is invalid at properties.a.type"),
-        (echo(properties=[]), "its schema is invalid at properties"),
-        ({"name": "echo", "inputSchema": {"type": "array"}}, "must have the type 'object', not 'array'"),
+        (echo(required=["a", "a"]), "its schema is invalid at required"),
     ],
 )
 def test_a_tool_that_cannot_be_offered_is_named(tmp_path, tool, message):
@@ -154,6 +156,13 @@ def test_a_tool_that_cannot_be_offered_is_named(tmp_path, tool, message):
     assert message in text
     assert "\n" not in text
     assert [each.name for each in load(tmp_path, offering(tool, echo("good"), tools=["good"]))] == ["good"]
+
+
+@pytest.mark.parametrize("schema", [{"type": "array"}, {"type": "object", "properties": []}, "object", None])
+def test_a_listing_that_violates_the_protocol_is_refused(tmp_path, schema):
+    text = refused(tmp_path, offering({"name": "echo", "inputSchema": schema}))
+    assert "MCP server 'raw': it did not list its tools: ValidationError" in text
+    assert "inputSchema" in text
 
 
 def test_a_tool_that_is_listed_twice_is_named(tmp_path):

@@ -94,7 +94,7 @@ def test_mistakes_name_file_and_server(servers, tmp_path, given, message):
         ('{"servers": {}}', "expected an object with the key 'mcpServers'"),
         ('{"mcpServers": {}}', "no server is listed"),
         ('{"mcpServers": {"a": {"command": "x", "disabled": true}}}', "no server is listed"),
-        ("[" * 100_000, "nested too deeply"),
+        pytest.param("[" * 100_000, "nested too deeply", id="deep"),
     ],
 )
 def test_files_of_another_form_are_refused(tmp_path, text, message):
