@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -90,7 +90,7 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
     of_servers = mcp_tools(path, entries)
     for position, entry in enumerate(entries):
         with entry_errors(f"{path}: tools[{position}]"):
-            tools = of_servers.get(position) or [_tool(entry, path.parent, pools)]
+            tools: Sequence[AnyLoaded] = of_servers.get(position) or [_tool(entry, path.parent, pools)]
             for tool in tools:
                 if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
                     hint = ": set 'prefix'" if position in of_servers else ""

@@ -9,7 +9,7 @@ from base64 import b64decode
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mcp_types import (
+from mcp.types import (
     AudioContent,
     BlobResourceContents,
     CallToolResult,

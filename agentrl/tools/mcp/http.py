@@ -33,7 +33,9 @@ async def http_streams(server: McpServer) -> AsyncIterator[Any]:  # Any: the SDK
 def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: as above
     """Open a connection with the older HTTP transport of two addresses. Its events are limited to 1 MiB."""
 
-    def client(headers: Mapping[str, str] | None = None, **_: object) -> httpx2.AsyncClient:
+    def client(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
         return _client(headers or {})
 
     return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=client)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_types import Tool
+from mcp.types import Tool
 
 from agentrl.concurrency.threads import DaemonExecutor, Workers
 from agentrl.errors import ConfigError, suggestion

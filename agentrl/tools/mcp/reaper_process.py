@@ -34,7 +34,11 @@ def main(mark: str) -> None:
             os.killpg(group, signal.SIGKILL)
     entry = f"{VARIABLE}={mark}".encode()
     for _ in range(_MAX_ROUNDS):
-        if not [_kill(pid) for pid in _processes_with(entry)]:
+        pids = [*_processes_with(entry)]
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not pids:
             return
 
 
@@ -43,11 +47,6 @@ def _processes_with(entry: bytes) -> Iterator[int]:
         with suppress(OSError):
             if entry in (folder / "environ").read_bytes().split(b"\0"):
                 yield int(folder.name)
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

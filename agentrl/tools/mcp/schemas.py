@@ -86,7 +86,7 @@ def _inside(value: JsonValue) -> Iterator[JsonValue]:
 
 def _check_valid(schema: Mapping[str, JsonValue]) -> None:
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
     except SchemaError as error:
         place = ".".join(map(str, error.absolute_path)) or "the top"
         raise SchemaRefusedError(f"its schema is invalid at {place}: {shorten(error.message)}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mcp_types import CallToolResult, TextContent
+from mcp.types import CallToolResult, TextContent
 
 from agentrl.tools.base import ToolError
 from agentrl.tools.mcp.answers import read_result
