@@ -148,13 +148,19 @@ class OpensState(Protocol):
 
 
 class BoundTool:
-    """Base of bound functions and bound classes."""
+    """Base of bound functions and bound classes.
 
-    def __init__(self, schema: ToolSchema, deadline_s: float, offload: Offload) -> None:
+    Args:
+        checked: what calls are checked against, if that is not the schema that the model sees.
+    """
+
+    def __init__(
+        self, schema: ToolSchema, deadline_s: float, offload: Offload, checked: ToolSchema | None = None
+    ) -> None:
         self.schema = schema
         self.name = schema.name
         self.deadline_s = deadline_s
-        self.reader = ArgumentsReader(schema)
+        self.reader = ArgumentsReader(checked or schema)
         self.breaker = CircuitBreaker(f"tool '{schema.name}'")
         self.retries, self.deterministic = 0, False
         self.offload = offload

@@ -47,6 +47,7 @@ class ToolResult:
     metrics: dict[str, object] = field(default_factory=dict)
     images: Sequence[bytes] = ()
     started_s: float = 0.0
+    optional_images: bool = False
 
 
 class Toolbox:
@@ -187,7 +188,16 @@ class ToolSession:
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
         duration_s, started_s = time.perf_counter() - start, start - self._opened
-        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.images, started_s)
+        return ToolResult(
+            text,
+            outcome,
+            answer.reward,
+            duration_s,
+            answer.metrics,
+            answer.images,
+            started_s,
+            answer.optional_images,
+        )
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if call.error is not None:
