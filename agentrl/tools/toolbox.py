@@ -35,6 +35,12 @@ _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
 
+UNTYPED = (
+    "; the model reads this as a tool_error and is trained on the rollout: raise ToolError to say so, or InfraError if "
+    "the failure says nothing about the policy"
+)
+"""Hint for an exception that is neither a `ToolError` nor an `InfraError`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -129,11 +135,11 @@ class Toolbox:
                 found[name] = found.get(name, 0.0) + value
         return found
 
-    def log_once(self, doing: str, error: BaseException) -> None:
+    def log_once(self, doing: str, error: BaseException, hint: str = "") -> None:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""
         if (doing, type(error)) not in self._logged:
             self._logged.add((doing, type(error)))
-            _LOGGER.warning("%s failed (reported once): %s", doing, describe(error), exc_info=error)
+            _LOGGER.warning("%s failed (reported once): %s%s", doing, describe(error), hint, exc_info=error)
 
     async def close(self) -> None:
         """Stop the threads and processes of the tools. Sessions must have ended."""
@@ -219,7 +225,7 @@ class ToolSession:
         except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
-            self._toolbox.log_once(f"calling {tool.name}", error)
+            self._toolbox.log_once(f"calling {tool.name}", error, UNTYPED)
             return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
 
     async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
