@@ -183,6 +183,7 @@ class Conversation:
         for call, result in zip(turn.calls, results, strict=True):
             if result.outcome is Outcome.INFRA_ERROR:
                 raise InfraError(f"tool '{call.name}': {result.text}")
+        self._stop_if(self._bound.tools is not None and self._bound.tools.ended, Stop.ENVIRONMENT_DONE)
         return self.stop is None
 
     async def _user_turn(self) -> bool:

@@ -111,7 +111,7 @@ class Auditor:
         rendering = tokens.TokenCheck(check, oracle, templated) if oracle else None
         for rollout in Reader(check, known, oracle, why).read():
             operations.check_operations(check, rollout, known)
-            turns.check_messages(check, rollout)
+            turns.check_messages(check, rollout, known)
             turns.check_calls(check, rollout, known)
             endings.check_ending(check, rollout, known)
             rewards.check_named_rewards(check, rollout, known)

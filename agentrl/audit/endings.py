@@ -71,6 +71,12 @@ def _by_user(end: Ending) -> str:
     return "" if end.known.has_user else "another reason: no simulated user is configured"
 
 
+def _by_environment(end: Ending) -> str:
+    if not end.known.environment:
+        return "another reason: no environment is configured"
+    return "" if end.calls and end.answered else "last turn with answered calls"
+
+
 def _max_users(end: Ending) -> str:
     limit = end.known.limit("max_user_turns")
     return "" if limit is not None and end.num_users == limit else f"{limit} user messages, not {end.num_users}"
@@ -79,6 +85,7 @@ def _max_users(end: Ending) -> str:
 CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "finished": _finished,
     "interaction_ended": _by_user,
+    "environment_done": _by_environment,
     "max_assistant_turns": _max_turns,
     "max_user_turns": _max_users,
     "max_tool_calls": _max_calls,

@@ -44,10 +44,10 @@ def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
         check.problem("rewards", row, "rewards.name", expected, ", ".join(names) or "none")
     every = rollout.options.names.union(*(trajectory.wording.names for trajectory in rollout.trajectories))
     offered = every & {call.name for call in rollout.calls}
-    allowed = offered | ({"interaction"} if known.has_user else set())
+    allowed = offered | ({"interaction"} if known.has_user else set()) | ({known.environment} - {""})
     for name in _of_row(check, "tool_rewards", row):
         if name not in allowed:
-            check.problem("rewards", row, "tool_rewards.name", "a tool that was called", name)
+            check.problem("rewards", row, "tool_rewards.name", "a tool that was called, or the environment", name)
     _check_turn_rewards(check, rollout, known)
 
 

@@ -24,7 +24,7 @@ OWN_WORDING = "the loop's class of conversations words them"
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 
 
-def check_messages(check: Checker, rollout: AuditedRollout) -> None:
+def check_messages(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     """Check that the messages start with the task's messages, and then contain one message per turn."""
     check.ledger.count("messages", 1)
     for trajectory in rollout.trajectories:
@@ -53,10 +53,15 @@ def check_messages(check: Checker, rollout: AuditedRollout) -> None:
         if trajectory.wording.form == "own":
             check.ledger.skip("messages", f"first messages: {OWN_WORDING}")
         elif trajectory.opened_with_task:
-            _check_opening(check, rollout, trajectory)
+            _check_opening(check, rollout, trajectory, observed=bool(known.environment))
 
 
-def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
+def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, *, observed: bool) -> None:
+    """Compare the first messages with the task's.
+
+    Args:
+        observed: the run has an environment, whose `reset` may add text to the last message.
+    """
     opening, task = list(trajectory.messages[: trajectory.num_opening]), rollout.task
     wording = trajectory.wording
     if wording.form == "react" and wording.names and opening and opening[0]["role"] == "system":
@@ -64,11 +69,25 @@ def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedT
         own = task[0].get("content") if task and task[0].get("role") == "system" else None
         if own is None or str(opening[0].get("content")).endswith(f"\n\n{own}"):
             opening = [*task[:1], *opening[1:]] if own is not None else opening[1:]
+    if observed and opening and task and len(opening) == len(task) and _extends(opening[-1], task[-1]):
+        opening = [*opening[:-1], task[-1]]
     if opening != task:
         column = f"trajectories[{trajectory.number}].messages"
         differ = [i for i, (one, other) in enumerate(zip(opening, task, strict=False)) if one != other]
         at = differ[0] if differ else min(len(opening), len(task))
         check.problem("messages", rollout.row, f"{column}[{at}]", task[at : at + 1], opening[at : at + 1])
+
+
+def _extends(message: Mapping[str, Json], before: Mapping[str, Json]) -> bool:
+    """Whether a message is `before` with more text at its end."""
+    content, start = message.get("content"), before.get("content")
+    if {**message, "content": start} != before:
+        return False
+    if isinstance(content, str):
+        return isinstance(start, str) and content.startswith(start)
+    if not (isinstance(content, list) and isinstance(start, list) and content[:-1] == start):
+        return False
+    return isinstance(content[-1], dict) and content[-1].keys() == {"type", "text"}
 
 
 def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:

@@ -47,6 +47,7 @@ class BaseTool:
     rollout is aborted.
 
     `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` only if its signature names it.
+    A method whose signature names `seed` receives the rollout's seed, so that random numbers repeat.
     `agent_data` has the task, the messages, and `request_id`, which all tools of one rollout share. Tools can share
     state by storing it under `agent_data.request_id`. Tools of a rollout are released concurrently, so remove shared
     state with `.pop(request_id, None)`.
@@ -69,7 +70,10 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it."""
+        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it.
+
+        An exception is an error of the row and ends the run. `InfraError` drops only the rollout.
+        """
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(

@@ -23,6 +23,7 @@ class Stop(StrEnum):
 
     FINISHED = "finished"  # the model ended its turn and called no tool
     INTERACTION_ENDED = "interaction_ended"  # the simulated user ended the conversation
+    ENVIRONMENT_DONE = "environment_done"  # the environment's `done` was true after a call
     MAX_ASSISTANT_TURNS = "max_assistant_turns"
     MAX_USER_TURNS = "max_user_turns"
     MAX_TOOL_CALLS = "max_tool_calls"

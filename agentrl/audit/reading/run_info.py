@@ -42,6 +42,7 @@ class RunInfo:
         loops: names of the custom agent loops in the run's configuration file; None if they were not saved.
         replayed_from: for rollouts of a replay, `<mode> of <run>`.
         imported: whether the rollouts were imported from a file of another framework.
+        environment: name of the environment; "" if there is none.
     """
 
     config: Mapping[str, Json] | None
@@ -49,6 +50,7 @@ class RunInfo:
     loops: Sequence[Json] | None = None
     replayed_from: str | None = None
     imported: bool = False
+    environment: str = ""
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], overrides: Mapping[str, object]) -> RunInfo:
@@ -74,7 +76,8 @@ class RunInfo:
             raise ValueError("a saved tool has no name")
         config = _merged(saved or {}, overrides) if saved or overrides else None
         imported = "provenance.imported_from" in metadata
-        return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
+        replayed_from, environment = metadata.get("provenance.replayed_from"), metadata.get("provenance.environment")
+        return cls(config, tools, loops, replayed_from, imported, environment or "")
 
     def get(self, key: str) -> Json:
         """Return the value of a dotted key, such as `rollout.n`; None if it is missing or null."""
