@@ -245,13 +245,12 @@ class Conversation:
         )
 
     async def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
-        chat = self._bound.chat
         self._turn_segment = len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
-        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
-        text = chat.text(completion.token_ids)
+        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in self._bound.chat.stop_token_ids
+        text = self._bound.chat.text(completion.token_ids)
         turn = ParsedTurn(text)  # no calls in a truncated turn, or without tools
         try:
             if self.stop is None and self.schemas:

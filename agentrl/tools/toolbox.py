@@ -23,6 +23,7 @@ from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BoundTool, Shared, Starting, ToolInstance
 from agentrl.tools.binding_any import AnyTool, bind, states_of
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S
+from agentrl.tools.failures import UNTYPED, as_error, describe
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
 from agentrl.tools.result import Answer, bounded
@@ -34,12 +35,6 @@ _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
-
-UNTYPED = (
-    "; the model reads this as a tool_error and is trained on the rollout: raise ToolError to say so, or InfraError if "
-    "the failure says nothing about the policy"
-)
-"""Hint for an exception that is neither a `ToolError` nor an `InfraError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +216,7 @@ class ToolSession:
             self._toolbox.log_once(f"calling {tool.name}", error)
             return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
         except (ToolError, ToolFailedError) as error:
-            return Answer(_as_error(str(error))), Outcome.TOOL_ERROR
+            return Answer(as_error(str(error))), Outcome.TOOL_ERROR
         except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
@@ -302,11 +297,6 @@ class ToolSession:
             self._toolbox.log_once(f"releasing {name}", error)
 
 
-def _as_error(text: str) -> str:
-    """Text of a `ToolError` for the model: "Error: " is added unless the text begins with it."""
-    return text if text.startswith("Error: ") else f"Error: {text}"
-
-
 def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
     """Tools of a row, with the row's timeout if it has one."""
     if options is AS_CONFIGURED:
@@ -316,14 +306,6 @@ def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, Bo
         if name not in tools:
             raise DataError(f"the row selects an unknown tool '{name}': {suggestion(name, tools)}")
     return {name: tools[name].within(options.timeout) for name in names}
-
-
-def describe(error: BaseException) -> str:
-    """Type and text of the exception, even if its own `__str__` fails."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # a user's exception class may do anything
-        return type(error).__name__
 
 
 def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:
