@@ -11,14 +11,20 @@ from agentrl.types.messages import ToolSchema
 
 
 class ToolError(Exception):
-    """Raised by a tool whose call failed; the outcome is `tool_error`.
+    """Raised by a tool if the model can see the failure and try something else; the outcome is `tool_error`.
 
-    The model gets the text with the prefix `Error: `, which is added if it is missing.
+    Examples: nothing was found, the code raised an exception, a value is not allowed. The rollout continues and is
+    trained on. The model gets the text with the prefix `Error: `, which is added if it is missing.
     """
 
 
 class InfraError(Exception):
-    """Raised if a tool or rollout fails for an external reason (a service is down); the outcome is `infra_error`."""
+    """Raised if a failure says nothing about the policy; the outcome is `infra_error`.
+
+    Examples: a service is down, a quota is used up, a sandbox could not start. The rollout ends. It is saved, but
+    excluded from training and from the metrics. A tool with `retries` is called again first. Do not raise it for a
+    failure that the model can cause, such as a crash by its own code: the policy would not learn to avoid it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from pydantic import JsonValue, ValidationError
 
@@ -77,6 +77,19 @@ class Shared(Protocol):
         ...
 
 
+@runtime_checkable
+class Starting(Protocol):
+    """Something shared that is checked, and perhaps started, before the first rollout."""
+
+    async def begin(self) -> None:
+        """Check it. A second call does nothing.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        ...
+
+
 class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
@@ -135,13 +148,19 @@ class OpensState(Protocol):
 
 
 class BoundTool:
-    """Base of bound functions and bound classes."""
+    """Base of bound functions and bound classes.
 
-    def __init__(self, schema: ToolSchema, deadline_s: float, offload: Offload) -> None:
+    Args:
+        checked: what calls are checked against, if that is not the schema that the model sees.
+    """
+
+    def __init__(
+        self, schema: ToolSchema, deadline_s: float, offload: Offload, checked: ToolSchema | None = None
+    ) -> None:
         self.schema = schema
         self.name = schema.name
         self.deadline_s = deadline_s
-        self.reader = ArgumentsReader(schema)
+        self.reader = ArgumentsReader(checked or schema)
         self.breaker = CircuitBreaker(f"tool '{schema.name}'")
         self.retries, self.deterministic = 0, False
         self.offload = offload

@@ -20,7 +20,7 @@ from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import InfraError, ToolError
-from agentrl.tools.binding import AgentData, BoundTool, Shared, ToolInstance
+from agentrl.tools.binding import AgentData, BoundTool, Shared, Starting, ToolInstance
 from agentrl.tools.binding_any import AnyTool, bind, states_of
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S
 from agentrl.tools.loading import load_tools
@@ -35,6 +35,12 @@ _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
 
+UNTYPED = (
+    "; the model reads this as a tool_error and is trained on the rollout: raise ToolError to say so, or InfraError if "
+    "the failure says nothing about the policy"
+)
+"""Hint for an exception that is neither a `ToolError` nor an `InfraError`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -47,6 +53,7 @@ class ToolResult:
     metrics: dict[str, object] = field(default_factory=dict)
     images: Sequence[bytes] = ()
     started_s: float = 0.0
+    optional_images: bool = False
 
 
 class Toolbox:
@@ -70,6 +77,16 @@ class Toolbox:
             if state.name in self.tools:
                 raise ConfigError.keyless(f"an environment and a tool have the name '{state.name}'")
         self._shared: set[Shared] = {tool.shared for tool in self.tools.values() if tool.shared is not None}
+
+    async def start(self) -> None:
+        """Check what tools share before the first rollout. Without this, it is checked at the first call.
+
+        Raises:
+            ConfigError: it cannot be used, such as sandboxes that do not hold on this machine.
+        """
+        for shared in self._shared:
+            if isinstance(shared, Starting):
+                await shared.begin()
 
     @property
     def schemas(self) -> list[ToolSchema]:
@@ -118,11 +135,11 @@ class Toolbox:
                 found[name] = found.get(name, 0.0) + value
         return found
 
-    def log_once(self, doing: str, error: BaseException) -> None:
+    def log_once(self, doing: str, error: BaseException, hint: str = "") -> None:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""
         if (doing, type(error)) not in self._logged:
             self._logged.add((doing, type(error)))
-            _LOGGER.warning("%s failed (reported once): %s", doing, describe(error), exc_info=error)
+            _LOGGER.warning("%s failed (reported once): %s%s", doing, describe(error), hint, exc_info=error)
 
     async def close(self) -> None:
         """Stop the threads and processes of the tools. Sessions must have ended."""
@@ -177,7 +194,16 @@ class ToolSession:
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
         duration_s, started_s = time.perf_counter() - start, start - self._opened
-        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.images, started_s)
+        return ToolResult(
+            text,
+            outcome,
+            answer.reward,
+            duration_s,
+            answer.metrics,
+            answer.images,
+            started_s,
+            answer.optional_images,
+        )
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if call.error is not None:
@@ -199,7 +225,7 @@ class ToolSession:
         except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
-            self._toolbox.log_once(f"calling {tool.name}", error)
+            self._toolbox.log_once(f"calling {tool.name}", error, UNTYPED)
             return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
 
     async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:

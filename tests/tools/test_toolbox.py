@@ -85,9 +85,20 @@ def test_a_failing_tool_is_logged_once(caplog):
 
     with caplog.at_level(logging.WARNING):
         run_calls([broken], *[call("broken")] * 3)
-    assert [record.getMessage() for record in caplog.records] == [
-        "calling broken failed (reported once): KeyError: 'k'"
-    ]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("calling broken failed (reported once): KeyError: 'k'; the model reads this as a tool_error")
+    assert "raise ToolError" in said
+    assert "InfraError if" in said
+
+
+def test_the_hint_is_only_for_untyped_exceptions(caplog):
+    def down() -> str:
+        raise InfraError("no answer")
+
+    with caplog.at_level(logging.WARNING):
+        one(down)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "calling down failed (reported once): InfraError: no answer"
 
 
 def test_mistake_of_the_user_ends_the_run():
