@@ -41,6 +41,10 @@ def _by_user(end: Ending) -> str:
     return "" if end.known.has_user else "another reason: no simulated user is configured"
 
 
+def _by_environment(end: Ending) -> str:
+    return "" if end.known.environment else "another reason: no environment is configured"
+
+
 def _max_calls(end: Ending) -> str:
     limit = end.rollout.options.max_tool_calls
     if limit is None:
@@ -70,6 +74,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "max_assistant_turns": _max_turns,
     "max_user_turns": _max_users,
     "interaction_ended": _by_user,
+    "environment_done": _by_environment,
     "max_tool_calls": _max_calls,
     "max_turn_tokens": _max_turn_tokens,
     "max_response_tokens": _max_response,
