@@ -117,10 +117,31 @@ def reply(context):
 """
 
 
+OWN_LOOP = """
+from agentrl.agent_loops.base import AgentLoop
+
+class Hurried(AgentLoop):
+    async def run(self, task, generate, tools, interaction, sampling):
+        chat = self.open(task, generate, tools, interaction, sampling)
+        reminded = False
+        while turn := await chat.model_turn():
+            if turn.calls:
+                await chat.tool_turn(turn)
+            elif reminded or not chat.say("Go on."):
+                break
+            else:
+                reminded = True
+        return chat.rollout()
+"""
+
+
 @pytest.fixture(scope="module")
 def shipped(task_folder, tmp_path_factory) -> Path:
     """A folder with a scripted run in the warehouse."""
-    folder = tmp_path_factory.mktemp("shipped")
+    return ship(task_folder, tmp_path_factory.mktemp("shipped"))
+
+
+def ship(task_folder: Path, folder: Path, *overrides: str) -> Path:
     (folder / "script.py").write_text(SCRIPT)
     shutil.copytree(task_folder / "model", folder / "model")
     keys = {
@@ -139,7 +160,7 @@ def shipped(task_folder, tmp_path_factory) -> Path:
         "trainer.total_training_steps": 2,
         "trainer.logger": "[jsonl]",
     }
-    assert main(["train", *(f"{key}={value}" for key, value in keys.items())]) == 0
+    assert main(["train", *(f"{key}={value}" for key, value in keys.items()), *overrides]) == 0
     return folder
 
 
@@ -165,6 +186,17 @@ def test_the_audit_passes_and_knows_that_only_an_environment_adds_to_prompts(shi
         rollout.trajectories[0].messages[0]["content"] = "Other text. " + rollout.trajectories[0].messages[0]["content"]
 
     assert "messages" in problems(rewritten(run, tmp_path / "changed", change))
+
+
+@pytest.mark.slow
+def test_the_audit_passes_with_an_own_loop(task_folder, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN_LOOP)
+    run = ship(task_folder, tmp_path, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Hurried") / "run"
+    assert {Stop.ENVIRONMENT_DONE, Stop.FINISHED} <= {each.rollout.stop for each in stored(run)}
+    assert main(["replay", str(run), "audit"]) == 0
+    capsys.readouterr()
+    without = rewritten(run, tmp_path / "without", provenance=lambda kept: {**kept, "environment": ""})
+    assert {"messages", "stop"} <= problems(without)
 
 
 @pytest.mark.slow
