@@ -26,7 +26,19 @@ from agentrl.types.task import Task
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
-    *("algorithms", "async", "data", "evaluate", "extending", "glossary", "gpu", "index", "multimodal", "off-policy"),
+    *(
+        "algorithms",
+        "async",
+        "data",
+        "evaluate",
+        "extending",
+        "glossary",
+        "gpu",
+        "index",
+        "mcp",
+        "multimodal",
+        "off-policy",
+    ),
     *("replay", "rewards", "security", "sglang", "view"),
 )
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
