@@ -17,6 +17,8 @@ from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
 from agentrl.tools.binding import BindsItself
+from agentrl.tools.environments.bound import Environment
+from agentrl.tools.environments.spec import load_environment
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
 from agentrl.tools.mcp.loading import mcp_tools
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
@@ -25,18 +27,21 @@ from agentrl.utils.user_code import format_error
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | BindsItself
+AnyConfigured = AnyLoaded | Environment
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
-def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
-    """Load the tools of both files, in file order, functions first."""
+def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
+    """Load the tools of both files, in file order, functions first, then the environment."""
     tools: list[AnyLoaded] = []
     # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
         tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
-    return tools
+    if multi_turn.environment is None:
+        return [*tools]
+    return [*tools, Environment(load_environment(multi_turn.environment))]
 
 
 def given_tools(
