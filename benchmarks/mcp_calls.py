@@ -3,7 +3,8 @@
 python benchmarks/mcp_calls.py [--calls 500] [--at-once 1 32 100]
 
 The server is one of the SDK in a process of its own; its tool returns its argument. Both sides use one session for all
-calls. The last lines open a session for each of several rollouts, as `sessions: rollout` does.
+calls. CPU is that of the calling process. The last line of each kind opens a session for each of several rollouts, as
+`sessions: rollout` does. The first line is the cost of one process of `examples/mcp/calculator_server.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -49,6 +52,7 @@ else:
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="critical")).run(sockets=[listener])
 """
+EXAMPLE = Path(__file__).parents[1] / "examples/mcp/calculator_server.py"
 Call = Callable[[], Awaitable[object]]
 
 
@@ -58,6 +62,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 32, 100])
     parser.add_argument("--rollouts", type=int, default=16)
     arguments = parser.parse_args()
+    print(cost_of_a_process())
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "server.py")
         script.write_text(SERVER, encoding="utf-8")
@@ -70,15 +75,36 @@ def main() -> None:
                 server.kill()
 
 
+def cost_of_a_process() -> str:
+    """Memory and CPU time of a server that answers one message and ends."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "benchmark", "version": "1"}}
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about})
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(
+        [sys.executable, EXAMPLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(message, file=process.stdin, flush=True)
+        process.stdout.readline()
+        resident = re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
+        process.stdin.close()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return f"a process of the example server: {int(resident[0]) / 1000:.0f} MB, {used:.1f} s of CPU time"
+
+
 async def measure(kind: str, server: dict[str, Any], folder: str, arguments: argparse.Namespace) -> None:
-    print(f"{kind:6} {'side':8} {'at once':>7} {'p50 ms':>8} {'p99 ms':>8} {'calls/s':>8}")
+    print(f"{kind:6} {'side':8} {'at once':>7} {'p50 ms':>8} {'p99 ms':>8} {'calls/s':>8} {'CPU ms':>7}")
     for at_once in arguments.at_once:
         for side, opened in (("SDK", sdk_call), ("agentrl", toolbox_call)):
             async with opened(server, folder) as call:
                 await call()
+                used = time.process_time()
                 took = await times(call, arguments.calls, at_once)
+                used = 1000 * (time.process_time() - used) / arguments.calls
             p50, p99 = (1000 * statistics.quantiles(took[0], n=100)[at] for at in (49, 98))
-            print(f"{kind:6} {side:8} {at_once:7} {p50:8.2f} {p99:8.2f} {arguments.calls / took[1]:8.0f}")
+            print(f"{kind:6} {side:8} {at_once:7} {p50:8.2f} {p99:8.2f} {arguments.calls / took[1]:8.0f} {used:7.2f}")
     each = await sessions(server, folder, arguments.rollouts)
     print(f"{kind:6} {arguments.rollouts} rollouts with a session each: {each}")
 

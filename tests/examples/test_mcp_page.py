@@ -8,6 +8,7 @@ import pytest
 import yaml
 from reader import ROOT, blocks_of
 
+from agentrl.telemetry.metrics import find_metric
 from agentrl.tools.mcp import entries, health, schemas, session
 from agentrl.tools.mcp.connections import McpConnections
 from agentrl.tools.mcp.entries import McpOptions, read_entry
@@ -36,14 +37,15 @@ def column(heading):
     """The names in the first column of the table under a heading."""
     section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`([\w_]+)`", row)}
+    return {name for row in rows for name in re.findall(r"`([\w/]+)`", row)}
 
 
 def test_tables_name_every_key():
     assert column("Entries of the YAML file") == McpOptions.model_fields.keys() - {"reading"}
     given = McpServer.model_fields.keys() - {"name", "kind"} | {"type", "auth_token", "disabled"}
     assert column("Servers") == given
-    assert column("Metrics") == McpConnections(()).metrics().keys()
+    metrics = {f"tools/{name}" for name in McpConnections(()).metrics()}
+    assert column("Metrics") == metrics == {name for name in metrics if find_metric(name)}
 
 
 def test_limits_are_those_of_the_code():

@@ -25,12 +25,11 @@ _MAX_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The selected tools of a server; `position` is that of its entry in the file."""
+    """The tools of a server; `position` is that of its entry in the file."""
 
     position: int
     reached: ReachedServer
-    tools: Sequence[Tool]
-    all_names: frozenset[str]
+    names: Sequence[str]
 
     @property
     def where(self) -> str:
@@ -79,9 +78,9 @@ async def _list_one(position: int, server: McpServer, options: McpOptions, reape
     try:
         await session.open(options.start_timeout_s)
         tools = await session.list_tools(options.start_timeout_s)
-        selected = [tool for tool in tools if not options.tools or tool.name in options.tools]
-        reached = ReachedServer(server, options, session.handshake)
-        return _Listed(position, reached, selected, frozenset(tool.name for tool in tools))
+        selected = {tool.name: tool for tool in tools if not options.tools or tool.name in options.tools}
+        reached = ReachedServer(server, options, session.handshake, selected)
+        return _Listed(position, reached, [tool.name for tool in tools])
     except ServerFailedError as error:
         return f"tools[{position}]: {error}"
     finally:
@@ -91,13 +90,13 @@ async def _list_one(position: int, server: McpServer, options: McpOptions, reape
 def _missing(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> Iterator[str]:
     """Problems of entries that select tools which their servers do not have, and of servers without tools."""
     for each in listed:
-        if not each.all_names:
+        if not each.names:
             yield f"{each.where} has no tools"
-        for name, number in Counter(tool.name for tool in each.tools).items():
-            if number > 1:
+        for name, number in Counter(each.names).items():
+            if number > 1 and name in each.reached.tools:
                 yield f"{each.where}, tool '{name[:100]}': it is listed {number} times"
     for position, entry in entries.items():
-        offered = {name for each in listed if each.position == position for name in each.all_names}
+        offered = {name for each in listed if each.position == position for name in each.names}
         servers = ", ".join(f"'{server.name}'" for server in entry.servers)
         for name in entry.options.tools if offered else ():
             if name not in offered:
@@ -109,7 +108,7 @@ def _offered(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> dict
     found: dict[int, list[McpTool]] = {position: [] for position in entries}
     problems: list[str] = []
     for number, each in enumerate(listed):
-        for tool in each.tools:
+        for tool in each.reached.tools.values():
             try:
                 found[each.position].append(_tool(tool, number, each.reached.options, connections))
             except SchemaRefusedError as error:

@@ -54,7 +54,7 @@ class Session:
     Args:
         reaper: ends the server if the run is killed.
         mode: `handshake` of an earlier session, which makes opening faster.
-        on_change: called when the server reports other tools.
+        on_change: called when the server reports that its tools changed.
     """
 
     def __init__(

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from mcp.types import Tool
 from pydantic import JsonValue
 
 from agentrl.tools.mcp.answers import read_result
@@ -21,6 +22,9 @@ from agentrl.tools.result import Answer
 
 WAIT_S = 600.0
 """Seconds that a call waits for a free session. Rollouts that hold sessions of other servers could wait forever."""
+_SHOWN = 200
+_MAX_COMPARISONS = 10
+"""How often the tools of a server that reports changes are compared with those of the start."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -31,6 +35,7 @@ class ReachedServer:
     server: McpServer
     options: McpOptions
     handshake: str
+    tools: Mapping[str, Tool]
 
 
 class ServerSessions:
@@ -48,7 +53,8 @@ class ServerSessions:
         self._slots = asyncio.Semaphore(self._options.max_sessions or MAX_SESSIONS)
         self._shared = self._options.sessions == "shared"
         self._pace = Pace(self._options.rate_limit)
-        self._warned = False
+        self._tools = reached.tools
+        self._comparisons_left = _MAX_COMPARISONS
 
     async def call(self, owner: str, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> Answer:
         """Run one call in the owner's session, which is opened when it is first used or was lost.
@@ -90,7 +96,7 @@ class ServerSessions:
         """
         with self._timed("mcp_wait_s"):
             await self._place()
-        session = Session(self._server, self._reaper, self._handshake, self._changed)
+        session = Session(self._server, self._reaper, self._handshake, lambda: self._changed(session))
         try:
             with self._timed("mcp_open_s"):
                 await session.open(self._options.start_timeout_s)
@@ -118,12 +124,25 @@ class ServerSessions:
                 f"MCP server '{self._server.name}': no session became free in {WAIT_S:g} s (max_sessions: {most})"
             ) from None
 
-    def _changed(self) -> None:
-        if not self._warned:
-            self._warned = True
-            _LOGGER.warning(
-                "MCP server '%s' changed its tools; the run keeps those that it had at the start", self._server.name
-            )
+    def _changed(self, session: Session) -> None:
+        """Compare the tools with those of the start: many servers report a change when they are ready."""
+        if self._comparisons_left > 0:
+            self._comparisons_left -= 1
+            task = asyncio.ensure_future(self._compare(session))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _compare(self, session: Session) -> None:
+        with suppress(ServerFailedError):
+            listed = {tool.name: tool for tool in await session.list_tools(self._options.start_timeout_s)}
+            changed = [name for name, tool in self._tools.items() if listed.get(name) != tool]
+            if changed and self._comparisons_left >= 0:
+                self._comparisons_left = -1
+                _LOGGER.warning(
+                    "MCP server '%s' changed its tools (%s); the run keeps those that it had at the start",
+                    self._server.name,
+                    ", ".join(changed)[:_SHOWN],
+                )
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

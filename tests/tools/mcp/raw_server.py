@@ -157,6 +157,13 @@ def changes(number, arguments):
     answer(number, text("changed"))
 
 
+def renames(number, arguments):
+    """Offers other tools from now on."""
+    os.environ["OFFERED"] = json.dumps([tool("echo", a={"type": "string"}), tool("count")])
+    send({"method": "notifications/tools/list_changed"})
+    answer(number, text("renamed"))
+
+
 def asks(number, arguments):
     """Asks the client to sample, and answers with what it said."""
     WAITING["sample"] = number
@@ -198,7 +205,21 @@ TOOLS = {
     function.__name__: function
     for function in (
         *(echo, count, pid, environment, silent, cancelled, die, hang, fails, refuses, breaks, pretends, lies, twice),
-        *(other_id, garbage, big, flood, errors, forks, stubborn, changes, asks, image, bad_image, many_images),
+        *(
+            other_id,
+            garbage,
+            big,
+            flood,
+            errors,
+            forks,
+            stubborn,
+            changes,
+            renames,
+            asks,
+            image,
+            bad_image,
+            many_images,
+        ),
         *(media, structured, nothing),
     )
 }

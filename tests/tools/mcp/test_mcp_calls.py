@@ -195,9 +195,20 @@ def test_the_server_gets_few_variables_and_its_own(tmp_path, monkeypatch):
 
 
 def test_a_change_of_the_tools_is_reported_once(tmp_path, caplog):
-    run(load(tmp_path, raw()), call("changes"), call("changes"))
+    tools = load(tmp_path, raw(tools=["changes", "renames", "echo", "count"]))
+
+    async def main():
+        async with toolbox(tools) as box, box.session(task()) as session:
+            await session.call(call("changes"))  # reports a change, and has none
+            await session.call(call("count"))
+            await session.call(call("renames"))
+            await until(lambda: caplog.records)
+            await session.call(call("renames"))
+            return await session.call(call("echo", a=1))
+
+    assert asyncio.run(main()).text == '{"a": 1}'
     assert [record.message for record in caplog.records] == [
-        "MCP server 'raw' changed its tools; the run keeps those that it had at the start"
+        "MCP server 'raw' changed its tools (echo, changes, renames); the run keeps those that it had at the start"
     ]
 
 

@@ -47,16 +47,19 @@ def npx():
 def test_a_server_from_npm(tmp_path):
     server = {"name": "everything", "command": "npx", "args": ["-y", EVERYTHING]}
     tools = load(tmp_path, {"mcp": server, "start_timeout_s": 180, "prefix": "e_"})
-    names = {tool.name for tool in tools}
-    assert {"e_echo", "e_get-tiny-image"} <= names
+    assert {"e_echo", "e_get-sum"} <= {tool.name for tool in tools}
     results, metrics = run(
         tools,
         call("e_echo", message="ü"),
-        call("e_get-tiny-image"),
+        call("e_get-sum", a=2, b=3),
+        call("e_get-structured-content", location="New York"),
+        call("e_get-resource-links"),
         call("e_echo", message=3),
-        call("e_echo", message="x"),
+        call("e_get-tiny-image"),
     )
-    assert [result.outcome for result in results] == [Outcome.OK, Outcome.OK, Outcome.FORMAT_ERROR, Outcome.OK]
-    assert results[0].text == "Echo: ü"
-    assert results[1].images[0][:4] == b"\x89PNG"
+    assert [result.outcome for result in results] == [*[Outcome.OK] * 4, Outcome.FORMAT_ERROR, Outcome.TOOL_ERROR]
+    assert [results[0].text, results[1].text] == ["Echo: ü", "The sum of 2 and 3 is 5."]
+    assert json.loads(results[2].text)["conditions"] == "Cloudy"
+    assert "[resource Blob Resource 1: demo://" in results[3].text
+    assert "an image that cannot be used" in results[5].text  # a chunk of its PNG has a wrong checksum
     assert metrics["mcp_sessions_opened"] == 1
