@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxProvider
 
@@ -32,13 +33,30 @@ class SandboxPool:
         Raises:
             ConfigError: sandboxes of this kind do not hold on this machine; checked before the first.
         """
+        await self._check()
+        if owner not in self._owned:
+            self._owned[owner] = OwnedSandbox(self)
+        return self._owned[owner]
+
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[OwnedSandbox]:
+        """Yield a sandbox for the work of one block, which waits for its end.
+
+        Raises:
+            ConfigError: as `of`.
+        """
+        await self._check()
+        owned = OwnedSandbox(self)
+        try:
+            yield owned
+        finally:
+            await owned.close()
+
+    async def _check(self) -> None:
         if self._checked is None:
             self._checked = asyncio.ensure_future(self._provider.check())
             self._slots = asyncio.Semaphore(self._max_running)
         await asyncio.shield(self._checked)
-        if owner not in self._owned:
-            self._owned[owner] = OwnedSandbox(self)
-        return self._owned[owner]
 
     def release(self, owner: str) -> None:
         """End the owner's sandbox, if it has one; does not wait for the end."""
@@ -52,6 +70,8 @@ class SandboxPool:
         for owner in [*self._owned]:
             self.release(owner)
         await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._checked is not None:
+            await self._provider.close()
 
     def metrics(self) -> dict[str, float]:
         """`sandboxes_started`, `sandboxes_ended` (by what ran in them), `sandbox_s`: seconds that they ran."""

@@ -51,6 +51,9 @@ class FakeProvider:
         self.most = max(self.most, self.running)
         return Fake(self)
 
+    async def close(self) -> None:
+        self.closed = True
+
 
 async def call(pool: SandboxPool, owner: str, code: str = "") -> str:
     async with await pool.of(owner) as sandbox:
@@ -69,7 +72,7 @@ def test_an_owner_keeps_its_sandbox_until_it_is_released():
 
     answers, provider = asyncio.run(run())
     assert answers == ["1", "1", "2", "1"]
-    assert (provider.started, provider.running) == (3, 0)
+    assert (provider.started, provider.running, provider.closed) == (3, 0, True)
 
 
 def test_a_thousand_rollouts_share_eight_places():
