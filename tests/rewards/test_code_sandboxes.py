@@ -42,6 +42,7 @@ def scores(*answers, truth, sandbox="local", kwargs=None, **options):
     return asyncio.run(main())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sandbox", ["local", {"kind": "docker", "max_running": 3}])
 def test_the_score_is_the_share_of_passed_tests(daemon, sandbox):
     right, some = "print(2 * int(input()))", "n = int(input())\nprint(2 * n if n < 4 else n)"
@@ -56,6 +57,7 @@ def test_functions_and_assertions_are_tested():
     assert scores(add, wrong, "import os; os._exit(0)", truth=ASSERTS) == [1.0, 0.5, 0.0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "code",
     ["while True: pass", "print('x' * 10**10)", "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"],

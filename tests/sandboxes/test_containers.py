@@ -27,10 +27,11 @@ def daemon(tmp_path, monkeypatch):
     return found
 
 
+PODMAN = pytest.param("podman", marks=pytest.mark.slow)
 REAL = [pytest.param(f"real {name}", marks=pytest.mark.containers) for name in SETTINGS]
 
 
-@pytest.fixture(params=[*SETTINGS, *REAL])
+@pytest.fixture(params=["docker", PODMAN, *REAL])
 def kind(request, tmp_path, monkeypatch):
     if request.param in SETTINGS:
         monkeypatch.setenv("PATH", FakeDaemon(tmp_path / "daemon").path)

@@ -14,10 +14,8 @@ from agentrl.sandboxes.base import SandboxEndedError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.sandboxes.programs import ProgramRun, run_program
 
-KINDS = ["local", "docker", "sandbox_fusion"]
 
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.slow), "sandbox_fusion"])
 def setting(request, tmp_path, monkeypatch):
     require_bubblewrap()
     monkeypatch.setenv("PATH", FakeDaemon(tmp_path / "daemon").path)
@@ -66,6 +64,7 @@ def test_long_output_is_returned(setting):
     assert results(setting, ("print('x' * 100_000)", "")) == [ProgramRun(True, True, "x" * 100_000 + "\n")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "code",
     [
@@ -80,7 +79,7 @@ def test_a_program_is_stopped_at_its_deadline(setting, code):
     assert after == ProgramRun(True, True, "next\n")
 
 
-ISOLATING = [kind for kind in KINDS if kind != "sandbox_fusion"]
+ISOLATING = ["local", pytest.param("docker", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("setting", ISOLATING, indirect=True)
@@ -117,6 +116,7 @@ for process in [name for name in os.listdir('/proc') if name.isdigit() and int(n
     assert first == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("setting", ISOLATING, indirect=True)
 @pytest.mark.parametrize(
     "code",
