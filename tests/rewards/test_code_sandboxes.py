@@ -88,6 +88,7 @@ def test_a_sandbox_that_cannot_be_used_ends_the_run(daemon):
     [
         ("locl", r"reward\.sandbox: unknown sandbox 'locl': did you mean 'local'"),
         ({"kind": "local", "memory": 3}, r"reward\.sandbox: 'memory'"),
+        ({"kind": "local", "prewarm": 3}, r"reward\.sandbox: 'prewarm' has no effect"),
         ({"memory_mb": 3}, r"reward\.sandbox: 'sandbox' must be a name, or a mapping with 'kind'"),
     ],
 )

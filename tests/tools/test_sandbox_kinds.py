@@ -28,7 +28,7 @@ def daemon(tmp_path, monkeypatch):
 def shipped(name: str, folder: Path, **replaced: str) -> Path:
     """Return the YAML file, which the page shows, with replaced texts."""
     text = (ROOT / "configs" / "tool_config" / name).read_text()
-    assert text[text.index("tools:") :] in (ROOT / "docs" / "tools.md").read_text()
+    assert text[text.index("tools:") :] in (ROOT / "docs" / "sandboxes.md").read_text()
     for old, new in replaced.items():
         text = text.replace(old, new)
     (folder / name).write_text(text)

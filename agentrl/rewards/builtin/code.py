@@ -15,7 +15,7 @@ from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
 from agentrl.rewards.builtin.registry import NO_SANDBOX
 from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.sandboxes.loading import kind_of, pool_of
-from agentrl.sandboxes.pool import OwnedSandbox
+from agentrl.sandboxes.pool import OwnedSandbox, SandboxPool
 from agentrl.sandboxes.programs import run_program
 from agentrl.tools.base import InfraError
 from agentrl.utils.yaml_list import entry_errors
@@ -57,7 +57,7 @@ class CodeReward:
             )
         self._key = key
         with entry_errors(key):
-            self._kind, self._pool = kind_of(setting), pool_of(setting)
+            self._kind, self._pool = kind_of(setting), _pool_of(setting)
         if language != "python" and self._kind.keeps_state:
             raise ConfigError.at(
                 _LANGUAGE, Kind.NOT_SUPPORTED, f"{_LANGUAGE}.language={language} needs the sandbox sandbox_fusion"
@@ -118,6 +118,12 @@ class CodeReward:
         except SandboxEndedError:  # the program did it; the next test gets another sandbox
             return False
         return run.ok and case.passed(run.stdout, mark) if run.compiled else None
+
+
+def _pool_of(setting: object) -> SandboxPool:
+    if isinstance(setting, Mapping) and setting.get("prewarm"):
+        raise ConfigError.keyless("'prewarm' has no effect: sandboxes of a reward end with their answer")
+    return pool_of(setting)
 
 
 def sandbox_of(config: RewardConfig) -> tuple[str, object]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.base import SandboxUnavailableError
-from agentrl.sandboxes.docker.owner import LABEL, own_name
+from agentrl.sandboxes.docker.owner import LABEL
 from agentrl.sandboxes.docker.settings import ContainerSandbox
+from agentrl.sandboxes.owner import own_name
 from agentrl.sandboxes.process import LINE_BYTES
 
 COMMAND_S = 60.0

@@ -40,7 +40,7 @@ class ContainerProvider:
             await self._get_image()
             await self._try_out()
         except (SandboxUnavailableError, SandboxEndedError) as error:
-            raise ConfigError.keyless(f"{error} (docs/tools.md)") from error
+            raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
 
     async def start(self) -> ContainerProcess:
         """See `SandboxProvider.start`."""

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from agentrl.config.base import Section
+from agentrl.sandboxes.settings import PoolSettings
 
 
-class ContainerSandbox(Section):
+class ContainerSandbox(PoolSettings):
     """A container and its limits."""
 
     command: ClassVar[str]

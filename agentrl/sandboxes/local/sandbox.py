@@ -28,7 +28,7 @@ class LocalProvider:
         try:
             sandbox = await self.start()
         except SandboxUnavailableError as error:
-            raise ConfigError.keyless(f"{error} (docs/tools.md)") from error
+            raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
         try:
             await check_isolation(sandbox, probe(self._settings), "local")
         finally:

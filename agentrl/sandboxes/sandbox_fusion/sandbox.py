@@ -43,7 +43,7 @@ class FusionProvider:
             try:
                 await self._client.check(session)
             except SandboxUnavailableError as error:
-                raise ConfigError.keyless(f"{error} (docs/tools.md)") from error
+                raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
 
     async def start(self) -> FusionFiles:
         """See `SandboxProvider.start`. Nothing starts on the server."""

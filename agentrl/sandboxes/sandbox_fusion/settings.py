@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from pydantic import PositiveInt
 
-from agentrl.config.base import Section
 from agentrl.config.uses import ADDRESS
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.settings import PoolSettings
 
 VARIABLE = "SANDBOX_FUSION_ENDPOINT"
 
 
-class FusionSandbox(Section):
+class FusionSandbox(PoolSettings):
     """A Sandbox Fusion server."""
 
     kind: Literal["sandbox_fusion"] = "sandbox_fusion"
@@ -26,10 +26,8 @@ class FusionSandbox(Section):
     max_concurrent: PositiveInt = 64
     """Most requests at a time; further ones wait."""
 
-    @property
-    def max_running(self) -> int:
-        """Most sandboxes at a time: nothing runs between two calls, so there may be any number."""
-        return 2**30
+    max_running: PositiveInt = 1024
+    """Most rollouts at a time. Nothing runs on the server between two calls."""
 
     def address(self) -> str:
         """Return the address of the server without a path to an endpoint.
