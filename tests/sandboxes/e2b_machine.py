@@ -20,6 +20,10 @@ KERNEL = Path(__file__).with_name("e2b_kernel.py")
 LIMIT = 2**26
 
 
+class BrokenOffError(Exception):
+    """Breaks a connection off."""
+
+
 class Kernel:
     """An interpreter, which is started again when it ends, as Jupyter does."""
 
@@ -28,6 +32,7 @@ class Kernel:
         self.folder = folder
         self.using = asyncio.Lock()
         self.process: asyncio.subprocess.Process | None = None
+        self.closed = False
 
     async def start(self) -> None:
         reading, writing = os.pipe()
@@ -49,6 +54,8 @@ class Kernel:
     async def execute(self, code: str) -> AsyncIterator[dict]:
         """Yield the events of one execution; interrupt it if nobody reads them any more."""
         async with self.using:
+            if self.closed:
+                raise BrokenOffError
             if self.process is None or self.process.returncode is not None:
                 await self.start()
             number = uuid4().hex
@@ -73,6 +80,7 @@ class Kernel:
         yield {"type": "error", "name": "ContextRestarting", "value": "Context was restarted", "traceback": ""}
 
     async def close(self) -> None:
+        self.closed = True
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -128,6 +136,9 @@ class Machine:
         return await self._started(self._command(arguments))
 
     async def _started(self, start: Coroutine) -> Any:
+        if self.dead.is_set():
+            start.close()
+            raise BrokenOffError
         task = asyncio.ensure_future(start)
         self.starting.add(task)
         task.add_done_callback(self.starting.discard)

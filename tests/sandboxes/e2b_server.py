@@ -24,9 +24,9 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from e2b.envd.process import process_pb
 from e2b.envd.process.process_connect import Process, ProcessASGIApplication
-from e2b_machine import HOME, Machine
+from e2b_machine import HOME, BrokenOffError, Machine
 from protobuf import Oneof
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 KEY = "e2b_0123456789abcdef"
@@ -60,10 +60,6 @@ class Fault:
 
 
 NO_FAULT = Fault()
-
-
-class BrokenOffError(Exception):
-    """Breaks a connection off."""
 
 
 class E2BServer:
@@ -103,7 +99,7 @@ class E2BServer:
         """Answer a request; keep an error of the server itself for the test."""
         try:
             await self._app(scope, receive, send)
-        except BrokenOffError:
+        except (BrokenOffError, ClientDisconnect, OSError):
             raise
         except Exception as error:
             self.errors.append(error)
@@ -379,7 +375,7 @@ def e2b_server(folder: Path) -> Iterator[E2BServer]:
         running.should_exit = True
         thread.join(30)
         listening.close()
-    assert server.errors == []
+    assert not server.errors, server.errors
 
 
 def main() -> None:

@@ -16,8 +16,11 @@ from agentrl.cli.main import main
 from agentrl.reporting.chart_topics import TOPICS as CHARTS
 from agentrl.reporting.console import _HISTORY_ROWS, _ROWS
 from agentrl.reporting.health.monitor import Health
+from agentrl.sandboxes.e2b.kind import E2B
 from agentrl.telemetry.jsonl import JsonlTracker, read_metrics
 from agentrl.telemetry.metrics import GROUPS, METRICS, find_metric
+from agentrl.tools.mcp.connections import McpConnections
+from agentrl.tools.toolbox import Toolbox
 from agentrl.viewer.app import STATIC
 from agentrl.viewer.curves import overview
 
@@ -126,3 +129,8 @@ def test_every_metric_of_a_run_is_declared(task_folder, tmp_path, monkeypatch):
     assert main(["train", "+experiment=calculator", *options, "actor.use_kl_loss=true", "trainer.logger=[jsonl]"]) == 0
     names = {name for line in (tmp_path / "metrics.jsonl").read_text().splitlines() for name in json.loads(line)}
     assert sorted(name for name in names if find_metric(name) is None) == []
+
+
+def test_numbers_of_what_tools_share_are_declared():
+    names = {*E2B.pool({}).metrics(), *McpConnections(()).metrics(), *Toolbox().metrics()}
+    assert sorted(name for name in names if find_metric(f"tools/{name}") is None) == []

@@ -1,4 +1,4 @@
-"""Metrics of what tools share: threads, event loops and sandboxes."""
+"""Metrics of what tools share: threads, event loops, sandboxes and MCP sessions."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ COST = Metric(
     "USD",
     "price of all sandboxes since the run started or resumed, with those of validations; only kinds with a price",
 )
+MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "MCP: sessions that were opened")
+MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "MCP: of these, sessions that replaced a lost one")
+MCP_CALLS = Metric("tools/mcp_calls", "calls", "MCP: calls of tools")
+MCP_CALL_S = Metric("tools/mcp_call_s", "s", "MCP: seconds of calls, summed over all")
+MCP_OPEN_S = Metric("tools/mcp_open_s", "s", "MCP: seconds until sessions were open, summed over all")
+MCP_WAIT_S = Metric("tools/mcp_wait_s", "s", "MCP: seconds that calls waited for a session or the rate limit, summed")
