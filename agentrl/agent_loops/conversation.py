@@ -26,7 +26,7 @@ from agentrl.engines.base import Completion, SamplingParams
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
 from agentrl.types.messages import Message, ToolSchema, image_names
-from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.rollout import INTERACTION, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.trajectory import Author, Segment, Trajectory
 from agentrl.utils.images import content_hash
 
@@ -155,7 +155,7 @@ class Conversation:
             return False
         answer = await self._bound.interaction.respond(self.trajectory.messages)
         place = self._number, self._turn_segment
-        self.turn_rewards.append(TurnReward(*place, "interaction", answer.score, answer.observation_key))
+        self.turn_rewards.append(TurnReward(*place, INTERACTION, answer.score, answer.observation_key))
         self._num_user_turns += 1
         self._stop_if(answer.done, Stop.INTERACTION_ENDED)
         return self.say(answer.text)

@@ -16,10 +16,12 @@ from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
-from agentrl.tools.function import TOOLS, FunctionTool, as_tool
+from agentrl.tools.function import TOOLS as FUNCTIONS
+from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS, SandboxTool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | SandboxTool
@@ -118,7 +120,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     target = short.function or short.name
     if target is None:
         raise ConfigError.keyless("a tool needs 'class_name', 'function', or the 'name' of a registered function")
-    function = TOOLS.get(_beside(folder, target))
+    function = FUNCTIONS.get(_beside(folder, target))
     if not callable(function):
         raise ConfigError.keyless(f"'{target}' is not a function")
     tool = as_tool(function)
@@ -159,15 +161,16 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
 
 
 def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
-    name, config = str(entry["class_name"]), entry.get("config") or {}
+    name, config = (
+        replaced(str(entry["class_name"]), TOOLS, f"{BaseTool.__module__}.BaseTool"),
+        entry.get("config") or {},
+    )
     kind = config.get("type", "native") if isinstance(config, dict) else None
     if kind == "mcp" or "mcp" in entry:
         raise ConfigError.keyless("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
         raise ConfigError.keyless(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
-    if name.startswith("verl."):
-        raise ConfigError.keyless(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
     cls = load_object(_beside(folder, name))
     if not (isinstance(cls, type) and issubclass(cls, BaseTool)):
         raise ConfigError.keyless(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")

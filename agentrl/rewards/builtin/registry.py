@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import Registry
 from agentrl.utils.answers import NumberMethod, as_number, final_number, normalised
+from agentrl.utils.verl_classes import REWARDS
 
 _QA = "agentrl.rewards.builtin.question_answering"
 _MATH = "agentrl.rewards.builtin.mathematics"
@@ -27,7 +28,7 @@ rewards: Registry[Callable[..., object]] = Registry(
         "classification": f"{_QA}:classification",
         "code": "agentrl.rewards.builtin.code:CodeReward",
     },
-    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k"},
+    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k", **REWARDS},
 )
 """Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
 
