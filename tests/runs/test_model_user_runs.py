@@ -48,6 +48,7 @@ def test_answers_are_recorded_audited_and_replayed_without_a_request(task_folder
         (tmp_path / "users.yaml").write_text(USERS % server.url)
         assert main(["train", *keys, *given]) == 0
         num_requests = len(server.bodies)
+        capsys.readouterr()
         words = [f"{tmp_path}/run", "tools", "--unrecorded", "error", *keys, "--reward", "exact_match"]
         (result,) = replayed(capsys, *words, "--out", tmp_path)["results"]
         assert num_requests == len(server.bodies) > 8
@@ -61,9 +62,17 @@ def test_answers_are_recorded_audited_and_replayed_without_a_request(task_folder
     assert "simulated users not marked deterministic: model_user" in environment["reproducible"]["why_not"]
 
 
+PLAYS_BOTH = """
+def reply(context):
+    if "You play a user" not in context:
+        return f"The answer is {len(context) % 7}"
+    return "[END]" if context.count("Are you sure?") == 2 else "Are you sure?"
+"""
+
+
 def test_the_policy_plays_the_user_of_a_run(task_folder, tmp_path, capsys):
-    settings = "{engine: policy, max_tokens: 64, max_retries: 30, max_turns: 1, stop: null}"
-    (tmp_path / "users.yaml").write_text(f"interaction: [{{name: model_user, config: {settings}}}]")
+    (tmp_path / "script.py").write_text(PLAYS_BOTH)
+    (tmp_path / "users.yaml").write_text("interaction: [{name: model_user, config: {engine: policy}}]")
     given = [
         *(
             f"model.path={task_folder}/model",
@@ -71,14 +80,17 @@ def test_the_policy_plays_the_user_of_a_run(task_folder, tmp_path, capsys):
             "reward.name=exact_match",
         ),
         *("data.train_max_samples=4", "data.train_batch_size=4", "data.max_response_length=256", "rollout.n=2"),
-        *("rollout.deterministic=true", "rollout.max_num_seqs=8", "trainer.max_concurrent_rollouts=4"),
+        *("rollout.engine=scripted", f"rollout.script_path={tmp_path}/script.py:reply"),
         *("trainer.total_training_steps=1", f"trainer.default_local_dir={tmp_path}/run", "trainer.logger=[jsonl]"),
         f"rollout.multi_turn.interaction_config_path={tmp_path}/users.yaml",
     ]
     assert main(["train", *given]) == 0
+    capsys.readouterr()
     stored = [each.rollout for each in TrajectoryStore(tmp_path / "run/trajectories/train").scan()]
-    assert [rollout.error for rollout in stored] == [None] * 8
-    segments = [segment for rollout in stored for segment in rollout.trajectories[0].segments]
-    assert any(segment.author is Author.USER for segment in segments)
+    assert [rollout.stop for rollout in stored] == [Stop.INTERACTION_ENDED] * 8
+    for rollout in stored:
+        authors = [segment.author for segment in rollout.trajectories[0].segments]
+        assert authors == [Author.PROMPT, Author.MODEL, *[Author.USER, Author.MODEL] * 2]
     (audited,) = replayed(capsys, f"{tmp_path}/run", "audit")["results"]
     assert not audited["failed"]
+    assert json.loads((tmp_path / "run/environment.json").read_text())["reproducible"]["promised"]
