@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.config.base import Section
 from agentrl.errors import ConfigError
 from agentrl.registry import Registry
 from agentrl.sandboxes.base import SandboxProvider
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.settings import PoolSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +18,27 @@ class SandboxKind:
     """A kind of sandboxes.
 
     Attributes:
-        settings: class of its settings, which have at least `max_running`.
+        settings: class of its settings.
         provider: makes the provider from the settings.
     """
 
-    settings: type[Section]
+    settings: type[PoolSettings]
     provider: Any  # Any: called with an instance of `settings`
 
     def pool(self, options: Mapping[str, object]) -> SandboxPool:
         """Return a pool with these settings."""
-        settings: Any = self.settings.model_validate(options)  # Any: a section with `max_running`
+        settings = self.settings.model_validate(options)
         provider: SandboxProvider = self.provider(settings)
-        return SandboxPool(provider, settings.max_running)
+        return SandboxPool(provider, settings)
 
 
-SANDBOXES: Registry[SandboxKind] = Registry("sandbox", {"local": "agentrl.sandboxes.local.kind:LOCAL"})
+SANDBOXES: Registry[SandboxKind] = Registry(
+    "sandbox",
+    {
+        "local": "agentrl.sandboxes.local.kind:LOCAL",
+        "e2b": "agentrl.sandboxes.e2b.kind:E2B",
+    },
+)
 """Kinds of sandboxes, by name."""
 
 

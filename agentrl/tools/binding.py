@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from pydantic import JsonValue, ValidationError
 
@@ -61,6 +61,19 @@ class Shared(Protocol):
 
     async def close(self) -> None:
         """Free what it uses."""
+        ...
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """Something shared that is checked, and perhaps started, before the first rollout."""
+
+    async def begin(self) -> None:
+        """Check it. A second call does nothing.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
         ...
 
 

@@ -19,7 +19,7 @@ from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import BaseTool, InfraError, ToolError
-from agentrl.tools.binding import AgentData, BindsItself, BoundFunction, BoundTool, Shared, ToolInstance
+from agentrl.tools.binding import AgentData, BindsItself, BoundFunction, BoundTool, Shared, Starting, ToolInstance
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.loading import load_tools
@@ -69,6 +69,16 @@ class Toolbox:
                 raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
         self._shared: set[Shared] = {tool.shared for tool in self.tools.values() if tool.shared is not None}
+
+    async def start(self) -> None:
+        """Check what tools share before the first rollout. Without this, it is checked at the first call.
+
+        Raises:
+            ConfigError: it cannot be used, such as sandboxes that do not hold on this machine.
+        """
+        for shared in self._shared:
+            if isinstance(shared, Starting):
+                await shared.begin()
 
     @property
     def schemas(self) -> list[ToolSchema]:

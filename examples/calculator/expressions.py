@@ -8,6 +8,24 @@ from dataclasses import dataclass
 
 Message = dict[str, object]
 
+
+@dataclass(frozen=True)
+class Calls:
+    """How calls of a tool look: its name and its only argument; whether it computes two operations at once."""
+
+    tool: str = "calculator"
+    argument: str = "expression"
+    computes_all: bool = False
+
+    def turns(self, expression: str, result: object) -> list[Message]:
+        """A call and its answer."""
+        function = {"name": self.tool, "arguments": {self.argument: expression}}
+        return [
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
+            {"role": "tool", "name": self.tool, "content": str(result)},
+        ]
+
+
 APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 SMALLEST, LARGEST = 10, 99
 
@@ -45,21 +63,27 @@ def draw_problem(rng: random.Random) -> Problem:
     return Problem(f"{a}{outer}({b}{inner}{c})", (f"{b}{inner}{c}", middle), second)
 
 
-def right_trace(problem: Problem) -> list[Message]:
+def right_trace(problem: Problem, calls: Calls) -> list[Message]:
     """A correct demonstration: two calls and the answer."""
-    (first, middle), (second, answer) = problem.first, problem.second
-    return [*problem.prompt, *_call(first, middle), *_call(second, answer), _say(f"The answer is {answer}")]
+    answer = problem.second[1]
+    return [
+        *problem.prompt,
+        *calls.turns(*problem.first),
+        *calls.turns(*problem.second),
+        _say(f"The answer is {answer}"),
+    ]
 
 
-def wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
+def wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
     """A demonstration with one of the teacher's mistakes; the most common one is to stop after the first call."""
-    first, middle = problem.first
+    first = calls.turns(*problem.first)
+    everything = calls.turns(problem.text, problem.answer if calls.computes_all else "error")
     give_up = _say("I do not know")
     habits = {
         "gives up at once": (3, [give_up]),
-        "stops early": (6, [*_call(first, middle), _say(f"The answer is {middle}")]),
-        "passes everything at once": (2, [*_call(problem.text, "error"), give_up]),
-        "gives up after one call": (4, [*_call(first, middle), give_up]),
+        "stops early": (6, [*first, _say(f"The answer is {problem.first[1]}")]),
+        "passes everything at once": (2, [*everything, give_up]),
+        "gives up after one call": (4, [*first, give_up]),
     }
     weights = [weight for weight, _ in habits.values()]
     _, turns = rng.choices(list(habits.values()), weights)[0]
@@ -68,11 +92,3 @@ def wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
 
 def _say(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def _call(expression: str, result: int | str) -> list[Message]:
-    function = {"name": "calculator", "arguments": {"expression": expression}}
-    return [
-        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
-        {"role": "tool", "name": "calculator", "content": str(result)},
-    ]

@@ -16,16 +16,19 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from expressions import Message, Problem, draw_problem, right_trace, wrong_trace
+from expressions import Calls, Message, Problem, draw_problem, right_trace, wrong_trace
 from reward import compute_score
 from tool import calculator
 
 from agentrl.tools.function import as_tool
+from agentrl.tools.sandbox_tools import PYTHON
+from agentrl.types.messages import ToolSchema
 
 DATA_SOURCE = "calculator"
 NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
 TEACHER_SHARE_CORRECT = 0.25
 NUM_TOKENIZER_TEXTS = 2000
+CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
 
 def main() -> None:
@@ -33,16 +36,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart/task"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama", "qwen3_moe"], help="kind of model")
+    parser.add_argument("--tool", default="calculator", choices=[*CALLS], help="tool that the demonstrations call")
     arguments = parser.parse_args()
-    print(json.dumps(make_task(arguments.out, arguments.seed, arguments.family), indent=2))
+    print(json.dumps(make_task(arguments.out, arguments.seed, arguments.family, arguments.tool), indent=2))
 
 
-def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
-    """Write all files to `out`, which depend only on seed and family. Return the content of task.json."""
+def make_task(out: Path, seed: int, family: str = "qwen3", tool: str = "calculator") -> dict[str, object]:
+    """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json."""
     rng = random.Random(seed)
     problems = distinct_problems(rng)
     splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}
-    demonstrations = demonstrate(splits.pop("sft"), rng)
+    demonstrations = demonstrate(splits.pop("sft"), CALLS[tool], rng)
     out.mkdir(parents=True, exist_ok=True)
     write_jsonl(out / "sft.jsonl", ({"messages": trace} for _, trace in demonstrations))
     for name, split in splits.items():
@@ -51,7 +55,7 @@ def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
         "seed": seed,
         "num_rows": NUM_ROWS,
         "teacher_share_correct": sum(is_right(*pair) for pair in demonstrations) / len(demonstrations),
-        **write_model(out / "model", [trace for _, trace in demonstrations], seed, family),
+        **write_model(out / "model", [trace for _, trace in demonstrations], seed, family, schema_of(tool)),
     }
     (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
@@ -67,19 +71,19 @@ def distinct_problems(rng: random.Random) -> Iterator[Problem]:
             yield problem
 
 
-def demonstrate(problems: Sequence[Problem], rng: random.Random) -> list[tuple[Problem, list[Message]]]:
+def demonstrate(problems: Sequence[Problem], calls: Calls, rng: random.Random) -> list[tuple[Problem, list[Message]]]:
     """One demonstration per problem; a fixed share of them is correct, at random positions."""
     num_right = int(len(problems) * TEACHER_SHARE_CORRECT)
     right = set(rng.sample(range(len(problems)), num_right))
     return [
-        (problem, right_trace(problem) if index in right else truly_wrong_trace(problem, rng))
+        (problem, right_trace(problem, calls) if index in right else truly_wrong_trace(problem, calls, rng))
         for index, problem in enumerate(problems)
     ]
 
 
-def truly_wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
+def truly_wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
     """Draw demonstrations until the answer is wrong: stopping early at 90-(20+25) gives the right answer."""
-    while is_right(problem, trace := wrong_trace(problem, rng)):
+    while is_right(problem, trace := wrong_trace(problem, calls, rng)):
         pass
     return trace
 
@@ -93,18 +97,24 @@ def task_row(problem: Problem) -> dict[str, object]:
     return {"data_source": DATA_SOURCE, "prompt": problem.prompt, "ground_truth": problem.answer}
 
 
+def schema_of(tool: str) -> ToolSchema:
+    return as_tool(calculator).schema if tool == "calculator" else PYTHON.tool({"name": tool}, {}).schema
+
+
 def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_model(path: Path, traces: Sequence[list[Message]], seed: int, family: str) -> dict[str, object]:
+def write_model(
+    path: Path, traces: Sequence[list[Message]], seed: int, family: str, schema: ToolSchema
+) -> dict[str, object]:
     """Train the tokenizer on rendered traces, draw the weights and save both. Return their sizes."""
     from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
     from transformers.utils.chat_template_utils import render_jinja_template
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    tools = [as_tool(calculator).schema.for_template()]
+    tools = [schema.for_template()]
     texts, _ = render_jinja_template(traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=CHAT_TEMPLATE)
     tokenizer = make_tokenizer(texts)
     model = make_model(tokenizer, seed, family)

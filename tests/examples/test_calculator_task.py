@@ -63,6 +63,16 @@ def test_tool_answers_equal_those_in_the_traces(task_folder):
     assert [calculator(expression) for expression in asked] == answered
 
 
+def test_python_answers_equal_those_in_the_traces_that_call_it(make_task, tmp_path):
+    facts = make_task(tmp_path, seed=0, tool="python")
+    assert facts["teacher_share_correct"] == 0.25
+    for row in rows(tmp_path, "sft"):
+        calls = [call["function"] for message in row["messages"] for call in message.get("tool_calls", [])]
+        answers = [message["content"] for message in row["messages"] if message["role"] == "tool"]
+        assert [call["name"] for call in calls] == ["python"] * len(answers)
+        assert [str(value_of(call["arguments"]["code"])) for call in calls] == answers
+
+
 @pytest.mark.parametrize("expression", ["1+2+3", "(1+2)", "1/2", "", "1e3+1", "9" * 10 + "+1", "one+two"])
 def test_calculator_computes_one_operation_only(expression):
     assert calculator(expression) == "error"

@@ -132,6 +132,7 @@ def test_every_file_of_tools_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_of_tools_loads(name):
+def test_every_file_of_tools_loads(name, monkeypatch):
+    monkeypatch.setenv("E2B_API_KEY", "none")
     toolbox = load_toolbox(MultiTurnConfig(tool_config_path=ROOT / "configs/tool_config" / name))
     assert toolbox.schemas

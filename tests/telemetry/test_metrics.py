@@ -24,7 +24,7 @@ from agentrl.viewer.curves import overview
 ROOT = Path(__file__).parents[2]
 PREFIXES = f"({'|'.join(sorted({metric.name.partition('/')[0] for metric in METRICS if '/' in metric.name}))})"
 UNITS = {"", "share", "score", "nats", "tokens", "turns", "calls", "rollouts", "groups", "versions", "tasks", "pairs"}
-UNITS |= {"rows", "s", "bytes", "tokens/s"}
+UNITS |= {"rows", "s", "bytes", "tokens/s", "sandboxes", "USD"}
 NO_METRICS = {"tool_calls/ok", "val/generations", "val/generation_", "staleness/tokens_lag_"}
 """A number computed by the report, sample names shown by trackers, and a name prefix."""
 

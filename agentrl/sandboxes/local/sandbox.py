@@ -48,7 +48,7 @@ class LocalProvider:
         try:
             sandbox = await self.start()
         except SandboxUnavailableError as error:
-            raise ConfigError.keyless(f"{error} (docs/tools.md)") from error
+            raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
         try:
             await check_isolation(sandbox, self._settings)
         finally:
@@ -57,6 +57,9 @@ class LocalProvider:
     async def start(self) -> LocalSandboxProcess:
         """See `SandboxProvider.start`."""
         return await LocalSandboxProcess.start(self._settings)
+
+    async def close(self) -> None:
+        """See `SandboxProvider.close`: the sandboxes of a process end with it."""
 
 
 class LocalSandboxProcess:
