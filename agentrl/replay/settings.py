@@ -21,7 +21,11 @@ LOOP_CODE = (
     "rollout.multi_turn.format",
     "rollout.multi_turn.interaction_config_path",
 )
-TOOL_CODE = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
+TOOL_CODE = (
+    "rollout.multi_turn.tool_config_path",
+    "rollout.multi_turn.function_tool_path",
+    "rollout.multi_turn.environment",
+)
 REWARD_CODE = ("reward.custom_reward_function.path",)
 CREDIT_CODE = ("algorithm.adv_estimator", "actor.policy_loss.loss_mode")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,27 +16,34 @@ from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
+from agentrl.tools.binding import BindsItself
+from agentrl.tools.environments.bound import Environment
+from agentrl.tools.environments.spec import load_environment
 from agentrl.tools.function import TOOLS as FUNCTIONS
 from agentrl.tools.function import FunctionTool, as_tool
-from agentrl.tools.sandbox_tools import SANDBOX_TOOLS, SandboxTool
+from agentrl.tools.mcp.loading import mcp_tools
+from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
 from agentrl.utils.verl_classes import TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
-AnyLoaded = BaseTool | FunctionTool | SandboxTool
+AnyLoaded = BaseTool | FunctionTool | BindsItself
+AnyConfigured = AnyLoaded | Environment
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
-def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
-    """Load the tools of both files, in file order, functions first."""
+def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
+    """Load the tools of both files, in file order, functions first, then the environment."""
     tools: list[AnyLoaded] = []
     # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
         tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
-    return tools
+    if multi_turn.environment is None:
+        return [*tools]
+    return [*tools, Environment(load_environment(multi_turn.environment))]
 
 
 def given_tools(
@@ -86,13 +93,17 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
     """
     names, pools = set(taken), dict[str, SandboxPool]()
     make_importable(path.parent)
-    for position, entry in enumerate(read_listing(path, "tools")):
+    entries = read_listing(path, "tools")
+    of_servers = mcp_tools(path, entries)
+    for position, entry in enumerate(entries):
         with entry_errors(f"{path}: tools[{position}]"):
-            tool = _tool(entry, path.parent, pools)
-            if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
-                raise ConfigError.keyless(f"the name '{name}' is used by another tool")
-            names.add(str(name))
-        yield tool
+            tools: Sequence[AnyLoaded] = of_servers.get(position) or [_tool(entry, path.parent, pools)]
+            for tool in tools:
+                if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
+                    hint = ": set 'prefix'" if position in of_servers else ""
+                    raise ConfigError.keyless(f"the name '{name}' is used by another tool{hint}")
+                names.add(str(name))
+        yield from tools
 
 
 def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
@@ -166,8 +177,6 @@ def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
         entry.get("config") or {},
     )
     kind = config.get("type", "native") if isinstance(config, dict) else None
-    if kind == "mcp" or "mcp" in entry:
-        raise ConfigError.keyless("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
         raise ConfigError.keyless(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import inspect
 import re
@@ -80,7 +81,7 @@ def test_members_of_loops_and_conversations(kind):
     assert {name for name, row in rows.items() if not row[0]} == attributes(kind)
 
 
-@pytest.mark.parametrize(("page", "kind"), [(TOOLS, BaseTool), (USERS, BaseInteraction)])
+@pytest.mark.parametrize(("page", "kind"), [(TOOLS, BaseTool), (USERS, BaseInteraction)], ids=["tool", "user"])
 def test_methods_of_tools_and_users(page, kind):
     rows = table(page, f"method of `{kind.__name__}`")
     start = {signature("__init__", kind.__init__): "None"}
@@ -88,7 +89,9 @@ def test_methods_of_tools_and_users(page, kind):
 
 
 @pytest.mark.parametrize(
-    ("page", "kind"), [(TOOLS, AgentData), (TOOLS, ToolResponse), (USERS, InteractionData)], ids=str
+    ("page", "kind"),
+    [(TOOLS, AgentData), (TOOLS, ToolResponse), (USERS, InteractionData)],
+    ids=["AgentData", "ToolResponse", "InteractionData"],
 )
 def test_fields(page, kind):
     properties = {name for name, member in vars(kind).items() if isinstance(member, property)}
@@ -135,4 +138,7 @@ def test_every_file_of_tools_is_in_the_table():
 def test_every_file_of_tools_loads(name, monkeypatch):
     monkeypatch.setenv("E2B_API_KEY", "none")
     toolbox = load_toolbox(MultiTurnConfig(tool_config_path=ROOT / "configs/tool_config" / name))
-    assert toolbox.schemas
+    try:
+        assert toolbox.schemas
+    finally:
+        asyncio.run(toolbox.close())
