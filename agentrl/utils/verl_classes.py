@@ -36,7 +36,7 @@ _NO_IMAGES = (
 )
 _BASE_TOOL = "subclass agentrl.tools.base.BaseTool and name your class"
 _SANDBOX = "use 'name: python' or 'name: bash' with 'sandbox: local' (docs/tools.md), which needs no server"
-_MCP = "wrap the server's tools in a subclass of agentrl.tools.base.BaseTool"
+_MCP = "needs the key 'mcp' with 'mcp_servers_config_path'; an entry with this key loads unchanged (docs/mcp.md)"
 
 TOOLS: Mapping[str, Replacement] = {
     "verl.tools.gsm8k_tool.Gsm8kTool": _GSM8K_TOOL,

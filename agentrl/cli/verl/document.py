@@ -81,6 +81,8 @@ with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 - `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
   `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
   replaces the tool's timeout).
+- In the YAML file of the tools, `type: mcp` with `MCPBaseTool` and `MCPSearchTool` is read as it is
+  ([MCP servers](mcp.md#verls-files)).
 - An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names the
   file, the row and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
   ([multimodal.md](multimodal.md)).
