@@ -36,10 +36,12 @@ NO_MODEL = "unknown"
 def replay_config(replay: Replay) -> RunConfig:
     """The trusted part of the saved configuration (`replay.trusted_config`), with the command-line overrides.
 
+    Code in saved rollouts runs only in a sandbox that the command line names.
+
     Raises:
         ConfigError: the configuration is not valid.
     """
-    saved = _merged({"model": {"path": NO_MODEL}}, trusted_values(replay.run.config))
+    saved = _merged({"model": {"path": NO_MODEL}, "reward": {"sandbox": None}}, trusted_values(replay.run.config))
     try:
         return validate_config(_merged(saved, replay.options.overrides))
     except ConfigError as error:

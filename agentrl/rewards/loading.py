@@ -86,8 +86,13 @@ def check_data_source(config: RewardConfig, task: Task) -> None:
     name = reward_of(task.data_source)
     if name is None:
         raise DataError(_unknown_source(task.data_source))
-    if name == NEEDS_SANDBOX and config.sandbox_fusion.url is None:
+    if name == NEEDS_SANDBOX and not has_sandbox(config):
         raise DataError(_no_sandbox(task.data_source))
+
+
+def has_sandbox(config: RewardConfig) -> bool:
+    """Whether rewards may run code that a model wrote."""
+    return config.sandbox is not None or config.sandbox_fusion.url is not None
 
 
 class UnroutedError(DataError, NoVerdictError):
@@ -103,7 +108,7 @@ class AutoReward:
 
     def __init__(self, config: RewardConfig) -> None:
         kwargs = config.custom_reward_function.reward_kwargs
-        names = [name for name in dict.fromkeys(SOURCES.values()) if name != NEEDS_SANDBOX or config.sandbox_fusion.url]
+        names = [name for name in dict.fromkeys(SOURCES.values()) if name != NEEDS_SANDBOX or has_sandbox(config)]
         taken = {name: keyword_filter(rewards.get(name))(kwargs) for name in names}
         for key in kwargs:
             if not any(key in each for each in taken.values()):

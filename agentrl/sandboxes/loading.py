@@ -20,10 +20,12 @@ class SandboxKind:
     Attributes:
         settings: class of its settings.
         provider: makes the provider from the settings.
+        keeps_state: variables are kept between calls, and a sandbox occupies a place while it exists.
     """
 
     settings: type[PoolSettings]
     provider: Any  # Any: called with an instance of `settings`
+    keeps_state: bool = True
 
     def pool(self, options: Mapping[str, object]) -> SandboxPool:
         """Return a pool with these settings."""
@@ -36,6 +38,9 @@ SANDBOXES: Registry[SandboxKind] = Registry(
     "sandbox",
     {
         "local": "agentrl.sandboxes.local.kind:LOCAL",
+        "docker": "agentrl.sandboxes.docker.kind:DOCKER",
+        "podman": "agentrl.sandboxes.docker.kind:PODMAN",
+        "sandbox_fusion": "agentrl.sandboxes.sandbox_fusion.kind:SANDBOX_FUSION",
         "e2b": "agentrl.sandboxes.e2b.kind:E2B",
     },
 )
@@ -51,7 +56,16 @@ def pool_of(setting: object) -> SandboxPool:
     Raises:
         ConfigError: the kind is unknown, or a setting is invalid.
     """
-    options = {"kind": setting} if isinstance(setting, str) else setting
-    if not isinstance(options, Mapping) or not isinstance(options.get("kind"), str):
+    return kind_of(setting).pool(setting if isinstance(setting, Mapping) else {"kind": setting})
+
+
+def kind_of(setting: object) -> SandboxKind:
+    """Return the kind that a setting names.
+
+    Raises:
+        ConfigError: the setting has another form, or the kind is unknown.
+    """
+    kind = setting.get("kind") if isinstance(setting, Mapping) else setting
+    if not isinstance(kind, str):
         raise ConfigError.keyless(f"'sandbox' must be a name, or a mapping with 'kind', not {setting!r:.100}")
-    return SANDBOXES.get(options["kind"]).pool(options)
+    return SANDBOXES.get(kind)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxProvider, SandboxUnavailableError
@@ -76,6 +76,20 @@ class SandboxPool:
         if owner not in self._owned:
             self._owned[owner] = OwnedSandbox(self)
         return self._owned[owner]
+
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[OwnedSandbox]:
+        """Yield a sandbox for the work of one block, which waits for its end.
+
+        Raises:
+            ConfigError: as `of`.
+        """
+        await self.begin()
+        owned = OwnedSandbox(self)
+        try:
+            yield owned
+        finally:
+            await owned.close()
 
     def release(self, owner: str) -> None:
         """End the owner's sandbox, if it has one; does not wait for the end."""

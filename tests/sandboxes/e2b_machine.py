@@ -8,10 +8,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 HOME = "/home/user"
@@ -92,6 +93,7 @@ class Machine:
         self.kernels: dict[str, Kernel] = {}
         self.processes: dict[int, asyncio.subprocess.Process] = {}
         self.dead = asyncio.Event()
+        self.starting: set[asyncio.Task] = set()
 
     def created(self) -> dict:
         return {
@@ -118,10 +120,20 @@ class Machine:
     async def new_kernel(self) -> Kernel:
         kernel = Kernel(self.folder)
         self.kernels[kernel.id] = kernel
-        await kernel.start()
+        await self._started(kernel.start())
         return kernel
 
     async def command(self, arguments: list[str]) -> asyncio.subprocess.Process:
+        """Start a command. A request that is cancelled meanwhile leaves a process that `end` finds."""
+        return await self._started(self._command(arguments))
+
+    async def _started(self, start: Coroutine) -> Any:
+        task = asyncio.ensure_future(start)
+        self.starting.add(task)
+        task.add_done_callback(self.starting.discard)
+        return await asyncio.shield(task)
+
+    async def _command(self, arguments: list[str]) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
@@ -137,9 +149,13 @@ class Machine:
     async def end(self) -> None:
         """End everything in it."""
         self.dead.set()
+        while self.starting:
+            await asyncio.wait(self.starting)
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            process._transport.close()  # else its pipes stay open while another process has them
         for kernel in self.kernels.values():
             await kernel.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -91,10 +91,8 @@ class E2BServer:
 
     def run(self, work: Coroutine) -> None:
         """Run the server to its end, in a thread."""
-        try:
-            self._loop.run_until_complete(work)
-        finally:
-            self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(work)
 
     def wait_for(self, operation: str, number: int = 1) -> None:
         """Wait until that many requests of an operation have arrived."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from e2b_server import KEY, e2b_server
+from fake_containers import FakeDaemon
 from local_sandboxes import require_bubblewrap
 
 from agentrl.sandboxes import SandboxProvider
@@ -34,11 +35,28 @@ def e2b(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvid
         yield provider_of("e2b", api_url=server.url, sandbox_url=server.url)
 
 
-KINDS: dict[str, OpenProvider] = {"local": local, "e2b": e2b}
+def docker(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvider]:
+    environment.setenv("PATH", FakeDaemon(folder / "daemon").path)
+    yield provider_of("docker")
+
+
+def real(kind: str) -> OpenProvider:
+    """The command itself."""
+
+    def opened(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvider]:
+        yield provider_of(kind)
+
+    return opened
+
+
+KINDS: dict[str, OpenProvider] = {"local": local, "e2b": e2b, "docker": docker}
+REAL: dict[str, OpenProvider] = {f"real {kind}": real(kind) for kind in ("docker", "podman")}
+ALL_KINDS = [*KINDS, *(pytest.param(name, marks=pytest.mark.containers) for name in REAL)]
+"""`sandbox_fusion` keeps no variables, so it has its own tests."""
 
 
 @contextmanager
 def open_provider(kind: str, folder: Path) -> Iterator[SandboxProvider]:
     """Make what a kind needs, and its provider."""
     with pytest.MonkeyPatch.context() as environment:
-        yield from KINDS[kind](folder, environment)
+        yield from {**KINDS, **REAL}[kind](folder, environment)

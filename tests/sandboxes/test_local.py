@@ -1,12 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import select
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from local_sandboxes import in_sandbox, python, require_bubblewrap
@@ -111,45 +105,3 @@ def test_an_interpreter_that_cannot_run_is_named(tmp_path):
     require_bubblewrap()
     with pytest.raises(ConfigError, match="set 'python' of the sandbox"):
         asyncio.run(LocalProvider(LocalSandbox(python=tmp_path / "python")).check())
-
-
-KILLED_RUN = r"""
-import asyncio, sys
-from agentrl.sandboxes.local.sandbox import LocalProvider
-from agentrl.sandboxes.local.settings import LocalSandbox
-
-async def main():
-    sandbox = await LocalProvider(LocalSandbox()).start()
-    command = "setsid sleep MARK > /dev/null 2>&1 & until grep -q ^sleep /proc/$!/cmdline; do :; done; echo started"
-    print((await sandbox.run_command(command.replace("MARK", sys.argv[1]), 20)).output, flush=True)
-    input()
-
-asyncio.run(main())
-"""
-
-
-def test_a_run_that_is_killed_leaves_nothing_behind():
-    """Not even a process that left its session, and without anybody who cleans up."""
-    require_bubblewrap()
-    mark = str(secrets.randbelow(10**8) + 10**8)
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
-    run = subprocess.Popen(
-        [sys.executable, "-c", KILLED_RUN, mark],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
-    assert run.stdout.readline() == b"started\n"
-    process = os.pidfd_open(next(int(each.name) for each in Path("/proc").glob("[0-9]*") if is_sleeping(each, mark)))
-    run.kill()
-    run.communicate()
-    ended, _, _ = select.select([process], [], [], 60)
-    os.close(process)
-    assert ended
-
-
-def is_sleeping(process: Path, mark: str) -> bool:
-    try:
-        return (process / "cmdline").read_bytes() == f"sleep\0{mark}\0".encode()
-    except OSError:
-        return False

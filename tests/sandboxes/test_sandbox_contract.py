@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from sandbox_kinds import KINDS, open_provider
+from sandbox_kinds import ALL_KINDS, open_provider
 
 from agentrl.sandboxes import SandboxEndedError, SandboxProvider
 from agentrl.sandboxes.base import MAX_FILE_BYTES, MAX_OUTPUT_CHARS, SandboxFileError
@@ -15,7 +15,7 @@ LONG_S = 30.0
 """A deadline that is not reached."""
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=ALL_KINDS)
 def provider(request, tmp_path_factory) -> Iterator[SandboxProvider]:
     with open_provider(request.param, tmp_path_factory.mktemp("sandboxes")) as opened:
         yield opened

@@ -28,6 +28,8 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
         yield from unused("reward.custom_reward_function", custom, ("name",), need)
     else:
         yield from unused_with("reward", reward, ("name",), "`reward.custom_reward_function.path`")
+    if reward.sandbox is not None and reward.sandbox_fusion.url is not None:
+        yield from unused_with("reward", reward, ("sandbox",), "`reward.sandbox_fusion.url`")
     yield from _wrong_online(reward)
 
 

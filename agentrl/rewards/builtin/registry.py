@@ -35,7 +35,7 @@ rewards: Registry[Callable[..., object]] = Registry(
 """Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
 
 NEEDS_SANDBOX = "code"
-NO_SANDBOX = "set reward.sandbox_fusion.url to the address of a Sandbox Fusion server (agentrl has no sandbox)"
+NO_SANDBOX = "set reward.sandbox=local or another sandbox (docs/rewards.md), or reward.sandbox_fusion.url"
 
 _NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
 
