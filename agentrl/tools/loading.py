@@ -23,9 +23,10 @@ from agentrl.tools.function import TOOLS as FUNCTIONS
 from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.mcp.loading import mcp_tools
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
+from agentrl.tools.verl_sandbox import fusion_tool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
-from agentrl.utils.verl_classes import TOOLS, replaced
+from agentrl.utils.verl_classes import SANDBOX_FUSION_TOOL, TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | BindsItself
@@ -107,6 +108,8 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
 
 
 def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
+    if entry.get("class_name") == SANDBOX_FUSION_TOOL:
+        return fusion_tool(entry, pools)
     if "class_name" in entry:
         return _class_tool(entry, folder)
     if (kind := SANDBOX_TOOLS.get(str(entry.get("name")))) and "function" not in entry:

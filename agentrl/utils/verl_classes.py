@@ -35,7 +35,7 @@ _NO_IMAGES = (
     " ToolResponse(image=[...])"
 )
 _BASE_TOOL = "subclass agentrl.tools.base.BaseTool and name your class"
-_SANDBOX = "use 'name: python' or 'name: bash' with 'sandbox: local' (docs/tools.md), which needs no server"
+SANDBOX_FUSION_TOOL = "verl.tools.sandbox_fusion_tools.SandboxFusionTool"
 _MCP = "needs the key 'mcp' with 'mcp_servers_config_path'; an entry with this key loads unchanged (docs/mcp.md)"
 
 TOOLS: Mapping[str, Replacement] = {
@@ -43,7 +43,7 @@ TOOLS: Mapping[str, Replacement] = {
     "verl.workers.tool.gsm8k_tool.Gsm8kTool": _GSM8K_TOOL,
     "verl.tools.geo3k_tool.Geo3kTool": _refused(_NO_IMAGES),
     "verl.tools.image_zoom_in_tool.ImageZoomInTool": _refused(_NO_IMAGES),
-    "verl.tools.sandbox_fusion_tools.SandboxFusionTool": _refused(_SANDBOX),
+    SANDBOX_FUSION_TOOL: Replacement("agentrl.tools.verl_sandbox.fusion_tool"),
     "verl.tools.search_tool.SearchTool": _refused(f"write a function with @tool, or {_BASE_TOOL}"),
     "verl.tools.mcp_base_tool.MCPBaseTool": _refused(_MCP),
     "verl.tools.mcp_search_tool.MCPSearchTool": _refused(_MCP),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from sandbox_fusion_server import sandbox_fusion
 
 from agentrl.chat.base import ParsedCall
 from agentrl.cli.main import main
@@ -18,10 +19,17 @@ from agentrl.rewards.builtin.registry import rewards
 from agentrl.tools.loading import load_tools
 from agentrl.tools.toolbox import Toolbox
 from agentrl.types.task import Task
-from agentrl.utils.verl_classes import INTERACTIONS, MANAGERS, REWARDS, TOOLS, reward_in_place_of
+from agentrl.utils.verl_classes import (
+    INTERACTIONS,
+    MANAGERS,
+    REWARDS,
+    SANDBOX_FUSION_TOOL,
+    TOOLS,
+    reward_in_place_of,
+)
 
 
-@pytest.mark.parametrize("name", [*TOOLS, *INTERACTIONS])
+@pytest.mark.parametrize("name", [name for name in (*TOOLS, *INTERACTIONS) if name != SANDBOX_FUSION_TOOL])
 def test_every_class_is_replaced_or_refused_with_what_to_use(name, tmp_path):
     kind, classes = ("tools", TOOLS) if name in TOOLS else ("interaction", INTERACTIONS)
     file = tmp_path / "verl.yaml"
@@ -64,6 +72,29 @@ tools:
             answer: {type: string, description: digits}
           required: [answer]
 """
+SANDBOX_FUSION = """
+tools:
+  - class_name: verl.tools.sandbox_fusion_tools.SandboxFusionTool
+    config:
+      sandbox_fusion_url: URL/run_code
+      num_workers: 10
+      enable_global_rate_limit: true
+      rate_limit: 5
+      default_timeout: 20
+      default_language: python
+      memory_limit_mb: 512
+      type: native
+    tool_schema:
+      type: function
+      function:
+        name: code_interpreter
+        description: Runs code.
+        parameters:
+          type: object
+          properties:
+            code: {type: string, description: Python code}
+          required: [code]
+"""
 GSM8K_INTERACTION = """
 interaction:
   - name: gsm8k
@@ -87,6 +118,39 @@ def test_the_gsm8k_tool_file_runs(tmp_path):
     result, scores = asyncio.run(main())
     assert "reward=1.0" in result.text
     assert scores == {"calc_gsm8k_reward": 1.0}
+
+
+def test_the_sandbox_fusion_tool_file_runs(tmp_path):
+    file = tmp_path / "tools.yaml"
+
+    async def main(tools):
+        toolbox = Toolbox(tools)
+        async with toolbox.session(Task([])) as session:
+            result = await session.call(ParsedCall("code_interpreter", '{"code": "print(6 * 7)"}'))
+        await toolbox.close()
+        return result
+
+    with sandbox_fusion() as (url, _):
+        file.write_text(SANDBOX_FUSION.replace("URL", url.removesuffix("/run_code")))
+        (tool,) = load_tools(MultiTurnConfig(tool_config_path=file))
+        result = asyncio.run(main([tool]))
+    assert tool.timeout_s == 20
+    assert result.text == "42"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("default_language: python", "default_language: cpp", r"'config\.default_language'"),
+        ("sandbox_fusion_url: URL/run_code", "", r"'config\.sandbox_fusion_url': Field required"),
+        ("code: {", "text: {", "'tool_schema' needs the parameter 'code'"),
+    ],
+)
+def test_mistakes_in_a_sandbox_fusion_tool_file(before, after, message, tmp_path):
+    file = tmp_path / "tools.yaml"
+    file.write_text(SANDBOX_FUSION.replace(before, after).replace("URL", "http://localhost:8080"))
+    with pytest.raises(ConfigError, match=message):
+        load_tools(MultiTurnConfig(tool_config_path=file))
 
 
 def test_the_gsm8k_interaction_file_runs(tmp_path):
