@@ -54,6 +54,7 @@ def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> S
     tool = PYTHON.tool({"name": PYTHON.name, "sandbox": sandbox, "timeout_s": config.default_timeout}, pools)
     if given.tool_schema is None:
         return tool
-    if "code" not in (given.tool_schema.function.parameters.get("properties") or {}):
+    properties = given.tool_schema.function.parameters.get("properties")
+    if not isinstance(properties, dict) or "code" not in properties:
         raise ConfigError.keyless("'tool_schema' needs the parameter 'code'")
     return replace(tool, schema=given.tool_schema)
