@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import IMPORTS
 
 T = TypeVar("T")
 
@@ -203,7 +204,8 @@ def load_module(where: str) -> ModuleType:
     except AgentRLError as error:  # raised by agentrl while the file runs, such as by `@tool`
         raise ConfigError.keyless(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:  # a script that exits must not end the program silently
-        raise UnknownNameError(f"cannot import '{where}': {format_error(error)}") from error
+        hint = f": {IMPORTS}" if isinstance(error, ModuleNotFoundError) and error.name == "verl" else ""
+        raise UnknownNameError(f"cannot import '{where}': {format_error(error)}{hint}") from error
 
 
 def make_importable(folder: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
@@ -19,15 +20,17 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.errors import AgentRLError, DataError
 from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.replayed import RecordedAnswers, RecordedSession
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward, check_bounds
 from agentrl.rewards.guards import Guards
 from agentrl.rewards.reward_view import ENVIRONMENT, solution_view
 from agentrl.rollouts.generate_session import RolloutGenerate
+from agentrl.rollouts.user_sampling import UserSampling
 from agentrl.rollouts.validation import checked, failed_rollout, innermost, salvaged
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, ToolSession
-from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.rollout import INTERACTION, Rollout, Stop
 from agentrl.types.task import Task, with_observation
 from agentrl.utils.seeds import derive_seed
 
@@ -85,6 +88,7 @@ class RolloutRunner:
         priority: int = 0,
         resume_point: ResumePoint | None = None,
         toolbox: Toolbox | None = None,
+        answers: RecordedAnswers | None = None,
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
@@ -92,6 +96,7 @@ class RolloutRunner:
             priority: rollouts with higher priority are sampled first.
             resume_point: saved state to continue from, with t counted from 0 again.
             toolbox: used in place of the run's toolbox.
+            answers: recorded answers of the simulated user, used as long as the conversation is the recorded one.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
@@ -100,7 +105,8 @@ class RolloutRunner:
         try:
             tools = (toolbox or self._toolbox).session(task)
             tools.data.seed = derive_seed(seed, "tools")
-            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, self._completed(sampling))
+            user = partial(self._user, seed=seed, priority=priority, answers=answers) if "user" in loop.roles else None
+            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, user, self._completed(sampling))
             environment = tools.data.environment
         except Exception as error:
             rollout, tool_rewards, environment = self._failed(loop, error), {}, None
@@ -113,6 +119,11 @@ class RolloutRunner:
         if self.on_end:
             self.on_end(rollout)
         return rollout
+
+    @property
+    def nondeterministic_users(self) -> list[str]:
+        """Names of the simulated users that are not marked as deterministic."""
+        return [name for name, user in self._interactions.items() if not getattr(user, "deterministic", True)]
 
     @property
     def guards(self) -> GuardsConfig:
@@ -132,20 +143,34 @@ class RolloutRunner:
             max_new_tokens=limit if sampling.max_new_tokens is None else min(limit, sampling.max_new_tokens),
         )
 
+    def _user(self, task: Task, seed: int, priority: int, answers: RecordedAnswers | None) -> InteractionSession | None:
+        if not self._interactions:
+            return None
+        users, sample = self._interactions, UserSampling(self._engine, self._chat, priority)
+        own_seed = derive_seed(seed, "user")
+        if answers is not None:
+            return RecordedSession(users, task, answers, seed=own_seed, sample=sample)
+        return InteractionSession(users, task, seed=own_seed, sample=sample)
+
     async def _attempt(
-        self, task: Task, loop: AgentLoop, generate: RolloutGenerate, session: ToolSession, sampling: SamplingParams
+        self,
+        task: Task,
+        loop: AgentLoop,
+        generate: RolloutGenerate,
+        session: ToolSession,
+        open_user: Callable[[Task], InteractionSession | None] | None,
+        sampling: SamplingParams,
     ) -> tuple[Rollout, dict[str, float]]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(generate.release)
             tools = await stack.enter_async_context(session)
             if loop.uses_tools:
                 task = self._with_observation(task, tools, await tools.start())
-            interaction = None
-            if self._interactions and "user" in loop.roles:
-                interaction = await stack.enter_async_context(InteractionSession(self._interactions, task))
+            user = open_user(task) if open_user else None
+            interaction = await stack.enter_async_context(user) if user is not None else None
             rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
             await tools.finish()
-            overall = {} if interaction is None else {"interaction": await interaction.score()}
+            overall = {} if interaction is None else {INTERACTION: await interaction.score()}
         return rollout, {**tools.rewards, **overall}
 
     def _with_observation(self, task: Task, tools: ToolSession, observation: str) -> Task:

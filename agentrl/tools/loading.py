@@ -19,11 +19,14 @@ from agentrl.tools.base import BaseTool
 from agentrl.tools.binding import BindsItself
 from agentrl.tools.environments.bound import Environment
 from agentrl.tools.environments.spec import load_environment
-from agentrl.tools.function import TOOLS, FunctionTool, as_tool
+from agentrl.tools.function import TOOLS as FUNCTIONS
+from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.mcp.loading import mcp_tools
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
+from agentrl.tools.verl_sandbox import fusion_tool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import SANDBOX_FUSION_TOOL, TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | BindsItself
@@ -105,6 +108,8 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
 
 
 def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
+    if entry.get("class_name") == SANDBOX_FUSION_TOOL:
+        return fusion_tool(entry, pools)
     if "class_name" in entry:
         return _class_tool(entry, folder)
     if (kind := SANDBOX_TOOLS.get(str(entry.get("name")))) and "function" not in entry:
@@ -129,7 +134,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     target = short.function or short.name
     if target is None:
         raise ConfigError.keyless("a tool needs 'class_name', 'function', or the 'name' of a registered function")
-    function = TOOLS.get(_beside(folder, target))
+    function = FUNCTIONS.get(_beside(folder, target))
     if not callable(function):
         raise ConfigError.keyless(f"'{target}' is not a function")
     tool = as_tool(function)
@@ -170,13 +175,14 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
 
 
 def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
-    name, config = str(entry["class_name"]), entry.get("config") or {}
+    name, config = (
+        replaced(str(entry["class_name"]), TOOLS, f"{BaseTool.__module__}.BaseTool"),
+        entry.get("config") or {},
+    )
     kind = config.get("type", "native") if isinstance(config, dict) else None
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
         raise ConfigError.keyless(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
-    if name.startswith("verl."):
-        raise ConfigError.keyless(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
     cls = load_object(_beside(folder, name))
     if not (isinstance(cls, type) and issubclass(cls, BaseTool)):
         raise ConfigError.keyless(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind
+from agentrl.interactions.replayed import RecordedAnswers
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.replay.base import Replay
 from agentrl.replay.rescore.mode import load_rewards
@@ -80,6 +81,7 @@ class Rerunner:
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
         environment: name of the saved run's environment; "" if it had none.
+        asks_users: whether simulated users answer if an answer was not recorded; otherwise the rollout ends.
     """
 
     parts: RolloutParts
@@ -87,6 +89,7 @@ class Rerunner:
     split: str
     origin: str
     environment: str
+    asks_users: bool
 
     @property
     def ends_unrecorded(self) -> bool:
@@ -107,6 +110,9 @@ class Rerunner:
                 seed=attempt.seed,
                 resume_point=attempt.resume_point,
                 toolbox=self.toolbox.playing(attempt.recording),
+                answers=RecordedAnswers(
+                    attempt.saved.rollout, None if self.asks_users else attempt.recording.unrecorded
+                ),
             )
             for attempt in attempts
         ]
@@ -148,7 +154,9 @@ async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> Async
         multi_turn = config.rollout.multi_turn
         toolbox = RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox)
         environment = replay.run.provenances[replay.run.steps[0]].get(ENVIRONMENT, "")
-        yield Rerunner(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}", environment)
+        asks_users = replay.options.unrecorded != "error"
+        origin = f"{mode} of {replay.run.name}"
+        yield Rerunner(parts, toolbox, replay.run.split, origin, environment, asks_users)
 
 
 def new_folder(replay: Replay, mode: str) -> Path:

@@ -9,7 +9,9 @@ from pydantic import JsonValue
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import Registry
+from agentrl.types.rollout import INTERACTION
 from agentrl.utils.answers import NumberMethod, as_number, final_number, normalised
+from agentrl.utils.verl_classes import REWARDS
 
 _QA = "agentrl.rewards.builtin.question_answering"
 _MATH = "agentrl.rewards.builtin.mathematics"
@@ -28,7 +30,7 @@ rewards: Registry[Callable[..., object]] = Registry(
         "code": "agentrl.rewards.builtin.code:CodeReward",
         "tool_rewards": f"{__name__}:tool_rewards",
     },
-    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k"},
+    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k", **REWARDS},
 )
 """Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
 
@@ -51,7 +53,7 @@ def tool_rewards(extra_info: Mapping[str, object]) -> float:
     """Sum of what the environment's `reward` and the tools' `calc_reward` returned for the rollout."""
     found = extra_info.get("rollout_reward_scores")
     by_name = found if isinstance(found, Mapping) else {}
-    return float(sum(value for name, value in by_name.items() if name != "interaction"))
+    return float(sum(value for name, value in by_name.items() if name != INTERACTION))
 
 
 def gsm8k(
