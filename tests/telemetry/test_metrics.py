@@ -107,7 +107,7 @@ def test_the_page_of_the_viewer_has_no_list_of_metrics():
 def test_a_value_outside_the_healthy_range_causes_a_warning(metric):
     inside = metric.lowest if math.isinf(metric.highest) else metric.highest
     outside = inside - 0.2 if math.isinf(metric.highest) else inside + 0.2
-    context = {"engine/later_prompt_tokens": 1e6}
+    context = {"engine/later_prompt_tokens": 1e6, "rollouts/num_dropped": 10}
     good, bad = Health(), Health()
     assert [text for _ in range(12) for text in bad.check({**context, metric.name: outside})]
     nearly = inside + (1e-6 if math.isinf(metric.highest) else 0.0)
