@@ -32,25 +32,35 @@ _SHARES = (
 )
 
 
-class EngineMeter:
-    """Counts of one step, as `engine/<name>`.
-
-    `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
-    for tokens repeated in later turns of a conversation. `engine/replicas_ready` is the number of servers in service
-    at the end of the step. `engine/weight_changed_share` is that of the last weights that were sent.
+class Meter:
+    """Reads counters once per step.
 
     Args:
-        counters: `Engine.metrics`.
+        counters: returns the counts since the start of the run.
     """
 
     def __init__(self, counters: Callable[[], Mapping[str, float]]) -> None:
         self._counters = counters
         self._before = counters()
 
+    def _read(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Return the counters at the last call, and now."""
+        before, self._before = self._before, self._counters()
+        return before, self._before
+
+
+class EngineMeter(Meter):
+    """Counts of one step, as `engine/<name>`.
+
+    `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
+    for tokens repeated in later turns of a conversation. `engine/replicas_ready` is the number of servers in service
+    at the end of the step. `engine/weight_changed_share` is that of the last weights that were sent. It reads
+    `Engine.metrics`.
+    """
+
     def __call__(self) -> Metrics:
         """Return the counts since the last call."""
-        before, now = self._before, self._counters()
-        self._before = now
+        before, now = self._read()
         counts = {name: now[name] - before.get(name, 0.0) for name in COUNTED if name in now}
         shares = {
             share: counts[part] / counts[whole]
@@ -61,21 +71,15 @@ class EngineMeter:
         return {f"engine/{name}": value for name, value in {**counts, **shares, **last}.items()}
 
 
-class ToolMeter:
+class ToolMeter(Meter):
     """Counts of one step of what tools share, as `tools/<name>`; `_OF_THE_RUN` since the start of the run.
 
-    Args:
-        counters: `Toolbox.metrics`.
+    It reads `Toolbox.metrics`.
     """
-
-    def __init__(self, counters: Callable[[], Mapping[str, float]]) -> None:
-        self._counters = counters
-        self._before = counters()
 
     def __call__(self) -> Metrics:
         """Return the counts since the last call."""
-        before, now = self._before, self._counters()
-        self._before = now
+        before, now = self._read()
         return {
             f"tools/{name}": value - (0.0 if name in _OF_THE_RUN else before.get(name, 0.0))
             for name, value in now.items()

@@ -81,7 +81,7 @@ class OwnTrajectories:
 
     Attributes:
         used: result of `num_used`.
-        failed: whether the loop raised an error; other conversations may then have gone on after it.
+        failed: whether the loop raised an error; other conversations may then have continued after it.
         closed: whether the tokens of a turn end with the end token.
     """
 

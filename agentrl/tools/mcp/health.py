@@ -54,12 +54,12 @@ class Health:
 
     def describe(self, reason: str) -> str:
         """Return why the session failed, on one line and without secrets."""
-        told = [reason, self._why if self.status is None else f"it ended with status {self.status}"]
+        found = [reason, self._why if self.status is None else f"it ended with status {self.status}"]
         if self._unreadable:
-            told.append(f"its output has lines that are not messages: {_shown(self._unreadable[:200])}")
+            found.append(f"its output has lines that are not messages: {_shown(self._unreadable[:200])}")
         if self._errors.strip():
-            told.append(f"its error output ends: {_shown(self._errors)}")
-        return redacted_text("; ".join(filter(None, told)))
+            found.append(f"its error output ends: {_shown(self._errors)}")
+        return redacted_text("; ".join(filter(None, found)))
 
 
 def _shown(data: bytes) -> str:

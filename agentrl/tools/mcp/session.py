@@ -139,7 +139,7 @@ class Session:
         raise self._failed(f"it has more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages of them")
 
     async def call(self, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> CallToolResult:
-        """Run one call. If it times out or the caller is cancelled, the server is told to cancel it.
+        """Run one call. If it times out or the caller is cancelled, the server gets a request to cancel it.
 
         Raises:
             ToolError: the server refuses the arguments.
