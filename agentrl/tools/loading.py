@@ -16,14 +16,19 @@ from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
+from agentrl.tools.binding import BindsItself
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
-from agentrl.tools.sandbox_tools import SANDBOX_TOOLS, SandboxTool
+from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
+from agentrl.tools.search.tool import KEYS as SEARCH_KEYS
+from agentrl.tools.search.tool import search_tool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
-AnyLoaded = BaseTool | FunctionTool | SandboxTool
+AnyLoaded = BaseTool | FunctionTool | BindsItself
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
+_OF_VERL = {"verl.tools.search_tool.SearchTool": "agentrl.tools.search.verl_tool.SearchTool"}
+"""verl's classes -> agentrl's."""
 
 
 def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
@@ -96,9 +101,15 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
 def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
     if "class_name" in entry:
         return _class_tool(entry, folder)
+    if entry.keys() & {*SEARCH_KEYS} or (entry.get("name") == "search" and not _registered("search", entry)):
+        return search_tool(entry, folder)
     if (kind := SANDBOX_TOOLS.get(str(entry.get("name")))) and "function" not in entry:
         return kind.tool(entry, pools)
     return _function_tool(entry, folder)
+
+
+def _registered(name: str, entry: dict[str, object]) -> bool:
+    return "function" in entry or name in TOOLS.names()
 
 
 class _ShortForm(Section):
@@ -160,6 +171,7 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
 
 def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
     name, config = str(entry["class_name"]), entry.get("config") or {}
+    name = _OF_VERL.get(name, name)
     kind = config.get("type", "native") if isinstance(config, dict) else None
     if kind == "mcp" or "mcp" in entry:
         raise ConfigError.keyless("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
