@@ -21,7 +21,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap pictures check types style bench clean
+.PHONY: docs quickstart reference test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,7 +40,7 @@ test: $(READY) bubblewrap
 	$(PYTEST) $(TWO_AT_ONCE)
 
 test-all: $(READY)
-	$(MAKE) --no-print-directory -j 2 sglang browser
+	$(MAKE) --no-print-directory -j 2 sglang browser node
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
 test-slow: $(READY)
@@ -99,6 +99,11 @@ browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
+
+# what starts MCP servers from npm; without it their test fails under CI=true and is left out elsewhere
+node:
+	@command -v npx >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq nodejs npm; } \
+		|| echo "no npx, which starts MCP servers from npm: apt-get install nodejs npm"
 
 # what local sandboxes are made of; without it their tests fail under CI=true and are left out elsewhere
 bubblewrap:

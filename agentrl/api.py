@@ -23,6 +23,8 @@ from agentrl.interactions.base import BaseInteraction
 from agentrl.registry import give
 from agentrl.rewards.loading import RewardLike, given_reward
 from agentrl.tools.base import BaseTool
+from agentrl.tools.environments.spec import KEY as ENVIRONMENT_KEY
+from agentrl.tools.environments.spec import has_reward
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.loading import given_tools
 from agentrl.trainer.builders.rollouts import UserObjects
@@ -34,6 +36,8 @@ Tools: TypeAlias = Iterable[Callable[..., object] | FunctionTool | BaseTool]
 AnyReward: TypeAlias = str | RewardLike
 """Name of a built-in reward, or functions."""
 Loop: TypeAlias = str | type[AgentLoop] | Callable[..., AgentLoop] | None
+Environment: TypeAlias = str | Callable[[], object] | None
+"""A class, a function that returns an object, or a name."""
 Settings: TypeAlias = Mapping[str, object] | None
 
 _ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
@@ -49,6 +53,7 @@ def train(
     val_data: Data = (),
     agent_loop: Loop = None,
     interactions: Sequence[BaseInteraction] = (),
+    environment: Environment = None,
     settings: Settings = None,
 ) -> Path:
     """Train `model` on `data`; return the run's folder, in which `checkpoints/latest` is the trained model.
@@ -60,6 +65,8 @@ def train(
         reward: a function, TRL's reward functions, or the name of a built-in reward.
         agent_loop: a class or a name, for rows without an agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
+        environment: a class whose methods are tools with the state of one rollout. Without other rewards, its own one
+            is the score.
         settings: other configuration keys, dotted or nested, as on the command line. If the value of a key is a name,
             you can pass an object instead: `{"algorithm.adv_estimator": my_estimator}`.
 
@@ -67,7 +74,7 @@ def train(
         AgentRLError: an argument is invalid.
     """
     rows = {"train_files": data, "val_files": val_data}
-    inputs = _Inputs(model, rows, tools, reward, agent_loop, interactions, settings)
+    inputs = _Inputs(model, rows, tools, reward, agent_loop, interactions, environment, settings)
     check_training(inputs.config)
     with _rows_by_argument({"train": "data", "val": "val_data"}):
         return outside_loop(run_training, inputs.config, inputs.user_objects)
@@ -81,6 +88,7 @@ def evaluate(
     reward: AnyReward = None,
     agent_loop: Loop = None,
     interactions: Sequence[BaseInteraction] = (),
+    environment: Environment = None,
     settings: Settings = None,
     quiet: bool = False,
 ) -> Evaluated:
@@ -89,7 +97,7 @@ def evaluate(
     Args:
         quiet: print nothing. Other arguments as in `train`.
     """
-    inputs = _Inputs(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
+    inputs = _Inputs(model, {"val_files": data}, tools, reward, agent_loop, interactions, environment, settings)
     check_evaluation(inputs.config)
     with _rows_by_argument({"val": "data"}), redirect_stdout(StringIO()) if quiet else nullcontext():
         return outside_loop(run_evaluation, inputs.config, inputs.user_objects, "summary")
@@ -103,12 +111,13 @@ def rollout(
     reward: AnyReward = None,
     agent_loop: Loop = None,
     interactions: Sequence[BaseInteraction] = (),
+    environment: Environment = None,
     n: int = 1,
     settings: Settings = None,
 ) -> list[Group]:
     """Return `n` rollouts per task, one group per row, in order. Sampling is as in training; no files are written."""
     settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
-    inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
+    inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, environment, settings)
     with _rows_by_argument({"train": "data"}):
         return outside_loop(run_rollouts, inputs.config, inputs.user_objects)
 
@@ -123,6 +132,7 @@ class _Inputs:
     reward: AnyReward
     agent_loop: Loop
     interactions: Sequence[BaseInteraction]
+    environment: Environment
     settings: Settings
 
     def __post_init__(self) -> None:
@@ -135,7 +145,11 @@ class _Inputs:
     def config(self) -> RunConfig:
         """The configuration, for all arguments that can be expressed in it."""
         values: dict[str, object] = {"model.path": str(self.model)}
-        if self.tools:
+        if self.environment is not None:
+            named = isinstance(self.environment, str)
+            values[ENVIRONMENT_KEY] = self.environment if named else give(self.environment)
+            values |= {"reward.name": "tool_rewards"} if self._environment_scores else {}
+        if self.tools or self.environment is not None:
             values["rollout.agent.default_agent_loop"] = "tool_agent"
         values |= plain_settings(self.settings)
         if self.agent_loop is not None:
@@ -146,11 +160,21 @@ class _Inputs:
         values["trainer.python_objects"] = [*self._objects()]
         return validate_config(nested(self._rows[0], nested(values)))
 
+    @property
+    def _environment_scores(self) -> bool:
+        """Whether only the environment can give a reward, and it does."""
+        chosen = self.reward is not None or any(key.startswith("reward") for key in plain_settings(self.settings))
+        return not chosen and has_reward(self.environment)
+
     @cached_property
     def user_objects(self) -> UserObjects:
         """The Python objects: tools, rewards, interactions and rows."""
         custom = None if isinstance(self.reward, str) else self.reward
-        reward = given_reward(custom, self.config.reward, self.config.data.max_response_length)
+        length, has_environment = (
+            self.config.data.max_response_length,
+            self.config.rollout.multi_turn.environment is not None,
+        )
+        reward = given_reward(custom, self.config.reward, length, has_environment=has_environment)
         return UserObjects(
             given_tools(self.tools), reward, self._rows[1], in_python=True, interactions=self.interactions
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -16,6 +17,7 @@ from typing import Generic, TypeVar
 
 from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import IMPORTS
 
 T = TypeVar("T")
 
@@ -202,13 +204,20 @@ def load_module(where: str) -> ModuleType:
     except AgentRLError as error:  # raised by agentrl while the file runs, such as by `@tool`
         raise ConfigError.keyless(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:  # a script that exits must not end the program silently
-        raise UnknownNameError(f"cannot import '{where}': {format_error(error)}") from error
+        hint = f": {IMPORTS}" if isinstance(error, ModuleNotFoundError) and error.name == "verl" else ""
+        raise UnknownNameError(f"cannot import '{where}': {format_error(error)}{hint}") from error
 
 
 def make_importable(folder: Path) -> None:
     """Make the modules of `folder` importable. It is added last in `sys.path`, so its files never shadow a library."""
-    if (name := str(folder.resolve())) not in sys.path:
+    name = str(folder.resolve())
+    _FOLDERS.add(name)
+    if name not in sys.path:
         sys.path.append(name)
+
+
+_FOLDERS: set[str] = set()
+"""Folders that `make_importable` was called with."""
 
 
 def child_path() -> str:
@@ -225,12 +234,15 @@ def load_file(path: Path) -> ModuleType:
     path = path.resolve()
     make_importable(path.parent)
     if _found_by_name(path):
+        if path.stem not in sys.modules:
+            _check_neighbours(path)
         return importlib.import_module(path.stem)
     name = f"{_PREFIX}{path.stem}_{abs(hash(str(path))):x}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
         raise UnknownNameError(f"there is no file '{path}'")
+    _check_neighbours(path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # a path that ends in .py always has a spec and a loader
     assert spec.loader is not None
@@ -250,10 +262,40 @@ def user_file(module: str) -> str | None:
 
 
 def _found_by_name(path: Path) -> bool:
-    if not path.stem.isidentifier():
-        return False
+    return path.stem.isidentifier() and _origin(path.stem) == str(path)
+
+
+def _origin(name: str) -> str | None:
+    """Return the file that `import name` imports; None if there is none."""
     try:
-        spec = importlib.util.find_spec(path.stem)
+        spec = importlib.util.find_spec(name)
     except ValueError:  # a module without a specification, such as `__main__`
-        return False
-    return spec is not None and spec.origin is not None and Path(spec.origin) == path
+        return None
+    return None if spec is None else spec.origin
+
+
+def _check_neighbours(path: Path) -> None:
+    """Refuse a file that would import a file of another folder in place of a file beside it with the same name.
+
+    Raises:
+        UnknownNameError: the message names both files.
+    """
+    for name in _imported_names(path):
+        beside = [str(path.with_name(f"{name}.py")), str(path.parent / name / "__init__.py")]
+        found = _origin(name) if any(map(os.path.isfile, beside)) else None
+        # a library is meant, not the file beside it, if both have the name
+        if found is not None and found not in beside and str(Path(found).parent.resolve()) in _FOLDERS:
+            raise UnknownNameError(
+                f"'{path}' imports '{name}', which is '{found}' in this process: rename one of the two files"
+            )
+
+
+def _imported_names(path: Path) -> set[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # importing the file reports it
+        return set()
+    nodes = list(ast.walk(tree))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in names}

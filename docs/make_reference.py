@@ -29,7 +29,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.validate import config_fields, section_of
 from agentrl.data import columns
 from agentrl.engines.base import SamplingParams
-from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.base import BaseInteraction, InteractionData
 from agentrl.registry import Registry
 from agentrl.rewards.base import reward_models
 from agentrl.rewards.builtin.registry import rewards
@@ -83,7 +83,7 @@ def page() -> str:
             [_function(tool, "tool"), _classes(BaseTool, ToolResponse, ToolError, InfraError, AgentData)]
         ),
         "function tool": _classes(FunctionTool),
-        "interactions": _classes(BaseInteraction),
+        "interactions": _classes(BaseInteraction, InteractionData),
         "algorithms": _table(("`algorithm.name`", "meaning"), ((_code(n), p.summary) for n, p in PRESETS.items())),
         "names": _table(("key", "names"), _names()),
         "batches": _classes(AdvantageBatch, TokenBatch),

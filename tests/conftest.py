@@ -109,19 +109,29 @@ def declared_metrics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def run_peer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs a script in a peer library's environment. Any: the JSON in its last output line."""
+def peer_python(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Returns the Python of a peer library's environment, which is created first."""
 
-    def run(name: str, script: Path, *arguments: Path) -> Any:
+    def python_of(name: str) -> Path:
         monkeypatch.syspath_prepend(str(PEERS))
-        from environment import peer_python
+        import environment
 
         try:
-            python = peer_python(name)
+            return environment.peer_python(name)
         except subprocess.CalledProcessError:
             if os.environ.get("CI"):
                 raise
             pytest.skip(f"the environment of {name} cannot be made here")
+
+    return python_of
+
+
+@pytest.fixture
+def run_peer(peer_python: Callable[[str], Path]) -> Callable[..., Any]:
+    """Runs a script in a peer library's environment. Any: the JSON in its last output line."""
+
+    def run(name: str, script: Path, *arguments: Path) -> Any:
+        python = peer_python(name)
         offline = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run([python, script, *arguments], capture_output=True, text=True, timeout=400, env=offline)
         assert done.returncode == 0, done.stderr[-3000:]

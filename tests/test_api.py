@@ -11,6 +11,7 @@ import pytest
 
 import agentrl
 from agentrl.agent_loops import AgentLoop
+from agentrl.api import _Inputs
 from agentrl.chat.parsers.hermes import HermesParser
 from agentrl.config import validate_config
 from agentrl.errors import AgentRLError
@@ -243,3 +244,40 @@ def test_simulated_users_and_parsers_may_be_objects(task_folder):
     assert Watched.read
     earned = [reward.value for reward in group.rollouts[0].turn_rewards]
     assert earned == ([0.5] if group.rollouts[0].stop == "interaction_ended" else [])
+
+
+class Lamp:
+    def reset(self):
+        self.lit = False
+
+    def switch(self) -> str:
+        """Switch the lamp."""
+        self.lit = not self.lit
+        return "lit" if self.lit else "dark"
+
+    def get_reward(self) -> float:
+        return float(self.lit)
+
+
+@pytest.mark.parametrize(
+    ("reward", "settings", "name"),
+    [
+        (None, None, "tool_rewards"),
+        (score, None, "auto"),
+        ("exact_match", None, "exact_match"),
+        (None, {"reward": {"name": "exact_match"}}, "exact_match"),
+    ],
+)
+def test_the_reward_of_an_environment_is_the_score_unless_another_is_given(reward, settings, name):
+    inputs = _Inputs("model", {"train_files": ROWS}, (), reward, None, (), Lamp, settings)
+    config = inputs.config
+    assert config.rollout.multi_turn.environment == f"{__name__}:Lamp"
+    assert (config.reward.name, config.rollout.agent_loop) == (name, "tool_agent")
+
+
+@pytest.mark.slow
+def test_an_environment_may_be_a_class(task_folder):
+    (group,) = agentrl.rollout(task_folder / "model", ROWS[:1], environment=Lamp, n=2, settings=SMALL)
+    assert all(rollout.tool_rewards == {"Lamp": rollout.reward} for rollout in group.rollouts)
+    with pytest.raises(AgentRLError, match="environment 'int': it has no public method besides"):
+        agentrl.rollout(task_folder / "model", ROWS[:1], environment=type("int", (), {}), settings=SMALL)

@@ -104,6 +104,49 @@ def test_file_can_import_modules_of_its_folder(tmp_path, own_modules) -> None:
     assert load_object(f"{tmp_path}/depot_stock.py:shelves") is shelves
 
 
+KINDS = {
+    "tool": "from agentrl.tools import tool\n@tool\ndef act() -> str:\n    'Act.'\n    return WORD\n",
+    "world": "class World:\n    def act(self) -> str:\n        'Act.'\n        return WORD\n",
+    "reward": "def compute_score(solution_str):\n    return float(len(WORD))\n",
+    "loop": "from agentrl.agent_loops import AgentLoop\nclass Loop(AgentLoop):\n    word = WORD\n",
+}
+
+
+def test_code_of_every_kind_imports_its_neighbours(tmp_path, own_modules) -> None:
+    from agentrl.agent_loops import agent_loops
+    from agentrl.config.reward import CustomRewardConfig, RewardConfig
+    from agentrl.rewards.base import close_reward
+    from agentrl.rewards.loading import load_reward
+    from agentrl.tools.environments.spec import load_environment
+    from agentrl.tools.loading import functions_of
+
+    files = {}
+    for kind, text in KINDS.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / f"word_of_{kind}.py").write_text(f"WORD = '{kind}'\n")
+        (folder / "random.py").write_text("raise SystemExit('this replaced the standard library')\n")
+        files[kind] = folder / "code.py"
+        files[kind].write_text(f"import random\nfrom word_of_{kind} import WORD\n{text}")
+    (act,) = functions_of(files["tool"])
+    assert act.function() == "tool"
+    assert load_environment(f"{files['world']}:World").make().act() == "world"
+    close_reward(load_reward(RewardConfig(custom_reward_function=CustomRewardConfig(path=files["reward"]))))
+    assert agent_loops.get(f"{files['loop']}:Loop").word == "loop"
+    assert "random" in sys.modules
+    assert str(tmp_path) not in str(sys.modules["random"].__file__)
+
+
+def test_two_neighbours_of_one_name_are_not_confused(tmp_path, own_modules) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "shared_word.py").write_text(f"WORD = '{folder}'\n")
+        (tmp_path / folder / f"user_{folder}.py").write_text("from shared_word import WORD\n")
+    assert load_object(f"{tmp_path}/one/user_one.py:WORD") == "one"
+    with pytest.raises(UnknownNameError, match=r"two/user_two.py' imports 'shared_word', which is '.*one/shared_word"):
+        load_object(f"{tmp_path}/two/user_two.py:WORD")
+
+
 def test_a_users_file_never_replaces_a_library(tmp_path, monkeypatch, own_modules) -> None:
     (tmp_path / "json.py").write_text("mine = True\n")
     (tmp_path / "user_of_json.py").write_text("import json\nloads = json.loads\n")

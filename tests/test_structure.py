@@ -165,11 +165,11 @@ def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
     """A module that imports an optional library at its top may itself only be imported inside functions.
 
     Modules of `cluster` may import each other: those that need Ray are used together. So may those of
-    `backends.megatron`.
+    `backends.megatron`, `sandboxes.e2b` and `tools.mcp`.
     """
     tops = {dotted(path): set(imported(top_level(path))) for path in MODULES}
     needy = {module for module, names in tops.items() if {name.split(".")[0] for name in names} & OPTIONAL}
-    together = ("agentrl.cluster.", "agentrl.backends.megatron.")
+    together = ("agentrl.cluster.", "agentrl.backends.megatron.", "agentrl.sandboxes.e2b.", "agentrl.tools.mcp.")
     cluster = {module for module in tops if module.startswith(together)}
     while more := {module for module in cluster - needy if uses(tops[module], needy)}:
         needy |= more

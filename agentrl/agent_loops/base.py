@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl.agent_loops.conversation import Conversation, ConversationContext
+from agentrl.agent_loops.context import ConversationContext
+from agentrl.agent_loops.conversation import Conversation
 from agentrl.agent_loops.generate import Generate
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import Recording, model_segment
@@ -15,6 +16,7 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.registry import Registry
 from agentrl.types.messages import Message
+from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -42,7 +44,8 @@ class AgentLoop:
 
     A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
     stop tokens and `data.max_response_length`. Under `rollout.routed_experts` such a loop calls
-    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment.
+    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check prompts,
+    answers and calls of such rollouts: only conversations record what they do.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
@@ -50,6 +53,8 @@ class AgentLoop:
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
+        operations: what the conversations of this rollout did, for the audit (`agentrl.types.operation`).
+        call_format: name of the tool-call format of `parser`.
         resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). Loops with
             their own state over several turns cannot use it.
     """
@@ -65,6 +70,8 @@ class AgentLoop:
         self.parser = parser
         self.config = config
         self.conversations: list[Conversation] = []
+        self.operations: list[Operation] = []
+        self.call_format = ""
         self.resume_point: ResumePoint | None = None
 
     async def run(
@@ -100,10 +107,15 @@ class AgentLoop:
         bindings = ConversationContext(
             *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
             images=dict(task.images),
+            operations=self.operations,
+            call_format=self.call_format,
         )
         conversation = self.conversation_class(bindings, task.messages if messages is None else messages)
+        kind = OperationKind.TASK if messages is None else OperationKind.MESSAGES
         if self.resume_point is not None and messages is None:
             conversation.resume_from(self.resume_point)
+            kind = OperationKind.RESUME
+        conversation.record_opening(kind)
         return conversation
 
 

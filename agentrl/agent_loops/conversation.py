@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.context import ConversationContext
+from agentrl.agent_loops.operations import RecordedOperation, opening
 from agentrl.agent_loops.recording import model_segment
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.agent_loops.tool_calls import (
@@ -21,38 +22,15 @@ from agentrl.agent_loops.tool_calls import (
     tool_messages,
     with_images,
 )
-from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
+from agentrl.chat.base import ParsedCall, ParsedTurn, parser_for
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
 from agentrl.types.messages import Message, ToolSchema, image_names
+from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.trajectory import Author, Segment, Trajectory
 from agentrl.utils.images import content_hash
-
-if TYPE_CHECKING:
-    from agentrl.agent_loops.generate import Generate
-    from agentrl.chat.format import ChatFormat
-    from agentrl.interactions.session import InteractionSession
-    from agentrl.tools.toolbox import ToolSession
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationContext:
-    """Everything that a conversation needs. All conversations of one rollout share the list `conversations`.
-
-    `images` maps the names in messages to image bytes: images of the task and of tool answers.
-    """
-
-    chat: ChatFormat
-    parser: ToolParser
-    limits: Limits
-    generate: Generate
-    tools: ToolSession | None
-    interaction: InteractionSession | None
-    sampling: SamplingParams
-    conversations: list[Conversation]
-    images: dict[str, bytes] = field(default_factory=dict)
 
 
 class Conversation:
@@ -61,12 +39,11 @@ class Conversation:
     The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
     - A turn that reached a length limit is kept. Tool calls in this turn are not run.
-    - If answers would leave no token for the model's reply, they are not appended. The conversation stops with
+    - If answers would leave no token for the model's reply, the conversation stops without them, with
       `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
     - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error that the model reads. If the
       model calls again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
-    - Calls of the last allowed turn are recorded as `limit_error` and not run. The simulated user still scores the
-      turn.
+    - Calls of the last allowed turn are not run: `limit_error`. The simulated user still scores the turn.
 
     Attributes:
         schemas: list of `ToolSchema`, the tools of this rollout.
@@ -74,7 +51,10 @@ class Conversation:
         stop: the `Stop` reason; None while the conversation can continue.
         tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
         turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
+        form: wording of openings and answers, for the audit: `chat`, `react`, or `own` for a class that overrides them.
     """
+
+    form: ClassVar[str] = "chat"
 
     def __init__(self, bindings: ConversationContext, messages: Sequence[Message]) -> None:
         self.trajectory = Trajectory()
@@ -93,9 +73,9 @@ class Conversation:
         self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
-        self.trajectory.messages += (opening := self.opening(messages))
-        prompt_ids = bindings.chat.start(opening, self.template_schemas, bindings.images)
-        self._append_segment(Author.PROMPT, prompt_ids, image_names(opening))
+        self.trajectory.messages += (first := self.opening(messages))
+        prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
+        self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
@@ -112,18 +92,19 @@ class Conversation:
 
     async def model_turn(self) -> ParsedTurn | None:
         """Sample a model turn and append it. Return None if a limit was reached; `stop` is then the reason."""
-        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
-        if self.stop is not None:
-            await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
-            return None
-        sampling = self._turn_sampling()
-        completion = await self._generate(sampling)
-        self.stop = self._limits.truncated_by(completion, self._num_tokens_left)
-        turn = await self._append_model(completion, sampling)
+        with self._operation(OperationKind.MODEL_TURN):
+            self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+            if self.stop is not None:
+                await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
+                return None
+            sampling = self._turn_sampling()
+            completion = await self._generate(sampling)
+            self.stop = self._limits.truncated_by(completion, self._num_tokens_left)
+            turn = await self._append_model(completion, sampling)
         return turn if self.stop is None else None
 
     async def tool_turn(self, turn: ParsedTurn) -> bool:
-        """Run the calls of `turn` concurrently, and append the answers in call order.
+        """Run the calls of `turn` concurrently, and append the answers in call order; without calls, append nothing.
 
         Return False if the conversation stopped.
 
@@ -131,41 +112,21 @@ class Conversation:
             InfraError: a call failed for reasons outside the policy. All results are recorded first.
             ConfigError: a tool returned an image, and the model does not accept images.
         """
-        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
-        self._stop_if(self._warned_no_calls_left, Stop.MAX_TOOL_CALLS)
-        if self.stop is not None:
-            self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
-            return False
-        answers = zip(turn.calls, await self._answers(turn.calls), strict=True)
-        results = [self._limits.shortened(as_shown(call, result, self._bound.chat)) for call, result in answers]
-        self._record(turn.calls, results, self._append_answers(turn.calls, results))
-        for call, result in zip(turn.calls, results, strict=True):
-            if result.outcome is Outcome.INFRA_ERROR:
-                raise InfraError(f"tool '{call.name}': {result.text}")
-        return self.stop is None
+        with self._operation(OperationKind.TOOL_TURN):
+            return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
         """Append an answer of the simulated user. Return False if the conversation stopped.
 
         The conversation stops if there is no simulated user, if the user ends it, or at a limit.
         """
-        self._stop_if(self._bound.interaction is None, Stop.FINISHED)
-        self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
-        if self.stop is not None or self._bound.interaction is None:
-            return False
-        answer = await self._bound.interaction.respond(self.trajectory.messages)
-        place = self._number, self._turn_segment
-        self.turn_rewards.append(TurnReward(*place, "interaction", answer.score, answer.observation_key))
-        self._num_user_turns += 1
-        self._stop_if(answer.done, Stop.INTERACTION_ENDED)
-        return self.say(answer.text)
+        with self._operation(OperationKind.USER_TURN):
+            return await self._user_turn()
 
     def say(self, text: str) -> bool:
         """Append `text` as a user message, without a simulated user. Return False if the conversation has stopped."""
-        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
-        if self.stop is None:
-            self._append(Author.USER, [Message(role="user", content=text)])
-        return self.stop is None
+        with self._operation(OperationKind.SAY):
+            return self._say(text)
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
         """Continue in a new trajectory with rewritten messages as its prompt (compaction). Use only the returned one.
@@ -175,6 +136,7 @@ class Conversation:
         successor = type(self)(self._bound, messages)
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
         successor._warned_no_calls_left = self._warned_no_calls_left
+        successor.record_opening(OperationKind.RESTART, parent=self._number)
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
@@ -193,6 +155,10 @@ class Conversation:
             self._warned_no_calls_left = len(last) > num_left + num_run
         self._stop_if(self._num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
+    def record_opening(self, kind: OperationKind, parent: int | None = None) -> None:
+        """Record how this conversation was opened; `parent` is the number of the conversation that it continues."""
+        self._bound.operations.append(opening(self, self._number, self._bound, kind, parent))
+
     def rollout(self) -> Rollout:
         """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
         conversations = self._bound.conversations
@@ -201,7 +167,45 @@ class Conversation:
             stop=self.stop or Stop.FINISHED,
             turn_rewards=[reward for conversation in conversations for reward in conversation.turn_rewards],
             tool_calls=[call for conversation in conversations for call in conversation.tool_calls],
+            operations=self._bound.operations,
         )
+
+    async def _tool_turn(self, turn: ParsedTurn) -> bool:
+        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+        self._stop_if(self._warned_no_calls_left, Stop.MAX_TOOL_CALLS)
+        if self.stop is not None:
+            self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
+        if self.stop is not None or not turn.calls:
+            return self.stop is None
+        answers = zip(turn.calls, await self._answers(turn.calls), strict=True)
+        results = [self._limits.shortened(as_shown(call, result, self._bound.chat)) for call, result in answers]
+        self._record(turn.calls, results, self._append_answers(turn.calls, results))
+        for call, result in zip(turn.calls, results, strict=True):
+            if result.outcome is Outcome.INFRA_ERROR:
+                raise InfraError(f"tool '{call.name}': {result.text}")
+        self._stop_if(self._bound.tools is not None and self._bound.tools.ended, Stop.ENVIRONMENT_DONE)
+        return self.stop is None
+
+    async def _user_turn(self) -> bool:
+        self._stop_if(self._bound.interaction is None, Stop.FINISHED)
+        self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
+        if self.stop is not None or self._bound.interaction is None:
+            return False
+        answer = await self._bound.interaction.respond(self.trajectory.messages)
+        place = self._number, self._turn_segment
+        self.turn_rewards.append(TurnReward(*place, "interaction", answer.score, answer.observation_key))
+        self._num_user_turns += 1
+        self._stop_if(answer.done, Stop.INTERACTION_ENDED)
+        return self._say(answer.text)
+
+    def _say(self, text: str) -> bool:
+        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+        if self.stop is None:
+            self._append(Author.USER, [Message(role="user", content=text)])
+        return self.stop is None
+
+    def _operation(self, kind: OperationKind) -> RecordedOperation:
+        return RecordedOperation(self, self._number, kind, self._bound.operations)
 
     def _stop_if(self, reached: bool, stop: Stop) -> None:
         if reached and self.stop is None:
@@ -241,15 +245,13 @@ class Conversation:
         )
 
     async def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
-        chat = self._bound.chat
         self._turn_segment = len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
-        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
-        text = chat.text(completion.token_ids)
-        # no calls in a truncated turn, or without tools
-        turn = ParsedTurn(text)
+        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in self._bound.chat.stop_token_ids
+        text = self._bound.chat.text(completion.token_ids)
+        turn = ParsedTurn(text)  # no calls in a truncated turn, or without tools
         try:
             if self.stop is None and self.schemas:
                 off_loop = getattr(self._parser, "off_loop", False)

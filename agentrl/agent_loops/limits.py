@@ -49,8 +49,12 @@ class Limits:
         return None
 
     def allowed(self, num_calls: int, num_left: int | None) -> int:
-        """How many of a turn's calls may run if the rollout has `num_left` calls left."""
-        return min(num_calls, self.multi_turn.max_parallel_calls, *([] if num_left is None else [num_left]))
+        """How many of a turn's calls may run if the rollout has `num_left` calls left.
+
+        `num_left` may be negative: sub-agents that run at the same time see the same number of calls left.
+        """
+        left = [] if num_left is None else [max(0, num_left)]
+        return min(num_calls, self.multi_turn.max_parallel_calls, *left)
 
     def refusal(self, position: int, num_left: int | None) -> ToolResult:
         """Error answer to a call beyond the limits; `position` is the call's position in its turn."""

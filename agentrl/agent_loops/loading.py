@@ -61,7 +61,9 @@ class LoopFactory:
         if key not in self._makers:
             refuse_code_of_row(self._config, self._entries, name, tool_format)
             self._makers[key] = self._maker(*key)
-        return self._makers[key]()
+        loop = self._makers[key]()
+        loop.call_format = loop.tool_format or tool_format or self._config.rollout.multi_turn.format
+        return loop
 
     def _maker(self, name: str, tool_format: str | None) -> Callable[[], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")

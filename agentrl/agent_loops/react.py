@@ -29,6 +29,8 @@ Final Answer: the answer"""
 class ReactConversation(Conversation):
     """A conversation with tools and tool answers as plain text."""
 
+    form = "react"
+
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
         """No schemas: the system message describes the tools."""

@@ -49,17 +49,24 @@ def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResu
     """Return the answer that the model sees: an error if the model's processor rejects one of its images.
 
     Raises:
-        ConfigError: the answer has an image, and the model does not accept images.
+        ConfigError: the answer has an image that is not optional, and the model does not accept images.
     """
     try:
         for data in result.images:
             chat.check_image(data)
     except DataError as error:
+        if result.optional_images:
+            return replace(result, text=_without_images(result), images=())
         raise ConfigError.keyless(f"tool '{call.name}' answered with an image: {error}") from error
     except TemplateError as error:
         why = f"Error: the tool returned an image that cannot be used: {error}"
         return replace(result, text=why, outcome=Outcome.TOOL_ERROR, images=())
     return result
+
+
+def _without_images(result: ToolResult) -> str:
+    notes = [f"[image, {len(data)} bytes]" for data in result.images]
+    return "\n".join(filter(None, [result.text, *notes]))
 
 
 def _with_parts(message: Message, names: Sequence[str]) -> Message:

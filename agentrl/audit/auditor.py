@@ -12,7 +12,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.audit import advantages, endings, identity, rewards, sampled_tokens, tokens, trained_tokens, turns
+from agentrl.audit import (
+    advantages,
+    endings,
+    identity,
+    operations,
+    rewards,
+    sampled_tokens,
+    tokens,
+    trained_tokens,
+    turns,
+)
 from agentrl.audit.base import Ledger, Problem
 from agentrl.audit.checks import Checker
 from agentrl.audit.files import check_gaps, named_step, open_steps
@@ -84,7 +94,9 @@ class Auditor:
         groups = identity.check_groups(check, known, split)
         identity.check_siblings(check, groups)
         identity.check_identity(check, known, split, groups)
-        tokens.check_segments(check, oracle, known.continued_from is not None)
+        own = [row for row, name in enumerate(check.step["agent_name"]) if known.loop(name)[0] is None]
+        recorded = operations.rows(check.step).intersection(own)
+        tokens.check_segments(check, oracle, known.continued_from is not None, recorded)
         sampled_tokens.check_logprobs(check)
         sampled_tokens.check_versions(check, known, split)
         sampled_tokens.check_temperature(check, known, split)
@@ -98,7 +110,8 @@ class Auditor:
     ) -> None:
         rendering = tokens.TokenCheck(check, oracle, templated) if oracle else None
         for rollout in Reader(check, known, oracle, why).read():
-            turns.check_messages(check, rollout)
+            operations.check_operations(check, rollout, known)
+            turns.check_messages(check, rollout, known)
             turns.check_calls(check, rollout, known)
             endings.check_ending(check, rollout, known)
             rewards.check_named_rewards(check, rollout, known)

@@ -22,6 +22,7 @@ INVARIANTS: Mapping[str, str] = {
     "identity": "uid and seed derive from the run's seed",
     "segments": "authors are known and in order, ids are in the vocabulary, no turn is empty",
     "messages": "messages start with those of the task; each model turn is one of them",
+    "operations": "each message, segment and call was added by a recorded operation of its conversation, in order",
     "prompt tokens": "prompt tokens equal the text of the template, tokenized again",
     "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
     "calls": "messages and calls equal the text of the model, parsed again",

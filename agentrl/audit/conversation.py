@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions
@@ -28,6 +28,44 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Operation:
+    """One recorded operation of a conversation; `index` is its position in the column's flat arrays.
+
+    Attributes:
+        num_before: number of operations of the rollout that had ended when this one began.
+        first_segment, first_message: number of segments and messages of the trajectory before the operation.
+    """
+
+    index: int
+    kind: str
+    trajectory: int
+    num_before: int
+    first_segment: int
+    num_segments: int
+    first_message: int
+    num_messages: int
+    num_calls: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a conversation words its tools and answers.
+
+    Attributes:
+        form: `chat` (tool messages), `react` (observations in a user message), or `own`: not known.
+        call_format: the format of calls in the model's text; None: calls are not parsed.
+        names: the tools that the model may call.
+        template_tools: schemas that the chat template shows; None if they were not saved.
+    """
+
+    form: str
+    call_format: str | None
+    names: Set[str]
+    template_tools: Sequence[Json] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A turn of the model.
 
@@ -38,6 +76,8 @@ class Turn:
         closed: whether the turn ends with the end token.
         position: position of its message.
         replies: the messages that follow it; `reply` is their segment, -1 if there is none.
+        ran: whether the loop passed its calls on; an own loop may ignore them.
+        num_used: number of calls of the rollout before the calls of this turn; None: those of earlier turns.
     """
 
     segment: int
@@ -48,6 +88,17 @@ class Turn:
     message: Mapping[str, Json]
     replies: Sequence[Mapping[str, Json]]
     reply: int
+    ran: bool = True
+    num_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Messages that an own loop appended, with their segment, after turn number `turn` (-1: before the first)."""
+
+    turn: int
+    segment: int
+    messages: Sequence[Mapping[str, Json]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +109,10 @@ class AuditedTrajectory:
         index: position in the flat arrays.
         number: position in its rollout.
         fits: messages and segments match one to one, so that they can be compared.
+        first_turn: number of model turns before the trajectory that count for it (own loops: a restart).
+        parent: the trajectory that a restart continues.
+        opened_with_task: whether the first messages come from the task.
+        appended: everything that an own loop appended between and after model turns.
     """
 
     index: int
@@ -67,11 +122,16 @@ class AuditedTrajectory:
     prompt: int
     turns: Sequence[Turn]
     fits: bool
+    wording: Wording
+    first_turn: int = 0
+    parent: int | None = None
+    opened_with_task: bool = True
+    appended: Sequence[Appended] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedRollout:
-    """One rollout. `kind` is the built-in agent loop; None if it is unknown, with the reason in `why`."""
+    """One rollout. `kind` is the agent loop; None if the loop is unknown, with the reason in `why`."""
 
     row: int
     kind: LoopKind | None
@@ -81,15 +141,22 @@ class AuditedRollout:
     task: Json
     trajectories: Sequence[AuditedTrajectory]
     calls: Sequence[Call]
+    operations: Sequence[Operation] = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether the agent loop is not built in, and known from its operations."""
+        return self.kind == "own"
 
     @property
     def failed(self) -> bool:
         """Whether the agent loop raised an error; the end of the rollout may then be missing."""
         return self.stop == "error"
 
-    def calls_of(self, trajectory: int, turn: int) -> list[Call]:
-        """The recorded calls of a turn."""
-        return [call for call in self.calls if (call.trajectory, call.turn) == (trajectory, turn)]
+    def calls_of(self, trajectory: AuditedTrajectory, turn: int) -> list[Call]:
+        """The recorded calls of a turn, counted from 0 in its trajectory."""
+        place = (trajectory.number, trajectory.first_turn + turn)
+        return [call for call in self.calls if (call.trajectory, call.turn) == place]
 
 
 def shows_images(messages: Sequence[Mapping[str, Json]]) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTrajectory, Call, Turn
-from agentrl.audit.outcomes import ENDED
+from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout
+from agentrl.audit.ending import Ending, check_limit
+from agentrl.audit.own_endings import check_own_ending
 from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo
 from agentrl.audit.turns import can_read, read_turn
 
@@ -16,7 +15,7 @@ from agentrl.audit.turns import can_read, read_turn
 def _finished(end: Ending) -> str:
     if end.last is None or end.answered:
         return "last turn not answered"
-    if end.calls or (end.last.text and can_read(end.rollout) and read_turn(end.rollout, end.last.text).calls):
+    if end.calls or (end.last.text and can_read(end.trajectory) and read_turn(end.trajectory, end.last.text).calls):
         return "last turn without calls"
     if end.rollout.kind == "tool" and end.known.has_user:
         return "another reason: a simulated user is configured"
@@ -72,6 +71,12 @@ def _by_user(end: Ending) -> str:
     return "" if end.known.has_user else "another reason: no simulated user is configured"
 
 
+def _by_environment(end: Ending) -> str:
+    if not end.known.environment:
+        return "another reason: no environment is configured"
+    return "" if end.calls and end.answered else "last turn with answered calls"
+
+
 def _max_users(end: Ending) -> str:
     limit = end.known.limit("max_user_turns")
     return "" if limit is not None and end.num_users == limit else f"{limit} user messages, not {end.num_users}"
@@ -80,6 +85,7 @@ def _max_users(end: Ending) -> str:
 CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "finished": _finished,
     "interaction_ended": _by_user,
+    "environment_done": _by_environment,
     "max_assistant_turns": _max_turns,
     "max_user_turns": _max_users,
     "max_tool_calls": _max_calls,
@@ -100,6 +106,8 @@ def check_ending(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Non
         check_response_limit(end)
     if rollout.stop not in CONDITIONS:
         check.problem("stop", rollout.row, "stop", "a known stop reason", rollout.stop)
+    elif rollout.own:
+        check_own_ending(ends)
     elif rollout.kind is None:
         check.ledger.skip("stop", f"conditions of the stop reason: {rollout.why}")
     elif any(turn.text is None for trajectory in rollout.trajectories for turn in trajectory.turns):
@@ -124,89 +132,11 @@ def _check_error(check: Checker, rollout: AuditedRollout) -> None:
     if (
         rollout.failed
         and infra_failed != (infra_call or str(error).startswith("InfraError"))
-        and rollout.kind == "tool"
+        and rollout.kind == "tool"  # an own loop may catch the error of a call
     ):
         check.problem(
             "stop", row, "infra_failed", "true exactly if the error is an infrastructure failure", infra_failed
         )
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of a conversation."""
-
-    check: Checker
-    known: RunInfo
-    rollout: AuditedRollout
-    trajectory: AuditedTrajectory
-
-    @cached_property
-    def last(self) -> Turn | None:
-        """The model's last turn; None if there is none."""
-        return self.trajectory.turns[-1] if self.trajectory.turns else None
-
-    @cached_property
-    def calls(self) -> list[Call]:
-        """Calls of the last turn."""
-        return self.rollout.calls_of(self.trajectory.number, len(self.trajectory.turns) - 1)
-
-    @cached_property
-    def num_tokens(self) -> list[int]:
-        """Number of tokens of each segment."""
-        step, path = self.check.step, "trajectories.segments"
-        start, end = step.items[path].ends[self.trajectory.index : self.trajectory.index + 2]
-        lengths: list[int] = step.items[f"{path}.token_ids"].lengths[start:end].tolist()
-        return lengths
-
-    @cached_property
-    def num_response(self) -> int:
-        """Number of tokens after the prompt."""
-        return sum(self.num_tokens[1:])
-
-    @cached_property
-    def num_users(self) -> int:
-        """Number of user messages after model turns."""
-        return sum(message["role"] == "user" for turn in self.trajectory.turns for message in turn.replies)
-
-    @property
-    def answered(self) -> bool:
-        """Whether a message follows the last turn."""
-        return bool(self.last and self.last.replies)
-
-    @property
-    def at_turn_limit(self) -> bool:
-        """Whether the last turn reached the turn limit before the response limit."""
-        num_last = len(self.last.ids) if self.last else 0
-        left = self._limit - (self.num_response - num_last)
-        limit = self.known.limit("max_turn_tokens")
-        return self.last is not None and limit is not None and num_last == limit < left
-
-    @property
-    def at_response_limit(self) -> bool:
-        """Whether the response reached its limit."""
-        return self.num_response == self._limit
-
-    @property
-    def _limit(self) -> int:
-        return int(self.known.number("data.max_response_length") or 0)
-
-    @property
-    def expects_answer(self) -> bool:
-        """Whether the last turn expects an answer: it has calls, or there is a simulated user."""
-        return bool(self.calls) or self.known.has_user
-
-    @property
-    def limit_reported(self) -> bool:
-        """Whether, before its last turn, the model got the error that no calls are left."""
-        limit, number = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 2
-        made = self.rollout.calls_of(self.trajectory.number, number)
-        earlier = [call for call in self.rollout.calls if call.turn < number and call.outcome != "limit_error"]
-        return limit is not None and len(made) > limit - len(earlier)
-
-    @property
-    def refused(self) -> bool:
-        """Whether all calls of the last turn were refused because the conversation had ended."""
-        return all(call.outcome == "limit_error" and call.result == ENDED for call in self.calls)
 
 
 def check_response_limit(end: Ending) -> None:
@@ -216,7 +146,7 @@ def check_response_limit(end: Ending) -> None:
         end.check.ledger.skip("limits", NO_CONFIG)
         return
     end.check.ledger.count("limits", 1)
-    _check_limit(end, "tokens after the prompt", end.num_response, limit)
+    check_limit(end, "tokens after the prompt", end.num_response, limit)
 
 
 def check_limits(end: Ending) -> None:
@@ -224,14 +154,8 @@ def check_limits(end: Ending) -> None:
     known, turns = end.known, end.trajectory.turns
     num_calls = sum(call.outcome != "limit_error" for call in end.rollout.calls)
     longest = max((len(turn.ids) for turn in turns), default=0)
-    _check_limit(end, "model turns", len(turns), known.limit("max_assistant_turns"))
-    _check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
-    _check_limit(end, "user messages", end.num_users if known.has_user else 0, known.limit("max_user_turns"))
-    _check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
-    _check_limit(end, "tool calls", num_calls, end.rollout.options.max_tool_calls)
-
-
-def _check_limit(end: Ending, what: str, number: int, limit: float | None) -> None:
-    if limit is not None and number > limit:
-        column = f"trajectories[{end.trajectory.number}].segments"
-        end.check.problem("limits", end.rollout.row, column, f"at most {limit} {what}", number)
+    check_limit(end, "model turns", len(turns), known.limit("max_assistant_turns"))
+    check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
+    check_limit(end, "user messages", end.num_users if known.has_user else 0, known.limit("max_user_turns"))
+    check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
+    check_limit(end, "tool calls", num_calls, end.rollout.options.max_tool_calls)

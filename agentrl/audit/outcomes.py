@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import AuditedRollout, Call, Turn
+from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Turn
 from agentrl.audit.reading.run_info import RunInfo
 
 OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
@@ -20,23 +20,31 @@ def label(check: Checker, call: Call) -> str:
 
 
 class CallLimits:
-    """Check a conversation's calls against the limits, turn by turn."""
+    """Check a conversation's calls against the limits, turn by turn.
 
-    def __init__(self, check: Checker, known: RunInfo, rollout: AuditedRollout) -> None:
+    Attributes:
+        reported: whether the model got the error that no calls are left, in this trajectory or in one before a restart.
+    """
+
+    def __init__(
+        self, check: Checker, known: RunInfo, rollout: AuditedRollout, trajectory: AuditedTrajectory, reported: bool
+    ) -> None:
         self._check = check
         self._known = known
         self._rollout = rollout
-        self._names = rollout.options.names
+        self._trajectory = trajectory
         self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
         self._num_used = 0
-        self._limit_reported = False  # the model got the error that no calls are left
+        self.reported = reported
         self._none_runs = False  # no call of this turn may run
 
     def check_turn(self, number: int, turn: Turn, made: Sequence[Call]) -> None:
         """Check which calls of a turn ran, and their results."""
         limit = self._rollout.options.max_tool_calls
-        num_left = len(made) if limit is None else limit - self._num_used
-        self._none_runs = self._limit_reported or number + 1 == self._known.limit("max_assistant_turns")
+        num_used = self._num_used if turn.num_used is None else turn.num_used
+        num_left = len(made) if limit is None else max(0, limit - num_used)
+        at_limit = self._trajectory.first_turn + number + 1 == self._known.limit("max_assistant_turns")
+        self._none_runs = self.reported or at_limit or self._ended(number, made)
         num_run = 0 if self._none_runs else min(self._known.limit("max_parallel_calls") or 1, num_left)
         for position, call in enumerate(made):
             if expected := self._expected(call, position < num_run, turn):
@@ -44,8 +52,14 @@ class CallLimits:
             uncut = call.outcome == "aborted" or call.result == ENDED  # text of the agent loop, not of a tool
             if len(call.result) > self._longest and not uncut:
                 self._problem("limits", call, "result", f"at most {self._longest} characters", len(call.result))
-        self._limit_reported = len(made) > num_left
+        if not self._none_runs:
+            self.reported = len(made) > num_left
         self._num_used += sum(call.outcome != "limit_error" for call in made)
+
+    def _ended(self, number: int, made: Sequence[Call]) -> bool:
+        """Whether an own loop passed on calls although its conversation had ended, for example by its user."""
+        last = number == len(self._trajectory.turns) - 1
+        return self._rollout.own and last and bool(made) and all(call.result == ENDED for call in made)
 
     def _problem(self, invariant: str, call: Call, leaf: str, expected: str, found: object) -> None:
         self._check.problem(invariant, self._rollout.row, f"{label(self._check, call)}.{leaf}", expected, found)
@@ -53,7 +67,8 @@ class CallLimits:
     def _expected(self, call: Call, runs: bool, turn: Turn) -> str:
         """Return the expected outcome; "" if the outcome is plausible."""
         if call.outcome == "aborted":
-            ended = self._rollout.stop in ("deadline", "aborted", "error") and not turn.replies
+            stopped = self._rollout.own or self._rollout.stop in ("deadline", "aborted", "error")
+            ended = stopped and not turn.replies
             return "" if ended else "another outcome: the rollout continued"
         if (call.outcome == "limit_error") == runs:
             return (
@@ -61,11 +76,11 @@ class CallLimits:
             )
         if (call.result == ENDED) != self._none_runs and call.outcome == "limit_error":
             return "another result: the call was not run"
-        if runs and call.name not in self._names and call.outcome != "format_error":
+        if runs and call.name not in self._trajectory.wording.names and call.outcome != "format_error":
             return f"format_error: there is no tool '{call.name}'"
         if call.outcome != "ok" and not self._is_error_text(call):
             return "ok: the result is not an error"
-        if call.outcome == "infra_error" and not self._rollout.failed:
+        if call.outcome == "infra_error" and not (self._rollout.failed or self._rollout.own):
             return "another outcome: the rollout continued"
         return ""
 

@@ -12,6 +12,7 @@ from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTraj
 from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo
 from agentrl.audit.template import TemplateOracle
 
+OWN_SCORE = "the agent loop scored it, or nothing did"
 _SLACK_S = 1e-3
 """Tolerance in seconds: clocks are not read at the same moment."""
 
@@ -37,15 +38,16 @@ def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
         check.ledger.skip("rewards", f"names: {rollout.why or 'no saved tool schemas'}")
         return
     scored = not (rollout.failed or known.unscored or step["infra_failed"][row])
-    if scored != ("score" in names):
+    if scored != ("score" in names) and not (rollout.own and not scored):  # an own loop may score its rollout itself
         why = "no reward is configured" if known.unscored else "the rollout failed"
         expected = "a score" if scored else f"no score: {why}"
         check.problem("rewards", row, "rewards.name", expected, ", ".join(names) or "none")
-    offered = rollout.options.names & {call.name for call in rollout.calls}
-    allowed = offered | ({"interaction"} if known.has_user else set())
+    every = rollout.options.names.union(*(trajectory.wording.names for trajectory in rollout.trajectories))
+    offered = every & {call.name for call in rollout.calls}
+    allowed = offered | ({"interaction"} if known.has_user else set()) | ({known.environment} - {""})
     for name in _of_row(check, "tool_rewards", row):
         if name not in allowed:
-            check.problem("rewards", row, "tool_rewards.name", "a tool that was called", name)
+            check.problem("rewards", row, "tool_rewards.name", "a tool that was called, or the environment", name)
     _check_turn_rewards(check, rollout, known)
 
 
@@ -61,6 +63,8 @@ def _check_turn_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
     first = step.items["trajectories.segments"].ends
     turns = {(t.number, turn.segment - int(first[t.index])) for t in rollout.trajectories for turn in t.turns}
     for index in range(start, end):
+        if rollout.own and step["turn_rewards.name"][index] != "interaction":
+            continue  # a reward of the loop
         place = (int(step["turn_rewards.trajectory"][index]), int(step["turn_rewards.segment"][index]))
         if not known.has_user or place not in turns or step["turn_rewards.name"][index] != "interaction":
             expected = "a model turn" if known.has_user else "none: no simulated user is configured"
@@ -73,8 +77,8 @@ def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, o
     scored = not rollout.failed and not known.unscored
     if saved is None and not scored:
         return
-    if saved is None and rollout.kind is None:
-        check.ledger.skip("scored text", f"whether the rollout was scored: {rollout.why}")
+    if saved is None and (rollout.kind is None or rollout.own):
+        check.ledger.skip("scored text", f"whether the rollout was scored: {rollout.why or OWN_SCORE}")
     elif saved is None or not scored:
         check.ledger.count("scored text", 1)
         expected = "the hash of the scored text" if scored else "none: the rollout was not scored"
@@ -82,7 +86,9 @@ def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, o
     elif known.config is None or oracle is None:
         check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_TOKENIZER)
     elif (text := _scored_text(check, rollout, known, oracle)) is None:
-        check.ledger.skip("scored text", "token ids outside the vocabulary, or unreadable messages")
+        check.ledger.skip(
+            "scored text", "token ids outside the vocabulary, unreadable messages, or operations that do not fit"
+        )
     else:
         check.ledger.count("scored text", 1)
         if (found := sha256(text.encode("utf-8", "surrogatepass")).hexdigest()) != saved:
@@ -93,6 +99,8 @@ def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, o
 def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle: TemplateOracle) -> str | None:
     if len(rollout.trajectories) != check.step.items["trajectories"].lengths[rollout.row]:
         return None
+    if rollout.own and not all(trajectory.fits for trajectory in rollout.trajectories):
+        return None  # their turns are unknown
     if known.get("reward.include_tool_text"):
         responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
         within = all(map(oracle.can_read, responses))

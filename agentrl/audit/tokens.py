@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTrajectory, Turn, shows_images
+from agentrl.audit.conversation import (
+    NO_TOKENIZER,
+    Appended,
+    AuditedRollout,
+    AuditedTrajectory,
+    Turn,
+    shows_images,
+)
 from agentrl.audit.reading.run_info import Json, RunInfo
 from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
 AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
+_ANY_TURN: Mapping[str, Json] = {"role": "assistant", "content": "x"}
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-def check_segments(check: Checker, oracle: TemplateOracle | None, continued: bool) -> None:
+def check_segments(check: Checker, oracle: TemplateOracle | None, continued: bool, own: Collection[int]) -> None:
     """Check that the order of authors is possible, that ids are in the vocabulary, and that no segment is empty.
 
     Args:
         continued: model turns may be part of the prompt (continued rollouts).
+        own: rows of own loops with operations, which may append segments in any order after the prompt.
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
@@ -32,7 +41,8 @@ def check_segments(check: Checker, oracle: TemplateOracle | None, continued: boo
     effective = [
         "model" if continued and author == "prompt" and not first[i] else author for i, author in enumerate(authors)
     ]
-    order = [_may_follow(author, effective[i - 1], bool(first[i])) for i, author in enumerate(effective)]
+    free = [row in own for row in items.row.tolist()]
+    order = [_may_follow(author, effective[i - 1], bool(first[i]), free=free[i]) for i, author in enumerate(effective)]
     check.require(
         "segments", f"{_SEGMENTS}.author", np.array(order, np.bool_), "the prompt first, then turns and their answers"
     )
@@ -51,11 +61,11 @@ def check_segments(check: Checker, oracle: TemplateOracle | None, continued: boo
     check.require("segments", f"{_SEGMENTS}.token_ids", (ids >= 0) & (ids < known), "an id of the vocabulary")
 
 
-def _may_follow(author: str, before: str, first: bool) -> bool:
+def _may_follow(author: str, before: str, first: bool, *, free: bool) -> bool:
     if first or author == "prompt":
         return first and author == "prompt"
     turns = ("model", "demonstration")
-    return author in AUTHORS and (author in turns) != (before in turns)
+    return author in AUTHORS and (free or (author in turns) != (before in turns))
 
 
 @dataclass(slots=True)
@@ -84,11 +94,14 @@ class TokenCheck:
             return "the chat template differs from the one that made the rollouts"
         if shows_images(trajectory.messages):
             return "image tokens: the processor makes them, not the tokenizer"
+        if trajectory.wording.template_tools is None and trajectory.fits:
+            return "the schemas of the conversation's tools were not saved"
         return "" if trajectory.fits else "messages and segments do not match"
 
     def _trajectory(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
-        tools = rollout.options.tools if rollout.kind == "tool" else []
-        pieces = self._rendered(trajectory, tools)
+        tools = trajectory.wording.template_tools or []
+        separate = _is_separate(trajectory)
+        pieces = self._rendered(_without_turns(trajectory) if separate else trajectory, tools)
         if isinstance(pieces, str):
             why = f"chat template error: {pieces[:80]}"
             self.check.ledger.skip("prompt tokens", why)
@@ -96,10 +109,27 @@ class TokenCheck:
             return
         self.check.ledger.count("prompt tokens", 1)
         self._compare("prompt tokens", rollout, trajectory, trajectory.prompt, self.oracle.tokens(pieces[0]))
-        for number, turn in enumerate(trajectory.turns):
+        for one in trajectory.appended if separate else ():
+            self._appended(rollout, trajectory, tools, one)
+        for number, turn in enumerate(() if separate else trajectory.turns):
             if turn.reply >= 0:
                 self.check.ledger.count("answer tokens", 1)
                 self._answer(rollout, trajectory, tools, turn, number, pieces[number + 1])
+
+    def _appended(
+        self, rollout: AuditedRollout, trajectory: AuditedTrajectory, tools: Sequence[Json], one: Appended
+    ) -> None:
+        """Compare one operation with the text that the template writes for its messages after a model turn."""
+        end = [] if self.oracle.end_id is None else [self.oracle.end_id]
+        before = Turn(-1, end, "", True, 0, _ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
+        messages = [*trajectory.messages[: trajectory.num_opening], _ANY_TURN, *one.messages]
+        alone = replace(trajectory, messages=messages)
+        pieces = self._rendered(alone, tools)
+        if isinstance(pieces, str):
+            self.check.ledger.skip("answer tokens", f"chat template error: {pieces[:80]}")
+            return
+        self.check.ledger.count("answer tokens", 1)
+        self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
 
     def _answer(
         self,
@@ -192,15 +222,17 @@ def _neutral(trajectory: AuditedTrajectory) -> AuditedTrajectory:
         message if i < trajectory.num_opening or message["role"] == "assistant" else {**message, "content": "x"}
         for i, message in enumerate(trajectory.messages)
     ]
-    return AuditedTrajectory(
-        trajectory.index,
-        trajectory.number,
-        messages,
-        trajectory.num_opening,
-        trajectory.prompt,
-        trajectory.turns,
-        trajectory.fits,
-    )
+    return replace(trajectory, messages=messages)
+
+
+def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
+    return replace(trajectory, messages=trajectory.messages[: trajectory.num_opening])
+
+
+def _is_separate(trajectory: AuditedTrajectory) -> bool:
+    """Whether an own loop appended before the first turn, or twice after a turn: each is then rendered alone."""
+    places = [each.turn for each in trajectory.appended]
+    return -1 in places or len(set(places)) < len(places)
 
 
 def check_hashes(check: Checker, oracle: TemplateOracle | None, why: str) -> dict[str, bool]:

@@ -20,10 +20,11 @@ from agentrl.audit.conversation import (
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
+OWN_WORDING = "the loop's class of conversations words them"
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 
 
-def check_messages(check: Checker, rollout: AuditedRollout) -> None:
+def check_messages(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     """Check that the messages start with the task's messages, and then contain one message per turn."""
     check.ledger.count("messages", 1)
     for trajectory in rollout.trajectories:
@@ -31,7 +32,7 @@ def check_messages(check: Checker, rollout: AuditedRollout) -> None:
         if rollout.kind is None and trajectory.prompt < 0:
             # imported from another framework; agentrl always saves tokens
             check.ledger.skip("messages", "comparison with segments: the rollout has no tokens")
-        elif not trajectory.fits:
+        elif not trajectory.fits and not rollout.own:  # the operations of own loops are checked in `operations`
             turns = sum(message["role"] == "assistant" for message in trajectory.messages[trajectory.num_opening :])
             expected = "a message for each turn and each answer, in the order of the segments"
             check.problem(
@@ -43,27 +44,50 @@ def check_messages(check: Checker, rollout: AuditedRollout) -> None:
     if rollout.kind is None:
         check.ledger.skip("messages", f"first messages: {rollout.why}")
         return
-    if len(rollout.trajectories) != 1 and not rollout.failed and rollout.stop != "deadline":
+    if len(rollout.trajectories) != 1 and not (rollout.own or rollout.failed or rollout.stop == "deadline"):
         check.problem("messages", rollout.row, "trajectories", "one trajectory", f"{len(rollout.trajectories)}")
     if not are_messages(rollout.task):
         check.problem("messages", rollout.row, "messages", "a list of messages", rollout.task)
         return
     for trajectory in rollout.trajectories:
-        _check_opening(check, rollout, trajectory)
+        if trajectory.wording.form == "own":
+            check.ledger.skip("messages", f"first messages: {OWN_WORDING}")
+        elif trajectory.opened_with_task:
+            _check_opening(check, rollout, trajectory, observed=bool(known.environment))
 
 
-def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
+def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, *, observed: bool) -> None:
+    """Compare the first messages with the task's.
+
+    Args:
+        observed: the run has an environment, whose `reset` may add text to the last message.
+    """
     opening, task = list(trajectory.messages[: trajectory.num_opening]), rollout.task
-    if rollout.kind == "react" and rollout.options.tools and opening and opening[0]["role"] == "system":
+    wording = trajectory.wording
+    if wording.form == "react" and wording.names and opening and opening[0]["role"] == "system":
         # ReAct instructions come first, then the task's system message
         own = task[0].get("content") if task and task[0].get("role") == "system" else None
         if own is None or str(opening[0].get("content")).endswith(f"\n\n{own}"):
             opening = [*task[:1], *opening[1:]] if own is not None else opening[1:]
+    if observed and opening and task and len(opening) == len(task) and _extends(opening[-1], task[-1]):
+        opening = [*opening[:-1], task[-1]]
     if opening != task:
         column = f"trajectories[{trajectory.number}].messages"
         differ = [i for i, (one, other) in enumerate(zip(opening, task, strict=False)) if one != other]
         at = differ[0] if differ else min(len(opening), len(task))
         check.problem("messages", rollout.row, f"{column}[{at}]", task[at : at + 1], opening[at : at + 1])
+
+
+def _extends(message: Mapping[str, Json], before: Mapping[str, Json]) -> bool:
+    """Whether a message is `before` with more text at its end."""
+    content, start = message.get("content"), before.get("content")
+    if {**message, "content": start} != before:
+        return False
+    if isinstance(content, str):
+        return isinstance(start, str) and content.startswith(start)
+    if not (isinstance(content, list) and isinstance(start, list) and content[:-1] == start):
+        return False
+    return isinstance(content[-1], dict) and content[-1].keys() == {"type", "text"}
 
 
 def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
@@ -78,13 +102,15 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
     for name in names:
         check.ledger.count(name, 1)
     _check_addresses(check, rollout)
+    reported: dict[int | None, bool] = {}  # trajectory -> whether the model read that no calls are left
     for trajectory in rollout.trajectories:
-        limits = CallLimits(check, known, rollout)
+        limits = CallLimits(check, known, rollout, trajectory, reported.get(trajectory.parent, False))
         for number, turn in enumerate(trajectory.turns):
-            made = rollout.calls_of(trajectory.number, number)
+            made = rollout.calls_of(trajectory, number)
             _check_turn(check, rollout, trajectory, number, made)
-            _check_answer(check, rollout, turn, made)
+            _check_answer(check, rollout, trajectory, turn, made)
             limits.check_turn(number, turn, made)
+        reported[trajectory.number] = limits.reported
 
 
 def _why_not(rollout: AuditedRollout, known: RunInfo) -> str:
@@ -94,21 +120,22 @@ def _why_not(rollout: AuditedRollout, known: RunInfo) -> str:
         return "no saved tool schemas"
     if any(turn.text is None for trajectory in rollout.trajectories for turn in trajectory.turns):
         return NO_TOKENIZER
-    if not can_read(rollout):
-        return _UNKNOWN_FORMAT.format(rollout.options.call_format)
+    for trajectory in rollout.trajectories:
+        if not can_read(trajectory):
+            return _UNKNOWN_FORMAT.format(trajectory.wording.call_format)
     return "" if all(trajectory.fits for trajectory in rollout.trajectories) else "messages and segments do not match"
 
 
-def can_read(rollout: AuditedRollout) -> bool:
-    """Whether the audit has a parser for the rollout's call format."""
-    return rollout.kind != "tool" or not rollout.options.tools or rollout.options.call_format in reading.READERS
+def can_read(trajectory: AuditedTrajectory) -> bool:
+    """Whether the audit has a parser for the trajectory's call format."""
+    call_format = trajectory.wording.call_format
+    return call_format is None or call_format in reading.READERS
 
 
-def read_turn(rollout: AuditedRollout, text: str) -> reading.ParsedTurn:
-    """Parse the text of a turn with the row's call format."""
-    if rollout.kind == "single" or not rollout.options.tools:
-        return reading.ParsedTurn(text)
-    return reading.READERS["react" if rollout.kind == "react" else rollout.options.call_format](text)
+def read_turn(trajectory: AuditedTrajectory, text: str) -> reading.ParsedTurn:
+    """Parse the text of a turn with the trajectory's call format."""
+    call_format = trajectory.wording.call_format
+    return reading.ParsedTurn(text) if call_format is None else reading.READERS[call_format](text)
 
 
 def _check_turn(
@@ -116,9 +143,10 @@ def _check_turn(
 ) -> None:
     turn = trajectory.turns[number]
     text = turn.text or ""
-    parsed = read_turn(rollout, text)
+    parsed = read_turn(trajectory, text)
     last = number == len(trajectory.turns) - 1
-    may_be_cut = last and rollout.stop in UNPARSED and (not turn.closed or rollout.kind == "react")
+    may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of an own loop has its own stop reason
+    may_be_cut = last and may_stop and (not turn.closed or trajectory.wording.call_format == "react")
     if may_be_cut and "tool_calls" not in turn.message:
         parsed = reading.ParsedTurn(text)
     column = f"trajectories[{trajectory.number}].messages[{turn.position}]"
@@ -127,8 +155,9 @@ def _check_turn(
     calls = message_calls(turn)
     if not _agree(calls, parsed.calls):
         check.problem("calls", rollout.row, f"{column}.tool_calls", _listed(parsed.calls), calls)
-    if len(made) != len(parsed.calls) and not (last and rollout.failed and not made):
-        expected = f"{len(parsed.calls)} calls of turn {number}"
+    num_expected = len(parsed.calls) if turn.ran else 0
+    if len(made) != num_expected and not (last and rollout.failed and not made):
+        expected = f"{num_expected} calls of turn {number}"
         check.problem("calls", rollout.row, "tool_calls", expected, f"{len(made)}")
         return
     for call, one in zip(made, parsed.calls, strict=False):
@@ -186,7 +215,9 @@ def _check_call(check: Checker, row: int, call: Call, parsed: reading.Call) -> N
 def _check_addresses(check: Checker, rollout: AuditedRollout) -> None:
     """Check that calls are in the order of their turns, and that each turn exists."""
     turns = {
-        (trajectory.number, number) for trajectory in rollout.trajectories for number in range(len(trajectory.turns))
+        (trajectory.number, trajectory.first_turn + number)
+        for trajectory in rollout.trajectories
+        for number in range(len(trajectory.turns))
     }
     for number, call in enumerate(rollout.calls):
         here = (call.trajectory, call.turn)
@@ -197,7 +228,9 @@ def _check_addresses(check: Checker, rollout: AuditedRollout) -> None:
             check.problem("calls", rollout.row, column, "a turn of the model, in order", here)
 
 
-def _check_answer(check: Checker, rollout: AuditedRollout, turn: Turn, made: Sequence[Call]) -> None:
+def _check_answer(
+    check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, turn: Turn, made: Sequence[Call]
+) -> None:
     """Check the answer to a turn: the results of its calls, or a user message."""
     num_tokens = 0
     if turn.reply >= 0:
@@ -207,7 +240,7 @@ def _check_answer(check: Checker, rollout: AuditedRollout, turn: Turn, made: Seq
             row, column = check.step.place("trajectories.segments.author", turn.reply)
             check.problem("answers", row, column, expected, author)
     if made:
-        _check_results(check, rollout, turn, made)
+        _check_results(check, rollout, trajectory, turn, made)
         if (total := sum(call.num_tokens for call in made)) != num_tokens or min(c.num_tokens for c in made) < 0:
             expected = f"{num_tokens} in total for the calls of the turn"
             check.problem("answers", rollout.row, f"{label(check, made[0])}.num_tokens", expected, total)
@@ -215,10 +248,15 @@ def _check_answer(check: Checker, rollout: AuditedRollout, turn: Turn, made: Seq
         check.problem("answers", rollout.row, "trajectories", "one user message after a turn", turn.replies)
 
 
-def _check_results(check: Checker, rollout: AuditedRollout, turn: Turn, made: Sequence[Call]) -> None:
+def _check_results(
+    check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, turn: Turn, made: Sequence[Call]
+) -> None:
     if not turn.replies:
         return
-    if rollout.kind == "react":
+    if trajectory.wording.form == "own":
+        check.ledger.skip("answers", f"text of tool answers: {OWN_WORDING}")
+        return
+    if trajectory.wording.form == "react":
         expected: list[Json] = [{"role": "user", "content": "\n".join(f"Observation: {c.result}" for c in made)}]
     else:
         ids = [entry.get("id") for entry in message_calls(turn)]

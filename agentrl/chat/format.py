@@ -113,6 +113,14 @@ class ChatFormat:
             messages, schemas, lambda: self._with_images(self._prompt(messages, schemas), messages, images)
         )
 
+    def start_untrusted(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of a prompt without tools and images; its text never becomes control tokens.
+
+        Raises:
+            TemplateError: the template refuses the messages.
+        """
+        return self._encoder.encode_hidden(self.template.render(self._encoder.hide(list(messages)), (), prompt=True))
+
     def extend(
         self,
         new_messages: Sequence[Message],

@@ -15,6 +15,7 @@ from agentrl.data.rows.open import check_dataset
 from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, UnknownNameError, problems_in, suggestion
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.folder import check_folder, is_folder
+from agentrl.utils.verl_classes import reward_in_place_of
 
 _UNREAD = {"train": (), "rollout": ("data.val_files",), "eval": ("data.train_files",)}
 _READ = (
@@ -129,10 +130,12 @@ def _names(config: RunConfig) -> Iterator[Problem]:
     from agentrl.agent_loops.base import agent_loops
     from agentrl.algos.registries import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
     from agentrl.chat.parsers.names import tool_parsers
+    from agentrl.tools.environments.spec import environments
 
     checks: dict[str, Callable[[str], None]] = {
         "rollout.agent.default_agent_loop": agent_loops.check,
         "rollout.multi_turn.format": tool_parsers.check,
+        "rollout.multi_turn.environment": environments.check,
         "algorithm.adv_estimator": ADVANTAGE_ESTIMATORS.check,
         "actor.policy_loss.loss_mode": POLICY_LOSSES.check,
     }
@@ -196,6 +199,10 @@ def _no_file(key: str, path: Path) -> Problem:
     missing = f"there is no file '{path}'"
     if _is_dir(path):
         return _not_found(key, f"expected a file, '{path}' is a folder")
+    if reward := reward_in_place_of(str(path)):
+        return _not_found(
+            key, f"{missing}: remove this key and set reward.name={reward}, which grades the same answers"
+        )
     if not _is_dir(path.parent):
         return _not_found(key, missing)
     near = suggestion(path.name, (file.name for file in path.parent.iterdir() if file.suffix == path.suffix))

@@ -25,6 +25,7 @@ _OTHER_NAMES = {
     "output_dir": "trainer.default_local_dir",
     "out": "trainer.default_local_dir",
     "tools": "rollout.multi_turn.function_tool_path",
+    "environment_factory": "rollout.multi_turn.environment",
     "max_turns": "rollout.multi_turn.max_assistant_turns",
     "seed": "trainer.seed",
     "beta": "algorithm.beta",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +17,22 @@ class Section(BaseModel):
 def one_or_many(value: object) -> object:
     """Wrap a single string into a tuple; return other values unchanged."""
     return (value,) if isinstance(value, str) else value
+
+
+def chat_url(url: str) -> str:
+    """Return the address of a chat completions endpoint, without /chat/completions.
+
+    Raises:
+        ValueError: the address is not http, or contains a password, key or query.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected an address such as http://localhost:8000/v1")
+    if parts.username is not None or parts.query:  # config.yaml would store the credentials
+        raise ValueError(
+            "an address must not contain a password, key or query: put the key in the variable api_key_env"
+        )
+    return url.rstrip("/").removesuffix("/chat/completions")
 
 
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+", "k3+", "low_var_kl+"]

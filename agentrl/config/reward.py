@@ -85,7 +85,7 @@ class SandboxFusionConfig(Section):
     memory_limit_mb: PositiveInt = 1024
     """Memory limit of a program, in MB."""
     timeout_s: PositiveFloat = 10.0
-    """Timeout in seconds of one test, and of compilation."""
+    """Timeout in seconds of one test in any sandbox, and of compilation."""
 
 
 class RewardConfig(Section):
@@ -122,8 +122,11 @@ class RewardConfig(Section):
     """rate_limited: estimated tokens per call, for max_tpm."""
     overlong_buffer: OverlongBufferConfig = OverlongBufferConfig()
     """Soft overlong punishment, with any manager."""
+    sandbox: Annotated[str | dict[str, JsonValue] | None, code()] = "local"
+    """Sandbox of rewards that test code: a kind, or a mapping with `kind` and its settings (docs/rewards.md). null: no
+    code runs."""
     sandbox_fusion: SandboxFusionConfig = SandboxFusionConfig()
-    """Server that runs code, for rewards that test code."""
+    """Server that runs code, in place of `sandbox`."""
     components: Components = {}
     """Mixture of several rewards, by name; replaces `name`. The value of each component is saved with the score."""
     judge: JudgeConfig = JudgeConfig()

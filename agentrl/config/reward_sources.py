@@ -8,7 +8,6 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -23,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from agentrl.config.base import Section, one_or_many
+from agentrl.config.base import Section, chat_url, one_or_many
 from agentrl.config.uses import ADDRESS, PLACE, File, Text, code
 from agentrl.errors import suggestion
 
@@ -73,14 +72,7 @@ class JudgeConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_endpoint(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "http://none")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("expected an address such as http://localhost:8000/v1")
-        if parts.username is not None or parts.query:  # config.yaml would store the credentials
-            raise ValueError(
-                "an address must not contain a password, key or query: put the key in the variable api_key_env"
-            )
-        return url and url.rstrip("/").removesuffix("/chat/completions")
+        return url and chat_url(url)
 
     @field_validator("score_range", "reward_range")
     @classmethod

@@ -66,6 +66,9 @@ class MultiTurnConfig(Section):
     """YAML file of tools, in verl's format or the short form."""
     function_tool_path: CodeFile | None = None
     """Python file with `@tool` functions."""
+    environment: Annotated[str, code()] | None = None
+    """Class whose methods are tools with the state of one rollout, as `path/to/file.py:Class` or `pkg.module:Class`
+    (docs/environments.md)."""
     interaction_config_path: CodeFile | None = None
     """YAML file of simulated users."""
     max_assistant_turns: PositiveInt | None = None
@@ -191,5 +194,6 @@ class RolloutConfig(Section):
     def agent_loop(self) -> str:
         """The default agent loop: `agent.default_agent_loop`, else the loop that fits the configured tools."""
         turns = self.multi_turn
-        acts = (turns.tool_config_path, turns.function_tool_path, turns.interaction_config_path) != (None, None, None)
+        tools = (turns.tool_config_path, turns.function_tool_path, turns.environment)
+        acts = any(each is not None for each in (*tools, turns.interaction_config_path))
         return self.agent.default_agent_loop or ("tool_agent" if acts else "single_turn_agent")

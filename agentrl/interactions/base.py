@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.types.messages import Message
+from agentrl.registry import Registry
+from agentrl.types.messages import ChatAnswer, Message
+from agentrl.types.task import Task
+
+
+class Sample(Protocol):
+    """Samples an answer to messages with the run's engine and its current weights. The tokens are never trained."""
+
+    async def __call__(
+        self, messages: Sequence[Message], *, seed: int, temperature: float = 1.0, max_tokens: int = 512
+    ) -> ChatAnswer:
+        """Return the answer. Text of the messages never becomes control tokens.
+
+        Raises:
+            InfraError: the engine ended the request, or the messages are too long for the model.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionData:
+    """Data about the rollout, passed to methods of interactions that have the argument `agent_data`.
+
+    Attributes:
+        seed: derived from the rollout's seed; a user who draws random numbers from it is reproducible.
+        sample: samples an answer with the run's engine; None outside of a run.
+    """
+
+    task: Task
+    seed: int = 0
+    sample: Sample | None = None
 
 
 class BaseInteraction:
-    """A simulated user. Subclass it and implement `generate_response`. One instance serves all rollouts."""
+    """A simulated user. Subclass it and implement `generate_response`. One instance serves all rollouts.
+
+    The row's `interaction_kwargs`, without `name`, are keyword arguments of the first four methods. A method whose
+    signature names `agent_data` also gets an `InteractionData`.
+    """
+
+    timeout_s: float = 60.0
+    """Seconds in which each method must answer; after that the rollout is an infrastructure failure."""
+    deterministic: bool = True
+    """Whether the same conversation gets the same answers. If not, the run is not guaranteed to be reproducible."""
 
     def __init__(self, config: dict[str, JsonValue]) -> None:
         self.config = config
@@ -37,3 +78,23 @@ class BaseInteraction:
 
     async def finalize_interaction(self, instance_id: str, **kwargs: object) -> None:
         """End one rollout; always called."""
+
+    def check_row(self, given: Mapping[str, JsonValue]) -> None:
+        """Reject a row that this user cannot serve; called for every row before a model is loaded.
+
+        Args:
+            given: the row's `interaction_kwargs` without `name`.
+
+        Raises:
+            DataError: the row is not accepted; the message names the field.
+        """
+
+
+interactions: Registry[type[BaseInteraction]] = Registry(
+    "interaction",
+    {
+        "gsm8k": "agentrl.interactions.gsm8k:Gsm8kInteraction",
+        "model_user": "agentrl.interactions.model:ModelUser",
+    },
+)
+"""Simulated users that a YAML file can name."""

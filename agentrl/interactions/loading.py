@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-from agentrl.errors import AgentRLError, ConfigError
-from agentrl.interactions.base import BaseInteraction
-from agentrl.registry import load_object, make_importable
+from pydantic import JsonValue, ValidationError
+
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.interactions.base import BaseInteraction, interactions
+from agentrl.registry import make_importable
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import INTERACTIONS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 _KEYS = frozenset({"name", "class_name", "config"})
@@ -17,39 +21,53 @@ _KEYS = frozenset({"name", "class_name", "config"})
 def load_interactions(path: Path) -> dict[str, BaseInteraction]:
     """Return name -> interaction. The default name comes from the class, as in verl (`MyInteraction` -> my).
 
+    `class_name` is a built-in user, or a class. An entry without it has the `name` of a built-in user.
+
     Raises:
         ConfigError: an entry is invalid; the message names file, entry and key.
     """
-    interactions: dict[str, BaseInteraction] = {}
+    users: dict[str, BaseInteraction] = {}
     make_importable(path.parent)
     for position, entry in enumerate(read_listing(path, "interaction")):
         with entry_errors(f"{path}: interaction[{position}]"):
-            interaction = _build(entry)
-            if interaction.name in interactions:
-                raise ConfigError.keyless(f"two interactions have the name '{interaction.name}'")
-        interactions[interaction.name] = interaction
-    return interactions
+            user = _build(entry)
+            if user.name in users:
+                raise ConfigError.keyless(f"two interactions have the name '{user.name}'")
+        users[user.name] = user
+    return users
 
 
 def _build(entry: dict[str, object]) -> BaseInteraction:
     check_keys(entry, _KEYS)
-    class_name, config = str(entry.get("class_name", "")), entry.get("config") or {}
-    if not class_name or not isinstance(config, dict):
-        raise ConfigError.keyless("needs a 'class_name', and 'config' must be a mapping")
-    if class_name.startswith("verl."):
-        raise ConfigError.keyless(f"'{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction")
-    name = str(entry.get("name") or re.split("[.:]", class_name)[-1].removesuffix("Interaction").lower())
-    cls = load_object(class_name)
+    named, config = str(entry.get("class_name") or entry.get("name") or ""), entry.get("config") or {}
+    if not isinstance(config, dict):
+        raise ConfigError.keyless(f"'config' must be a mapping, not {config!r:.100}")
+    if "class_name" not in entry and named not in interactions.names():
+        known = suggestion(named, interactions.names())
+        raise ConfigError.keyless(f"needs a 'class_name', or the 'name' of a built-in user: {known}")
+    target = replaced(named, INTERACTIONS, f"{BaseInteraction.__module__}.BaseInteraction")
+    name = str(entry.get("name") or _default_name(named))
+    interaction = _instantiate(interactions.get(target), named, {**config, "name": name})
+    interaction.name = name
+    return interaction
+
+
+def _default_name(class_name: str) -> str:
+    if class_name in interactions.names():
+        return class_name
+    return re.split("[.:]", class_name)[-1].removesuffix("Interaction").lower()
+
+
+def _instantiate(cls: Callable[..., BaseInteraction], named: str, config: dict[str, JsonValue]) -> BaseInteraction:
     try:
-        interaction: BaseInteraction = cls({**config, "name": name})
-    except AgentRLError:
+        interaction = cls(config)
+    except (AgentRLError, ValidationError):
         raise
     except Exception as error:  # a user's constructor may raise anything
-        raise ConfigError.keyless(f"{class_name} failed: {format_error(error)}") from error
+        raise ConfigError.keyless(f"{named} failed: {format_error(error)}") from error
     own = getattr(type(interaction), "generate_response", None)
     if own in (None, BaseInteraction.generate_response):
         raise ConfigError.keyless(
-            f"'{class_name}' must define generate_response, as agentrl.interactions.base.BaseInteraction"
+            f"'{named}' must define generate_response, as agentrl.interactions.base.BaseInteraction"
         )
-    interaction.name = name
     return interaction

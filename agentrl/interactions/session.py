@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
 
+from pydantic import JsonValue
+
 from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, UnavailableError
 from agentrl.errors import AgentRLError, DataError, suggestion
-from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.base import BaseInteraction, InteractionData, Sample
 from agentrl.tools.base import InfraError
 from agentrl.types.messages import Message
 from agentrl.types.task import Task
@@ -42,17 +44,31 @@ class Answer(NamedTuple):
 class InteractionSession:
     """Context that starts the interaction on entry and always ends it. Errors of user code become `InfraError`.
 
+    Args:
+        seed, sample: passed to the interaction, see `InteractionData`.
+        timeout_s: seconds in which each method must answer; None: `timeout_s` of the interaction.
+
     Raises:
         DataError: the row names an unknown interaction, or the row names none and there are several interactions.
     """
 
-    def __init__(self, interactions: Mapping[str, BaseInteraction], task: Task, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        interactions: Mapping[str, BaseInteraction],
+        task: Task,
+        *,
+        seed: int = 0,
+        sample: Sample | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         try:
             self._interaction = chosen(interactions, task)
         except DataError as error:
             raise DataError(f"row {task.index}: {error}") from error
-        self._options = {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
-        self._timeout_s = timeout_s
+        self._options = options_of(task)
+        self._data = InteractionData(task, seed, sample)
+        own_timeout_s = getattr(self._interaction, "timeout_s", BaseInteraction.timeout_s)
+        self._timeout_s = own_timeout_s if timeout_s is None else timeout_s
         self._breaker = CircuitBreaker(f"interaction '{self._interaction.name}'")
         self._id: str | None = None
 
@@ -111,11 +127,29 @@ class InteractionSession:
 
     async def _invoke(self, method: str, *arguments: object) -> object:
         function = getattr(self._interaction, method)
-        if not inspect.signature(function).parameters:  # such as methods of verl's base class
+        parameters = inspect.signature(function).parameters
+        if not parameters:  # such as methods of verl's base class
             returned = function()
         else:
-            returned = function(*arguments, **keyword_filter(function)(self._options))
+            data = {"agent_data": self._data} if "agent_data" in parameters else {}
+            returned = function(*arguments, **{**keyword_filter(function)(self._options), **data})
         return await returned if inspect.isawaitable(returned) else returned
+
+
+def options_of(task: Task) -> dict[str, JsonValue]:
+    """Return the row's keyword arguments for its interaction."""
+    return {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
+
+
+def check_interaction(interactions: Mapping[str, BaseInteraction], task: Task) -> None:
+    """Reject a row that names no known interaction, or that its interaction does not accept.
+
+    Raises:
+        DataError: the row is invalid; the message names the field.
+    """
+    check = getattr(chosen(interactions, task), "check_row", None)
+    if check is not None:
+        check(options_of(task))
 
 
 def _observation_key(data: object = None) -> str | None:

@@ -21,7 +21,11 @@ LOOP_CODE = (
     "rollout.multi_turn.format",
     "rollout.multi_turn.interaction_config_path",
 )
-TOOL_CODE = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
+TOOL_CODE = (
+    "rollout.multi_turn.tool_config_path",
+    "rollout.multi_turn.function_tool_path",
+    "rollout.multi_turn.environment",
+)
 REWARD_CODE = ("reward.custom_reward_function.path",)
 CREDIT_CODE = ("algorithm.adv_estimator", "actor.policy_loss.loss_mode")
 
@@ -32,10 +36,12 @@ NO_MODEL = "unknown"
 def replay_config(replay: Replay) -> RunConfig:
     """The trusted part of the saved configuration (`replay.trusted_config`), with the command-line overrides.
 
+    Code in saved rollouts runs only in a sandbox that the command line names.
+
     Raises:
         ConfigError: the configuration is not valid.
     """
-    saved = _merged({"model": {"path": NO_MODEL}}, trusted_values(replay.run.config))
+    saved = _merged({"model": {"path": NO_MODEL}, "reward": {"sandbox": None}}, trusted_values(replay.run.config))
     try:
         return validate_config(_merged(saved, replay.options.overrides))
     except ConfigError as error:

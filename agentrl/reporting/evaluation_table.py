@@ -14,6 +14,7 @@ from agentrl.reporting.evaluation import LEVEL, Evaluation, Summary
 from agentrl.reporting.formatting import RESPONSE, TURNS, number, percent
 from agentrl.security.visible_text import visible
 from agentrl.stats.base import Estimate
+from agentrl.telemetry.metrics.rewards import SUCCESS_ALL
 from agentrl.telemetry.metrics.rollouts import TOOL_CALLS
 from agentrl.types.rollout import Outcome
 
@@ -101,6 +102,8 @@ def _lines(summary: Summary) -> Iterator[str]:
     if summary.num_failed:
         infra = f" ({summary.num_infra_failed} infrastructure failures)" if summary.num_infra_failed else ""
         yield f"failed: {summary.num_failed} of {summary.num_rollouts} rollouts{infra}, not in the results"
+        if (of_all := summary.metrics.get(SUCCESS_ALL.name)) is not None:
+            yield f"success if failed rollouts count as failures: {percent(of_all)}"
     if summary.num_empty:
         yield f"tasks without a scored rollout: {summary.num_empty} of {summary.num_tasks}"
     if summary.num_unscored:

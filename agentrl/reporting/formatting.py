@@ -111,7 +111,7 @@ def dropped_text(metrics: Metrics, prefix: str = "") -> str | None:
     if not share or not num:
         return None
     text = f"{num:,.0f} of {num / share:,.0f} rollouts"
-    of_all = metrics.get(f"{prefix}{rewards.SUCCESS_OF_ALL.name}")
+    of_all = metrics.get(f"{prefix}{rewards.SUCCESS_ALL.name}")
     return text if of_all is None else f"{text}; success of all rollouts {percent(of_all)}"
 
 

@@ -49,8 +49,17 @@ def load_reward(
     return managed(reward, config, max_response_length)
 
 
-def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: int | None = None) -> Reward | None:
+def given_reward(
+    reward: RewardLike,
+    config: RewardConfig,
+    max_response_length: int | None = None,
+    *,
+    has_environment: bool = False,
+) -> Reward | None:
     """Return the reward that a Python caller passes, if any.
+
+    Args:
+        has_environment: whether functions in TRL's form may need `environments`.
 
     Raises:
         ConfigError: the reward is not a function, or it requires an argument that agentrl does not pass.
@@ -63,7 +72,7 @@ def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: 
             f"reward must be a function or a list of functions, not {reward!r:.100}:"
             " settings={'reward.name': ...} chooses a built-in one"
         )
-    return managed(_of_functions(functions, config), config, max_response_length)
+    return managed(_of_functions(functions, config, has_environment), config, max_response_length)
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
@@ -77,8 +86,13 @@ def check_data_source(config: RewardConfig, task: Task) -> None:
     name = reward_of(task.data_source)
     if name is None:
         raise DataError(_unknown_source(task.data_source))
-    if name == NEEDS_SANDBOX and config.sandbox_fusion.url is None:
+    if name == NEEDS_SANDBOX and not has_sandbox(config):
         raise DataError(_no_sandbox(task.data_source))
+
+
+def has_sandbox(config: RewardConfig) -> bool:
+    """Whether rewards may run code that a model wrote."""
+    return config.sandbox is not None or config.sandbox_fusion.url is not None
 
 
 class UnroutedError(DataError, NoVerdictError):
@@ -94,7 +108,7 @@ class AutoReward:
 
     def __init__(self, config: RewardConfig) -> None:
         kwargs = config.custom_reward_function.reward_kwargs
-        names = [name for name in dict.fromkeys(SOURCES.values()) if name != NEEDS_SANDBOX or config.sandbox_fusion.url]
+        names = [name for name in dict.fromkeys(SOURCES.values()) if name != NEEDS_SANDBOX or has_sandbox(config)]
         taken = {name: keyword_filter(rewards.get(name))(kwargs) for name in names}
         for key in kwargs:
             if not any(key in each for each in taken.values()):
@@ -144,9 +158,9 @@ def _chosen(config: RewardConfig, given_models: Mapping[str, Reward]) -> Reward:
     return _named(config.name, config, calling(config), config.custom_reward_function.reward_kwargs)
 
 
-def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConfig) -> Reward:
+def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConfig, has_environment: bool) -> Reward:
     if all(map(takes_completions, functions)):
-        return RewardFuncs(functions, config)
+        return RewardFuncs(functions, config, has_environment)
     if len(functions) > 1:
         raise ConfigError.keyless("each of several rewards must accept (prompts, completions, **columns)")
     kwargs = config.custom_reward_function.reward_kwargs

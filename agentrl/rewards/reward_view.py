@@ -9,6 +9,9 @@ from agentrl.types.messages import Message
 from agentrl.types.rollout import Rollout
 from agentrl.types.trajectory import Author, Segment, Trajectory
 
+ENVIRONMENT = "environment"
+"""Key of `extra_info` with the rollout's environment object, if there is one. It exists only during a run."""
+
 
 class RolloutInfo(TypedDict):
     """Entries of `extra_info` about the rollout, besides the row's own columns."""
@@ -36,7 +39,7 @@ class RolloutInfo(TypedDict):
     tool_rewards: list[float]
     """Reward of each call, the second value that `execute` returns."""
     rollout_reward_scores: dict[str, float]
-    """Tool name -> reward for the rollout, from `calc_reward`."""
+    """Name of a tool or an environment -> its reward for the rollout, from `calc_reward` or `reward`."""
     turn_scores: list[float]
     """Scores of the simulated user, one per answer."""
     stop: str

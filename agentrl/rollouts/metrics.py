@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
+from agentrl.rollouts.failure_metrics import left_out_metrics, recovery_metrics
 from agentrl.telemetry.timing import percentile
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
@@ -21,7 +22,8 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`, `/tokens_per_call`
     - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (either of these, so
       excluded from other metrics): shares of rollouts; `rollouts/num_dropped`: count
-    - `success_of_all`: like `success`, but dropped rollouts count as not successful
+    - `success_all`: like `success`, but dropped rollouts count as not successful
+    - recovery from tool errors, and the effect of infrastructure failures: see `failure_metrics`
     - `groups/zero_variance`: share of groups with equal rewards, which give no training signal
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -32,6 +34,8 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
         **(_rewards(groups, counted, success_threshold) if any("score" in each.rewards for each in counted) else {}),
         **_sizes(counted),
         **_tools([call for rollout in counted for call in rollout.tool_calls]),
+        **recovery_metrics(counted, success_threshold),
+        **left_out_metrics(rollouts),
         **{f"stop/{stop}": _share(rollout.stop is stop for rollout in counted) for stop in Stop},
         **_failures(rollouts),
     }
@@ -63,8 +67,7 @@ def _rewards(groups: Sequence[Group], counted: Sequence[Rollout], success_thresh
         "reward/std": pstdev(scores),
         **{f"reward/{name}": fmean(values) for name, values in sorted(by_name.items())},
         "success": _share(score >= success_threshold for score in scores),
-        "success_of_all": sum(score >= success_threshold for score in scores)
-        / sum(len(each.rollouts) for each in groups),
+        "success_all": sum(score >= success_threshold for score in scores) / sum(len(each.rollouts) for each in groups),
         **{f"success/{source}": _share(successes) for source, successes in sorted(by_source.items()) if successes},
         "groups/zero_variance": _share(spread == 1 for spread in spreads if spread),
     }

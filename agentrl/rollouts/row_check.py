@@ -11,7 +11,7 @@ from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
-from agentrl.interactions.session import chosen
+from agentrl.interactions.session import check_interaction
 from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.types.task import Task
 
@@ -72,7 +72,7 @@ class RowNames:
         if uses_tools:
             self._toolbox.check(task)
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
-            chosen(self._interactions, task)
+            check_interaction(self._interactions, task)
 
 
 class RowCheck(RowNames):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
@@ -17,18 +18,20 @@ from agentrl.agent_loops.resume import ResumePoint
 from agentrl.config.reward_sources import GuardsConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, DataError
 from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.replayed import RecordedAnswers, RecordedSession
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward, check_bounds
 from agentrl.rewards.guards import Guards
-from agentrl.rewards.reward_view import solution_view
+from agentrl.rewards.reward_view import ENVIRONMENT, solution_view
 from agentrl.rollouts.generate_session import RolloutGenerate
+from agentrl.rollouts.user_sampling import UserSampling
 from agentrl.rollouts.validation import checked, failed_rollout, innermost, salvaged
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, ToolSession
-from agentrl.types.rollout import Rollout, Stop
-from agentrl.types.task import Task
+from agentrl.types.rollout import INTERACTION, Rollout, Stop
+from agentrl.types.task import Task, with_observation
 from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ class RolloutRunner:
         priority: int = 0,
         resume_point: ResumePoint | None = None,
         toolbox: Toolbox | None = None,
+        answers: RecordedAnswers | None = None,
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
@@ -92,6 +96,7 @@ class RolloutRunner:
             priority: rollouts with higher priority are sampled first.
             resume_point: saved state to continue from, with t counted from 0 again.
             toolbox: used in place of the run's toolbox.
+            answers: recorded answers of the simulated user, used as long as the conversation is the recorded one.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
@@ -100,18 +105,25 @@ class RolloutRunner:
         try:
             tools = (toolbox or self._toolbox).session(task)
             tools.data.seed = derive_seed(seed, "tools")
-            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, self._completed(sampling))
+            user = partial(self._user, seed=seed, priority=priority, answers=answers) if "user" in loop.roles else None
+            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, user, self._completed(sampling))
+            environment = tools.data.environment
         except Exception as error:
-            rollout, tool_rewards = self._failed(loop, error), {}
+            rollout, tool_rewards, environment = self._failed(loop, error), {}, None
         rollout = checked(rollout, loop, generate.recording, self._config.data.max_response_length)
         rollout.seed, rollout.tool_rewards = seed, tool_rewards
         if rollout.stop is Stop.ABORTED and generate.cut_by_deadline:
             rollout.stop = Stop.DEADLINE
-        await self._score(task, rollout)
+        await self._score(task, rollout, environment)
         rollout.duration_s = time.perf_counter() - start
         if self.on_end:
             self.on_end(rollout)
         return rollout
+
+    @property
+    def nondeterministic_users(self) -> list[str]:
+        """Names of the simulated users that are not marked as deterministic."""
+        return [name for name, user in self._interactions.items() if not getattr(user, "deterministic", True)]
 
     @property
     def guards(self) -> GuardsConfig:
@@ -131,19 +143,53 @@ class RolloutRunner:
             max_new_tokens=limit if sampling.max_new_tokens is None else min(limit, sampling.max_new_tokens),
         )
 
+    def _user(self, task: Task, seed: int, priority: int, answers: RecordedAnswers | None) -> InteractionSession | None:
+        if not self._interactions:
+            return None
+        users, sample = self._interactions, UserSampling(self._engine, self._chat, priority)
+        own_seed = derive_seed(seed, "user")
+        if answers is not None:
+            return RecordedSession(users, task, answers, seed=own_seed, sample=sample)
+        return InteractionSession(users, task, seed=own_seed, sample=sample)
+
     async def _attempt(
-        self, task: Task, loop: AgentLoop, generate: RolloutGenerate, session: ToolSession, sampling: SamplingParams
+        self,
+        task: Task,
+        loop: AgentLoop,
+        generate: RolloutGenerate,
+        session: ToolSession,
+        open_user: Callable[[Task], InteractionSession | None] | None,
+        sampling: SamplingParams,
     ) -> tuple[Rollout, dict[str, float]]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(generate.release)
             tools = await stack.enter_async_context(session)
-            interaction = None
-            if self._interactions and "user" in loop.roles:
-                interaction = await stack.enter_async_context(InteractionSession(self._interactions, task))
+            if loop.uses_tools:
+                task = self._with_observation(task, tools, await tools.start())
+            user = open_user(task) if open_user else None
+            interaction = await stack.enter_async_context(user) if user is not None else None
             rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
             await tools.finish()
-            overall = {} if interaction is None else {"interaction": await interaction.score()}
+            overall = {} if interaction is None else {INTERACTION: await interaction.score()}
         return rollout, {**tools.rewards, **overall}
+
+    def _with_observation(self, task: Task, tools: ToolSession, observation: str) -> Task:
+        """Add what the environment's `reset` returned to the prompt.
+
+        Raises:
+            DataError: the prompt becomes longer than `data.max_prompt_length`.
+        """
+        if not observation:
+            return task
+        task = with_observation(task, observation)
+        loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
+        length, limit = len(loop.prompt(task, tools).trajectory.token_ids), self._config.data.max_prompt_length
+        if length > limit:
+            raise DataError(
+                f"row {task.index}: with the text that reset of the environment returned, the prompt has {length}"
+                f" tokens: set data.max_prompt_length={length} or more, not {limit}"
+            )
+        return task
 
     def _failed(self, loop: AgentLoop, error: Exception) -> Rollout:
         error = innermost(error)
@@ -157,7 +203,7 @@ class RolloutRunner:
             _LOGGER.warning("a rollout failed (reported once): %s", rollout.error, exc_info=exc_info)
         return rollout
 
-    async def _score(self, task: Task, rollout: Rollout) -> None:
+    async def _score(self, task: Task, rollout: Rollout, environment: object | None) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
         bounds = self._config.reward.range if "score" in rollout.rewards else None  # otherwise already checked
@@ -165,6 +211,8 @@ class RolloutRunner:
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
             extra_info = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **extra}
+            if environment is not None:
+                extra_info[ENVIRONMENT] = environment
             try:
                 scored = await self._reward(task.data_source, solution, task.ground_truth, extra_info)
             except InfraError as error:

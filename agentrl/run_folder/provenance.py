@@ -16,6 +16,7 @@ from agentrl.errors import ConfigError, Kind
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TEMPLATE, TOOLS, VOCABULARY
+from agentrl.tools.environments.spec import environment_name
 from agentrl.types.messages import ToolSchema
 from agentrl.version import __version__
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONFIG", "MADE_BY", "TEMPLATE", "TOOLS", "VOCABULARY", "check_vocabulary", "hashes", "provenance"]
 
-LOOPS, REPLAYED_FROM = "loops", "replayed_from"
+LOOPS, ENVIRONMENT, REPLAYED_FROM = "loops", "environment", "replayed_from"
 
 
 def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Sequence[ToolSchema]) -> dict[str, str]:
@@ -34,6 +35,7 @@ def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Seq
     - `config`: the configuration as JSON, secrets redacted
     - `tools`: the schemas of all tools as a JSON list, as chat templates receive them
     - `loops`: the names in `rollout.agent.agent_loop_config_path` as a JSON list
+    - `environment`: the name of the environment, "" if there is none
     - `agentrl`: the version that wrote the file
 
     Rollouts of a replay also have `replayed_from`: `<mode> of <run>`, as in `from-turn 1 of outputs/run@60`.
@@ -47,6 +49,7 @@ def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Seq
         CONFIG: json.dumps(redacted(config)),
         TOOLS: json.dumps([schema.for_template() for schema in tools]),
         LOOPS: json.dumps(sorted(read_entries(loops)) if loops else []),
+        ENVIRONMENT: environment_name(config.rollout.multi_turn.environment or ""),
         MADE_BY: __version__,
     }
 

@@ -34,7 +34,7 @@ class ReproducibilityReport:
     Args:
         live: whether the run has rollouts.
         before: folder of the resumed run, if it is not this run's folder.
-        tools: names of the offered tools that are not marked as deterministic.
+        tools, users: names of the offered tools, and of the simulated users, that are not marked as deterministic.
         num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """
 
@@ -45,13 +45,18 @@ class ReproducibilityReport:
         before: Path | None = None,
         num_evicted: Callable[[], float] = lambda: 0.0,
         tools: Sequence[str] = (),
+        users: Sequence[str] = (),
     ) -> None:
         self._file = config.trainer.run_dir / ENVIRONMENT_FILE
         self._before = (before or config.trainer.run_dir) / ENVIRONMENT_FILE
         self._now = environment(config, live)
         self._provided, self._settings = (
             list(provided(config, live)),
-            [*why_not(config, live), *_nondeterministic_tools(tools)],
+            [
+                *why_not(config, live),
+                *_nondeterministic("tools not marked deterministic=True", tools),
+                *_nondeterministic("simulated users not marked deterministic", users),
+            ],
         )
         self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # otherwise never reproducible
         self._evicted = self._num_evicted()
@@ -128,10 +133,10 @@ class ReproducibilityReport:
         self._written = True
 
 
-def _nondeterministic_tools(names: Sequence[str]) -> Iterator[str]:
+def _nondeterministic(what: str, names: Sequence[str]) -> Iterator[str]:
     if names:
         some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        yield f"tools not marked deterministic=True: {some}"
+        yield f"{what}: {some}"
 
 
 def _endings(step: int, split: str, groups: Sequence[Group]) -> Iterator[Entry]:

@@ -97,6 +97,10 @@ class SandboxProvider(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Remove what the sandboxes of this process left behind. Does not raise."""
+        ...
+
 
 def shortened(text: str, num_chars: int = MAX_OUTPUT_CHARS) -> str:
     """Leave out the middle of a text that is too long."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.config.base import Section
 from agentrl.errors import ConfigError
 from agentrl.registry import Registry
 from agentrl.sandboxes.base import SandboxProvider
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.settings import PoolSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +18,32 @@ class SandboxKind:
     """A kind of sandboxes.
 
     Attributes:
-        settings: class of its settings, which have at least `max_running`.
+        settings: class of its settings.
         provider: makes the provider from the settings.
+        keeps_state: variables are kept between calls, and a sandbox occupies a place while it exists.
     """
 
-    settings: type[Section]
+    settings: type[PoolSettings]
     provider: Any  # Any: called with an instance of `settings`
+    keeps_state: bool = True
 
     def pool(self, options: Mapping[str, object]) -> SandboxPool:
         """Return a pool with these settings."""
-        settings: Any = self.settings.model_validate(options)  # Any: a section with `max_running`
+        settings = self.settings.model_validate(options)
         provider: SandboxProvider = self.provider(settings)
-        return SandboxPool(provider, settings.max_running)
+        return SandboxPool(provider, settings)
 
 
-SANDBOXES: Registry[SandboxKind] = Registry("sandbox", {"local": "agentrl.sandboxes.local.kind:LOCAL"})
+SANDBOXES: Registry[SandboxKind] = Registry(
+    "sandbox",
+    {
+        "local": "agentrl.sandboxes.local.kind:LOCAL",
+        "docker": "agentrl.sandboxes.docker.kind:DOCKER",
+        "podman": "agentrl.sandboxes.docker.kind:PODMAN",
+        "sandbox_fusion": "agentrl.sandboxes.sandbox_fusion.kind:SANDBOX_FUSION",
+        "e2b": "agentrl.sandboxes.e2b.kind:E2B",
+    },
+)
 """Kinds of sandboxes, by name."""
 
 
@@ -45,7 +56,16 @@ def pool_of(setting: object) -> SandboxPool:
     Raises:
         ConfigError: the kind is unknown, or a setting is invalid.
     """
-    options = {"kind": setting} if isinstance(setting, str) else setting
-    if not isinstance(options, Mapping) or not isinstance(options.get("kind"), str):
+    return kind_of(setting).pool(setting if isinstance(setting, Mapping) else {"kind": setting})
+
+
+def kind_of(setting: object) -> SandboxKind:
+    """Return the kind that a setting names.
+
+    Raises:
+        ConfigError: the setting has another form, or the kind is unknown.
+    """
+    kind = setting.get("kind") if isinstance(setting, Mapping) else setting
+    if not isinstance(kind, str):
         raise ConfigError.keyless(f"'sandbox' must be a name, or a mapping with 'kind', not {setting!r:.100}")
-    return SANDBOXES.get(options["kind"]).pool(options)
+    return SANDBOXES.get(kind)

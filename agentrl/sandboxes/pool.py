@@ -3,28 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
-from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxProvider
+from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxProvider, SandboxUnavailableError
+from agentrl.sandboxes.settings import PoolSettings
+from agentrl.sandboxes.start_rate import StartRate
+
+_LOGGER = logging.getLogger(__name__)
+MAX_IDLE_S = 600.0
+"""A sandbox that was started ahead and waited longer is replaced: services end sandboxes after some time."""
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A sandbox that runs, and since when."""
+
+    sandbox: Sandbox
+    since: float
+
+    def seconds(self) -> float:
+        """Return how long it has run."""
+        return time.monotonic() - self.since
 
 
 class SandboxPool:
     """Sandboxes by owner (a rollout). The tools of a rollout share one; it lasts until `release`.
 
+    With `prewarm`, that many sandboxes are started ahead. A rollout gets one of them at once, and the pool starts the
+    next one, unless other rollouts wait for a place.
+
     Args:
-        max_running: owners beyond this number wait until another releases its sandbox.
+        settings: owners beyond `max_running` wait until another releases its sandbox.
     """
 
-    def __init__(self, provider: SandboxProvider, max_running: int) -> None:
-        self._provider, self._max_running = provider, max_running
+    def __init__(self, provider: SandboxProvider, settings: PoolSettings) -> None:
+        self._provider, self._settings = provider, settings
+        self._rate = StartRate(settings.service, settings.starts_per_s) if settings.starts_per_s else None
         self._owned: dict[str, OwnedSandbox] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        self._slots: asyncio.Semaphore | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[Running] = set()
+        self._idle: deque[Running] = deque()
+        self._num_taken = self._num_waiting = self._num_ahead = 0
+        self._slots = asyncio.Semaphore(settings.max_running)
         self._checked: asyncio.Task[None] | None = None
         self._counts: Counter[str] = Counter()
-        self._seconds = 0.0
+        self._seconds = self._waited_s = 0.0
+        self._closed = False
+
+    async def begin(self) -> None:
+        """Check the kind, once, and start `prewarm` sandboxes in the background.
+
+        Raises:
+            ConfigError: sandboxes of this kind do not hold on this machine.
+        """
+        if self._checked is None:
+            self._checked = asyncio.ensure_future(self._provider.check())
+        await asyncio.shield(self._checked)
+        self._start_ahead()
 
     async def of(self, owner: str) -> OwnedSandbox:
         """Return the owner's sandbox, which is started when it is first used. Waits for a free place.
@@ -32,56 +72,148 @@ class SandboxPool:
         Raises:
             ConfigError: sandboxes of this kind do not hold on this machine; checked before the first.
         """
-        if self._checked is None:
-            self._checked = asyncio.ensure_future(self._provider.check())
-            self._slots = asyncio.Semaphore(self._max_running)
-        await asyncio.shield(self._checked)
+        await self.begin()
         if owner not in self._owned:
             self._owned[owner] = OwnedSandbox(self)
         return self._owned[owner]
 
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[OwnedSandbox]:
+        """Yield a sandbox for the work of one block, which waits for its end.
+
+        Raises:
+            ConfigError: as `of`.
+        """
+        await self.begin()
+        owned = OwnedSandbox(self)
+        try:
+            yield owned
+        finally:
+            await owned.close()
+
     def release(self, owner: str) -> None:
         """End the owner's sandbox, if it has one; does not wait for the end."""
         if owned := self._owned.pop(owner, None):
-            task = asyncio.ensure_future(owned.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._in_background(owned.close())
 
     async def close(self) -> None:
-        """End all sandboxes."""
+        """End all sandboxes, and what the provider finds of this process."""
+        self._closed = True
         for owner in [*self._owned]:
             self.release(owner)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        while self._tasks or self._idle:
+            while self._idle:
+                self._in_background(self._stop(self._idle.popleft()))
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._checked is not None and not (await asyncio.gather(self._checked, return_exceptions=True))[0]:
+            await self._provider.close()
 
     def metrics(self) -> dict[str, float]:
-        """`sandboxes_started`, `sandboxes_ended` (by what ran in them), `sandbox_s`: seconds that they ran."""
+        """Counts since the start.
+
+        `sandboxes_started`, `sandboxes_ended` (by what ran in them), `sandboxes_failed` (did not start, or were lost),
+        `sandbox_s`: seconds that they ran, `sandbox_wait_s`: seconds that rollouts waited for one. If the kind has a
+        price, `sandbox_cost_usd`.
+        """
+        seconds = self._seconds + sum(each.seconds() for each in self._running)
+        price = self._settings.usd_per_s
         return {
             "sandboxes_started": self._counts["started"],
             "sandboxes_ended": self._counts["ended"],
-            "sandbox_s": self._seconds,
+            "sandboxes_failed": self._counts["failed"],
+            "sandbox_s": seconds,
+            "sandbox_wait_s": self._waited_s,
+            **({"sandbox_cost_usd": seconds * price} if price else {}),
         }
 
-    async def start(self) -> tuple[Sandbox, float]:
-        """Start a sandbox in a free place; return it with its start time."""
-        assert self._slots is not None
+    async def start(self) -> Running:
+        """Wait for a free place; return a sandbox that was started ahead, or a new one."""
+        began = time.monotonic()
+        self._num_waiting += 1
+        try:
+            return await self._in_a_place(self._idle_or_new)
+        finally:
+            self._num_waiting -= 1
+            self._waited_s += time.monotonic() - began
+            self._start_ahead()
+
+    async def end(self, running: Running) -> None:
+        """End a sandbox and free its place."""
+        try:
+            await self._stop(running)
+        finally:
+            self._leave_place()
+
+    def count(self, what: str) -> None:
+        """Count that a sandbox `ended` by what ran in it, or `failed`."""
+        self._counts[what] += 1
+
+    async def _in_a_place(self, work: Callable[[], Awaitable[Running]]) -> Running:
+        """Do the work in a place. The place stays taken if it succeeds."""
+        await self._slots.acquire()
+        self._num_taken += 1
+        try:
+            return await work()
+        except BaseException:
+            self._leave_place()
+            raise
+
+    def _leave_place(self) -> None:
+        self._num_taken -= 1
+        self._slots.release()
+
+    async def _idle_or_new(self) -> Running:
+        while self._idle:
+            running = self._idle.popleft()
+            if running.seconds() <= MAX_IDLE_S:
+                return running
+            await self._stop(running)
+        return await self._new()
+
+    async def _new(self) -> Running:
+        if self._rate is not None:
+            await self._rate.wait()
+        try:
+            running = Running(await self._provider.start(), time.monotonic())
+        except SandboxUnavailableError:
+            self.count("failed")
+            raise
+        self.count("started")
+        self._running.add(running)
+        return running
+
+    async def _stop(self, running: Running) -> None:
+        try:
+            await running.sandbox.kill()
+        finally:
+            self._running.discard(running)
+            self._seconds += running.seconds()
+
+    def _start_ahead(self) -> None:
+        """Start the missing sandboxes, if there are places that no rollout waits for and no idle sandbox fills."""
+        if self._closed or self._num_waiting:
+            return
+        missing = self._settings.prewarm - len(self._idle) - self._num_ahead
+        free = self._settings.max_running - self._num_taken - len(self._idle)
+        for _ in range(min(missing, free)):
+            self._num_ahead += 1
+            self._num_taken += 1
+            self._in_background(self._start_one_ahead())
+
+    async def _start_one_ahead(self) -> None:
         await self._slots.acquire()
         try:
-            sandbox = await self._provider.start()
-        except BaseException:
-            self._slots.release()
-            raise
-        self._counts["started"] += 1
-        return sandbox, time.monotonic()
-
-    async def end(self, sandbox: Sandbox, started: float, *, by_itself: bool) -> None:
-        """End a sandbox and free its place."""
-        assert self._slots is not None
-        try:
-            await sandbox.kill()
+            self._idle.append(await self._new())
+        except SandboxUnavailableError as error:  # a rollout that needs one sees the error of its own start
+            _LOGGER.warning("a sandbox could not be started ahead: %s", error)
         finally:
-            self._counts["ended"] += by_itself
-            self._seconds += time.monotonic() - started
-            self._slots.release()
+            self._num_ahead -= 1
+            self._leave_place()  # the next rollout takes the place with the sandbox
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class OwnedSandbox:
@@ -89,7 +221,7 @@ class OwnedSandbox:
 
     def __init__(self, pool: SandboxPool) -> None:
         self._pool = pool
-        self._running: tuple[Sandbox, float] | None = None
+        self._running: Running | None = None
         self._using = asyncio.Lock()
         self._closed = False
 
@@ -101,16 +233,16 @@ class OwnedSandbox:
                 raise SandboxEndedError("the rollout has ended")
             if self._running is None:
                 self._running = await self._pool.start()
-            return self._running[0]
+            return self._running.sandbox
         except BaseException:
             self._using.release()
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Drop a sandbox that ended."""
+        """Drop a sandbox that ended or failed: what runs in it is unknown."""
         try:
-            if isinstance(error, SandboxEndedError):
-                await self._drop(by_itself=True)
+            if isinstance(error, SandboxEndedError | SandboxUnavailableError):
+                await self._drop("ended" if isinstance(error, SandboxEndedError) else "failed")
         finally:
             self._using.release()
 
@@ -119,11 +251,13 @@ class OwnedSandbox:
         self._closed = True
         if self._running is not None:
             with suppress(Exception):  # of the place where it runs; `end` frees its place
-                await self._running[0].kill()
+                await self._running.sandbox.kill()
         async with self._using:
-            await self._drop(by_itself=False)
+            await self._drop()
 
-    async def _drop(self, *, by_itself: bool) -> None:
+    async def _drop(self, counted: str = "") -> None:
         if self._running is not None:
-            (sandbox, started), self._running = self._running, None
-            await self._pool.end(sandbox, started, by_itself=by_itself)
+            running, self._running = self._running, None
+            if counted and not self._closed:
+                self._pool.count(counted)
+            await self._pool.end(running)

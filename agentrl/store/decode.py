@@ -10,11 +10,12 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, OPERATIONS, ROLLOUT, SCORES, SEALS, TASK
 from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
 from agentrl.types.excluded import Excluded
 from agentrl.types.messages import Message
+from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
@@ -63,7 +64,7 @@ def _task(values: dict[str, Any]) -> Task:
 
 def _rollouts(columns: Columns) -> Iterator[Rollout]:
     """Yield one rollout per row, without its trajectories."""
-    names = [name for name in ROLLOUT if name in columns]
+    names = [name for name in (*ROLLOUT, OPERATIONS) if name in columns]
     for values in zip(*(columns[name] for name in names), strict=True):
         yield Rollout([], **dict(zip(names, values, strict=True)))
 
@@ -90,7 +91,7 @@ def _messages(text: str) -> list[Message]:
     return cast(list[Message], read_json(text))
 
 
-def _lists_of(kind: Callable[..., T], array: pa.ListArray, **read: Read) -> list[list[T]]:
+def _lists_of(kind: Callable[..., T], array: pa.ListArray, /, **read: Read) -> list[list[T]]:
     """Convert the structs of each list to `kind`, called with their fields in order.
 
     Args:
@@ -120,5 +121,6 @@ _READ: dict[str, Callable[[pa.Array], list[Any]]] = {
     "stop": partial(text_values, meaning=Stop),
     EXCLUDED: partial(text_values, meaning=Excluded),
     "turn_rewards": partial(_lists_of, TurnReward),
+    OPERATIONS: partial(_lists_of, Operation, kind=partial(text_values, meaning=OperationKind)),
     "tool_calls": partial(_lists_of, ToolCall, outcome=partial(text_values, meaning=Outcome)),
 }

@@ -19,6 +19,7 @@ from agentrl.store.filters import FILTERS, Query
 from agentrl.store.schema import (
     BY_NAME,
     EXCLUDED,
+    OPERATIONS,
     PROVENANCE_KEY,
     READABLE,
     ROUTED_EXPERTS_KEY,
@@ -75,7 +76,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns. In older versions, convert maps to lists of {name, value} and add an empty `excluded`.
+    """Read all columns. In older versions, convert maps to lists of {name, value}, and add columns that are missing.
 
     Raises:
         DataError: the file cannot be read.
@@ -87,9 +88,10 @@ def read_without_maps(path: Path) -> pa.Table:
             entries = [[{"name": key, "value": value} for key, value in row] for row in rows]
             field = SCHEMA.field(name)
             table = table.set_column(table.schema.get_field_index(name), field, pa.array(entries, field.type))
-    if EXCLUDED not in table.column_names:
-        place, field = table.schema.get_field_index(SEALS), SCHEMA.field(EXCLUDED)
-        table = table.add_column(place, field, pa.nulls(len(table), field.type))
+    for name, empty in ((EXCLUDED, None), (OPERATIONS, [])):
+        if name not in table.column_names:
+            place, field = table.schema.get_field_index(SEALS), SCHEMA.field(name)
+            table = table.add_column(place, field, pa.array([empty] * len(table), field.type))
     return table
 
 

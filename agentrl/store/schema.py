@@ -13,7 +13,7 @@ import pyarrow as pa
 from agentrl.store.layout import EXCLUDED_SPLIT as EXCLUDED_SPLIT
 from agentrl.store.layout import TRAJECTORIES as TRAJECTORIES
 
-VERSION = "5"
+VERSION = "6"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
@@ -92,6 +92,21 @@ TOOL_CALL = pa.struct(
         }
     )
 )
+OPERATION = pa.struct(
+    _fields(
+        {
+            "kind": _TEXT,
+            "trajectory": _INTEGER,
+            "num_before": _INTEGER,
+            "first_segment": _INTEGER,
+            "num_segments": _INTEGER,
+            "first_message": _INTEGER,
+            "num_messages": _INTEGER,
+            "num_calls": _INTEGER,
+            "detail": _JSON,
+        }
+    )
+)
 TASK = {
     "messages": _JSON,
     "ground_truth": _JSON,
@@ -125,6 +140,9 @@ SEALS = "seals"
 EXCLUDED = "excluded"
 """Column with the reason why a rollout was not trained on (`types.excluded`), else null. New in version 5."""
 
+OPERATIONS = "operations"
+"""Column with the operations of the conversations (`types.operation`). New in version 6."""
+
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(
     _fields(
@@ -135,6 +153,7 @@ SCHEMA = pa.schema(
             "reward": _FLOAT,
             "trajectories": _list_of(TRAJECTORY),
             EXCLUDED: _TEXT,
+            OPERATIONS: _list_of(OPERATION),
             SEALS: _list_of(pa.uint32()),
         },
         nullable=("agent_name", "error", "scored_text_sha256", EXCLUDED),
@@ -147,12 +166,14 @@ def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
 
 
-_VERSION_4 = pa.schema([field for field in SCHEMA if field.name != EXCLUDED])
+_VERSION_5 = pa.schema([field for field in SCHEMA if field.name != OPERATIONS])
+_VERSION_4 = pa.schema([field for field in _VERSION_5 if field.name != EXCLUDED])
 _VERSION_3 = _changed(_VERSION_4, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
 READABLE = {
     "2": _changed(_VERSION_3, trajectories=_list_of(_UNSCORED)),
     "3": _VERSION_3,
     "4": _VERSION_4,
+    "5": _VERSION_5,
     VERSION: SCHEMA,
 }
 """Readable versions -> their schemas."""

@@ -11,14 +11,20 @@ from agentrl.types.messages import ToolSchema
 
 
 class ToolError(Exception):
-    """Raised by a tool whose call failed; the outcome is `tool_error`.
+    """Raised by a tool if the model can see the failure and try something else; the outcome is `tool_error`.
 
-    The model gets the text with the prefix `Error: `, which is added if it is missing.
+    Examples: nothing was found, the code raised an exception, a value is not allowed. The rollout continues and is
+    trained on. The model gets the text with the prefix `Error: `, which is added if it is missing.
     """
 
 
 class InfraError(Exception):
-    """Raised if a tool or rollout fails for an external reason (a service is down); the outcome is `infra_error`."""
+    """Raised if a failure says nothing about the policy; the outcome is `infra_error`.
+
+    Examples: a service is down, a quota is used up, a sandbox could not start. The rollout ends. It is saved, but
+    excluded from training and from the metrics. A tool with `retries` is called again first. Do not raise it for a
+    failure that the model can cause, such as a crash by its own code: the policy would not learn to avoid it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class BaseTool:
     rollout is aborted.
 
     `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` only if its signature names it.
+    A method whose signature names `seed` receives the rollout's seed, so that random numbers repeat.
     `agent_data` has the task, the messages, and `request_id`, which all tools of one rollout share. Tools can share
     state by storing it under `agent_data.request_id`. Tools of a rollout are released concurrently, so remove shared
     state with `.pop(request_id, None)`.
@@ -63,7 +70,10 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it."""
+        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it.
+
+        An exception is an error of the row and ends the run. `InfraError` drops only the rollout.
+        """
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(

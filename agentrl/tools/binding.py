@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from pydantic import JsonValue, ValidationError
 
@@ -21,6 +21,7 @@ from agentrl.tools.result import Answer, read_answer
 from agentrl.types.messages import Message, ToolSchema
 from agentrl.types.task import Task
 from agentrl.utils.images import open_image
+from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,6 +34,7 @@ class AgentData:
     Attributes:
         images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
         seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
+        states: what several tools of the rollout share, by the objects that opened it.
     """
 
     task: Task
@@ -40,6 +42,17 @@ class AgentData:
     request_id: str
     images: Mapping[str, bytes] = field(default_factory=dict)
     seed: int = 0
+    states: dict[OpensState, RolloutState] = field(default_factory=dict, repr=False)
+
+    @property
+    def group_seed(self) -> int:
+        """Seed that all rollouts of the task's group share."""
+        return derive_seed(self.task.uid, "group")
+
+    @property
+    def environment(self) -> object | None:
+        """The rollout's environment object; None if there is none."""
+        return next((each.environment for each in self.states.values()), None)
 
     @property
     def image_data(self) -> list[Image]:
@@ -64,6 +77,19 @@ class Shared(Protocol):
         ...
 
 
+@runtime_checkable
+class Starting(Protocol):
+    """Something shared that is checked, and perhaps started, before the first rollout."""
+
+    async def begin(self) -> None:
+        """Check it. A second call does nothing.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        ...
+
+
 class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
@@ -80,18 +106,66 @@ class ToolInstance:
         return None
 
 
-class BoundTool:
-    """Base of bound functions and bound classes."""
+class RolloutState(ToolInstance):
+    """State of one rollout that several tools share. It exists before the first model turn.
 
-    def __init__(self, schema: ToolSchema, deadline_s: float, offload: Offload) -> None:
+    Attributes:
+        name: name of its reward.
+        environment: the user's object; None before `start`.
+        ended: whether no further turn makes sense.
+    """
+
+    name: str
+    environment: object | None = None
+    ended: bool = False
+
+    async def start(self) -> str | None:
+        """Prepare the rollout; return text to add to the prompt, if any.
+
+        Raises:
+            DataError: the state cannot be prepared for this row.
+            InfraError: the state cannot be prepared for reasons outside the row and the policy.
+        """
+        raise NotImplementedError
+
+
+class OpensState(Protocol):
+    """Opens a `RolloutState` for each rollout. `name` is also the key of its arguments in a row's `tools_kwargs`."""
+
+    name: str
+
+    def open(self, data: AgentData) -> RolloutState:
+        """Return the state, not yet started."""
+        ...
+
+    def check_row(self, task: Task) -> None:
+        """Reject a row that `start` would reject.
+
+        Raises:
+            DataError: the message names the field.
+        """
+        ...
+
+
+class BoundTool:
+    """Base of bound functions and bound classes.
+
+    Args:
+        checked: what calls are checked against, if that is not the schema that the model sees.
+    """
+
+    def __init__(
+        self, schema: ToolSchema, deadline_s: float, offload: Offload, checked: ToolSchema | None = None
+    ) -> None:
         self.schema = schema
         self.name = schema.name
         self.deadline_s = deadline_s
-        self.reader = ArgumentsReader(schema)
+        self.reader = ArgumentsReader(checked or schema)
         self.breaker = CircuitBreaker(f"tool '{schema.name}'")
         self.retries, self.deterministic = 0, False
         self.offload = offload
         self.shared: Shared | None = None
+        self.state: OpensState | None = None
 
     def instance(self, data: AgentData) -> ToolInstance:
         """The tool for one trajectory."""
@@ -129,6 +203,14 @@ class BindsItself(ABC):
         """Return the tool for the toolbox; `deadline_s` is the run's timeout of a call."""
 
 
+class BindsSeveral(ABC):
+    """An object that brings several tools."""
+
+    @abstractmethod
+    def bound(self, deadline_s: float, offload: Offload) -> Sequence[BoundTool]:
+        """Return the tools for the toolbox; `deadline_s` is the run's timeout of a call."""
+
+
 class BoundFunction(BoundTool, ToolInstance):
     """A bound function. It has no state, so it is its own instance."""
 
@@ -148,7 +230,7 @@ class BoundFunction(BoundTool, ToolInstance):
         try:
             function = partial(self._tool.function, **self._tool.bind(arguments))
         except ValidationError as error:
-            raise ArgumentsError(f"invalid arguments for '{self.name}': {_first(error)}") from None
+            raise invalid_arguments(self.name, error) from None
         if self._processes is not None:
             return await self._processes.call(arguments, self.deadline_s)
         if self._is_async:
@@ -162,17 +244,28 @@ class BoundFunction(BoundTool, ToolInstance):
 
 
 def _answer(function: Callable[[], object]) -> Answer:
+    return read_answer(returned_by(function))
+
+
+def returned_by(function: Callable[[], object]) -> object:
+    """Call a plain function and return its result.
+
+    Raises:
+        ToolError: the result is a coroutine.
+    """
     returned = function()
     if inspect.iscoroutine(returned):
         returned.close()
         raise ToolError("the tool returned a coroutine that is never awaited: declare the function as async def")
-    return read_answer(returned)
+    return returned
 
 
 async def _async_answer(function: Callable[[], object]) -> Answer:
     return read_answer(await cast("Awaitable[object]", function()))
 
 
-def _first(error: ValidationError) -> str:
+def invalid_arguments(name: str, error: ValidationError) -> ArgumentsError:
+    """Return the error that the model reads if its arguments do not have the declared types."""
     problem = error.errors()[0]
-    return shorten(f"'{'.'.join(map(str, problem['loc']))}': {problem['msg']}")
+    why = shorten(f"'{'.'.join(map(str, problem['loc']))}': {problem['msg']}")
+    return ArgumentsError(f"invalid arguments for '{name}': {why}")

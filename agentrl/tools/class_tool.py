@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.concurrency import MAX_ABANDONED, CircuitBreaker, Offload, Running
-from agentrl.errors import ConfigError, DataError, suggestion
-from agentrl.tools.base import BaseTool, ToolError
+from agentrl.concurrency import MAX_ABANDONED, CircuitBreaker, Offload, OverdueError, Running
+from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
+from agentrl.tools.base import BaseTool, InfraError, ToolError
 from agentrl.tools.binding import AgentData, BoundTool, ToolInstance
 from agentrl.tools.function import check_retries
 from agentrl.tools.result import Answer, read_answer
 from agentrl.types.messages import ToolSchema
 from agentrl.utils.signatures import keyword_filter
+from agentrl.utils.user_code import format_error
 
 RELEASE_TIMEOUT_S = 10.0
 """Timeout of a release; a rollout waits for it before it ends."""
 
 _METHODS = ("create", "execute", "calc_reward", "release")
+_GIVEN = ("instance_id", "create_kwargs", "agent_data", "seed")
+"""Arguments of `create` that do not come from the row."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -33,8 +37,9 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # only if `create` names it: **kwargs are for the row's arguments
+        # only if the method names them: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
+        self.takes_seed = {method for method in _METHODS if "seed" in self._parameters[method]}
         # a separate circuit breaker, so that releases still run when calls of the tool hang
         self.release_breaker = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
         self.retries = check_retries(self.name, tool.config.get("retries", 0))
@@ -73,7 +78,7 @@ class BoundClass(BoundTool):
             return
         for name, parameter in parameters.items():
             optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
-            if not optional and name not in {*arguments, "instance_id", "create_kwargs", "agent_data"}:
+            if not optional and name not in {*arguments, *_GIVEN}:
                 raise DataError(f"{where} needs '{name}', which the row does not have")
 
     def defines(self, method: str) -> bool:
@@ -99,7 +104,13 @@ class ClassInstance(ToolInstance):
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
         """Run `create` before the first call, then `execute`; the timeout covers both."""
         bound = self._bound
-        return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.breaker)
+        try:
+            return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.breaker)
+        except OverdueError:
+            if self._id is not None:
+                raise
+            why = f"create of tool '{bound.name}' did not end within {bound.deadline_s:g} seconds"
+            raise InfraError(why) from None
 
     async def reward(self) -> float | None:
         """Run `calc_reward`, if the tool defines it and was created."""
@@ -124,22 +135,32 @@ class ClassInstance(ToolInstance):
         return read_answer(await self._bound.invoke("execute", self._id, arguments, **self._options("execute")))
 
     async def _create(self, loop: asyncio.AbstractEventLoop) -> None:
-        row = self._row("create")
-        options = self._options("create") if self._bound.create_takes_data else row
-        options = {**options, "instance_id": uuid4().hex, "create_kwargs": row}
-        try:
+        with self._create_errors(row := self._row("create")):
+            options = self._options("create", self._bound.create_takes_data)
+            options = {**options, "instance_id": uuid4().hex, "create_kwargs": row}
             created = await self._bound.invoke("create", **options)
-        except KeyError as error:
-            if row:
-                raise
-            name, index = self._bound.name, self._data.task.index
-            why = f"create of tool '{name}' needs {error}, but the row has no 'tools_kwargs.{name}.create_kwargs'"
-            raise DataError(f"row {index}: {why}") from error
         created_id = str(created[0] if isinstance(created, tuple) else created)
         if self._ended or loop is not self._loop:
             await self._bound.invoke("release", created_id, **self._options("release"))
             raise ToolError("the rollout continued without this call")
         self._id = created_id
+
+    @contextmanager
+    def _create_errors(self, row: Mapping[str, JsonValue]) -> Iterator[None]:
+        """Turn errors of `create` into errors of the row: the model had no part in them."""
+        name = self._bound.name
+        where = f"row {self._data.task.index}: create of tool '{name}'"
+        try:
+            yield
+        except (AgentRLError, InfraError):
+            raise
+        except KeyError as error:
+            if row:
+                raise DataError(f"{where} raised {format_error(error)}") from error
+            hint = f"but the row has no 'tools_kwargs.{name}.create_kwargs'"
+            raise DataError(f"{where} needs {error}, {hint}") from error
+        except Exception as error:  # a user's method may raise anything
+            raise DataError(f"{where} raised {format_error(error)}") from error
 
     async def _calc_reward(self) -> float:
         returned = await self._bound.invoke("calc_reward", self._id, **self._options("calc_reward"))
@@ -156,8 +177,10 @@ class ClassInstance(ToolInstance):
         if released is not None:
             await self._bound.invoke("release", released, **self._options("release"))
 
-    def _options(self, method: str) -> Mapping[str, object]:
-        return {**self._row(method), "agent_data": self._data}
+    def _options(self, method: str, takes_data: bool = True) -> Mapping[str, object]:
+        seed = {"seed": self._data.seed} if method in self._bound.takes_seed else {}
+        data = {"agent_data": self._data} if takes_data else {}
+        return {**seed, **self._row(method), **data}
 
     def _row(self, method: str) -> Mapping[str, JsonValue]:
         given = self._data.task.tools_kwargs.get(self._bound.name, {}).get(f"{method}_kwargs")

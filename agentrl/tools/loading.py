@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,29 +17,36 @@ from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
 from agentrl.tools.binding import BindsItself
-from agentrl.tools.function import TOOLS, FunctionTool, as_tool
+from agentrl.tools.environments.bound import Environment
+from agentrl.tools.environments.spec import load_environment
+from agentrl.tools.function import TOOLS as FUNCTIONS
+from agentrl.tools.function import FunctionTool, as_tool
+from agentrl.tools.mcp.loading import mcp_tools
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
 from agentrl.tools.search.tool import KEYS as SEARCH_KEYS
 from agentrl.tools.search.tool import search_tool
+from agentrl.tools.verl_sandbox import fusion_tool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
+from agentrl.utils.verl_classes import SANDBOX_FUSION_TOOL, TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | BindsItself
+AnyConfigured = AnyLoaded | Environment
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
-_OF_VERL = {"verl.tools.search_tool.SearchTool": "agentrl.tools.search.verl_tool.SearchTool"}
-"""verl's classes -> agentrl's."""
 
 
-def load_tools(multi_turn: MultiTurnConfig) -> list[AnyLoaded]:
-    """Load the tools of both files, in file order, functions first."""
+def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
+    """Load the tools of both files, in file order, functions first, then the environment."""
     tools: list[AnyLoaded] = []
     # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
         tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
-    return tools
+    if multi_turn.environment is None:
+        return [*tools]
+    return [*tools, Environment(load_environment(multi_turn.environment))]
 
 
 def given_tools(
@@ -89,16 +96,22 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
     """
     names, pools = set(taken), dict[str, SandboxPool]()
     make_importable(path.parent)
-    for position, entry in enumerate(read_listing(path, "tools")):
+    entries = read_listing(path, "tools")
+    of_servers = mcp_tools(path, entries)
+    for position, entry in enumerate(entries):
         with entry_errors(f"{path}: tools[{position}]"):
-            tool = _tool(entry, path.parent, pools)
-            if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
-                raise ConfigError.keyless(f"the name '{name}' is used by another tool")
-            names.add(str(name))
-        yield tool
+            tools: Sequence[AnyLoaded] = of_servers.get(position) or [_tool(entry, path.parent, pools)]
+            for tool in tools:
+                if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
+                    hint = ": set 'prefix'" if position in of_servers else ""
+                    raise ConfigError.keyless(f"the name '{name}' is used by another tool{hint}")
+                names.add(str(name))
+        yield from tools
 
 
 def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool]) -> AnyLoaded:
+    if entry.get("class_name") == SANDBOX_FUSION_TOOL:
+        return fusion_tool(entry, pools)
     if "class_name" in entry:
         return _class_tool(entry, folder)
     if entry.keys() & {*SEARCH_KEYS} or (entry.get("name") == "search" and not _registered("search", entry)):
@@ -109,7 +122,7 @@ def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool])
 
 
 def _registered(name: str, entry: dict[str, object]) -> bool:
-    return "function" in entry or name in TOOLS.names()
+    return "function" in entry or name in FUNCTIONS.names()
 
 
 class _ShortForm(Section):
@@ -129,7 +142,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     target = short.function or short.name
     if target is None:
         raise ConfigError.keyless("a tool needs 'class_name', 'function', or the 'name' of a registered function")
-    function = TOOLS.get(_beside(folder, target))
+    function = FUNCTIONS.get(_beside(folder, target))
     if not callable(function):
         raise ConfigError.keyless(f"'{target}' is not a function")
     tool = as_tool(function)
@@ -170,16 +183,14 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
 
 
 def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
-    name, config = str(entry["class_name"]), entry.get("config") or {}
-    name = _OF_VERL.get(name, name)
+    name, config = (
+        replaced(str(entry["class_name"]), TOOLS, f"{BaseTool.__module__}.BaseTool"),
+        entry.get("config") or {},
+    )
     kind = config.get("type", "native") if isinstance(config, dict) else None
-    if kind == "mcp" or "mcp" in entry:
-        raise ConfigError.keyless("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
         raise ConfigError.keyless(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
-    if name.startswith("verl."):
-        raise ConfigError.keyless(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
     cls = load_object(_beside(folder, name))
     if not (isinstance(cls, type) and issubclass(cls, BaseTool)):
         raise ConfigError.keyless(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")

@@ -35,21 +35,38 @@ class Recording:
     Args:
         uid: uid of the rollout's task.
         rewards: the tools' rewards for the rollout.
+        observation: the text that the environment added to the prompt.
+        ended: whether the environment ended the episode after the last recorded call.
 
     Attributes:
         num_answered: number of calls answered so far.
         unrecorded: calls without a recorded answer, as text.
     """
 
-    def __init__(self, uid: str, calls: Sequence[ToolCall], rewards: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        uid: str,
+        calls: Sequence[ToolCall],
+        rewards: Mapping[str, float],
+        *,
+        observation: str = "",
+        ended: bool = False,
+    ) -> None:
         self.uid = uid
         self.rewards = dict(rewards)
+        self.observation = observation
+        self._ended = ended
         self.num_answered = 0
         self.unrecorded: list[str] = []
         self._waiting: dict[tuple[str, str], deque[ToolCall]] = defaultdict(deque)
         for call in calls:
             if call.outcome not in _NOT_RUN:
                 self._waiting[call.name, _normalised(call.arguments)].append(call)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all calls were answered, and the environment ended the episode after the last one."""
+        return self._ended and not any(self._waiting.values())
 
     def take(self, call: ParsedCall) -> ToolCall | None:
         """Return the recorded call; None if none is left. A malformed call matches only a recorded format error."""
@@ -115,7 +132,7 @@ class _RecordedSession(ToolSession):
         self._unrecorded = toolbox.unrecorded
         self._live = toolbox.live.session(task) if toolbox.live else None
         if self._live:
-            self._live.data = self.data
+            self.data = self._live.data
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if (recorded := self._recording.take(call)) is not None:
@@ -130,6 +147,17 @@ class _RecordedSession(ToolSession):
         if self._unrecorded == "stub":
             return Answer(f"Error: {called} was not recorded, so its answer is not known."), Outcome.TOOL_ERROR
         return Answer(f"not recorded: {called}"), Outcome.INFRA_ERROR
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recorded or the live environment has ended the episode."""
+        return self._recording.ended or (self._live is not None and self._live.ended)
+
+    async def start(self) -> str:
+        """Start the live environment, if there is one; return the recorded observation."""
+        if self._live:
+            await self._live.start()
+        return self._recording.observation
 
     async def finish(self) -> None:
         """Collect the rewards for the rollout: recorded rewards, and live rewards of tools without a recorded one."""

@@ -14,13 +14,19 @@ from agentrl.utils.images import ImageError, read_image
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Text for the model, reward of the call, metrics to log, the bytes of images for the model, and the outcome."""
+    """Text for the model, reward of the call, metrics to log, the bytes of images for the model, and the outcome.
+
+    Attributes:
+        optional_images: whether a model that takes no images gets a note in place of the images. If not, they end the
+            run.
+    """
 
     text: str
     reward: float = 0.0
     metrics: dict[str, object] = field(default_factory=dict)
     images: Sequence[bytes] = ()
     outcome: Outcome = Outcome.OK
+    optional_images: bool = False
 
 
 def read_answer(returned: object) -> Answer:

@@ -11,7 +11,7 @@ from pydantic import JsonValue, PositiveFloat
 from agentrl.concurrency import Offload, Running
 from agentrl.config.base import Section
 from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError, SandboxFileError, SandboxUnavailableError
-from agentrl.sandboxes.loading import pool_of
+from agentrl.sandboxes.loading import kind_of, pool_of
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BindsItself, BoundTool, ToolInstance
@@ -30,12 +30,14 @@ class SandboxToolKind:
     Attributes:
         parameters: name -> description, all of them required texts.
         action: runs a call: (sandbox, arguments, seconds until the deadline).
+        stateless: description if the sandbox keeps no variables between calls.
     """
 
     name: str
     description: str
     parameters: Mapping[str, str]
     action: Action
+    stateless: str | None = None
 
     def tool(self, entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> SandboxTool:
         """Return the tool of an entry of a YAML file.
@@ -47,14 +49,18 @@ class SandboxToolKind:
         given = _Entry.model_validate(entry)
         key = json.dumps(given.sandbox, sort_keys=True)
         pool = pools[key] = pools.get(key) or pool_of(given.sandbox)
-        return SandboxTool(self._schema(given.description), self.action, pool, given.timeout_s)
+        description = given.description or self._description(given.sandbox)
+        return SandboxTool(self._schema(description), self.action, pool, given.timeout_s)
 
-    def _schema(self, description: str | None) -> ToolSchema:
+    def _description(self, sandbox: object) -> str:
+        return self.description if kind_of(sandbox).keeps_state else self.stateless or self.description
+
+    def _schema(self, description: str) -> ToolSchema:
         properties: dict[str, JsonValue] = {
             name: {"type": "string", "description": text} for name, text in self.parameters.items()
         }
         parameters: dict[str, JsonValue] = {"type": "object", "properties": properties, "required": [*self.parameters]}
-        function = FunctionSchema(name=self.name, description=description or self.description, parameters=parameters)
+        function = FunctionSchema(name=self.name, description=description, parameters=parameters)
         return ToolSchema(function=function)
 
 
@@ -165,8 +171,15 @@ PYTHON = SandboxToolKind(
     "Run Python code. Variables are kept for the next call. The value of a last expression is shown.",
     {"code": "Python code"},
     _python,
+    "Run Python code. Files are kept for the next call, variables are not. The value of a last expression is shown.",
 )
-BASH = SandboxToolKind("bash", "Run a command in bash.", {"command": "command line"}, _bash)
+BASH = SandboxToolKind(
+    "bash",
+    "Run a command in bash.",
+    {"command": "command line"},
+    _bash,
+    "Run a command in bash. Files of the working folder are kept for the next call.",
+)
 READ_FILE = SandboxToolKind("read_file", "Read a text file.", {"path": _PATH}, _read)
 WRITE_FILE = SandboxToolKind(
     "write_file", "Write a text file; replaces an existing one.", {"path": _PATH, "content": "text of the file"}, _write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
@@ -74,7 +74,7 @@ def function_schema(
     """Return the schema of a typed function, nested types included, and the model that parses its arguments."""
     summary, described = read_docstring(inspect.getdoc(function) or "")
     model = arguments_model(function, described)
-    parameters = _plain(model.model_json_schema())
+    parameters = without_titles(model.model_json_schema())
     parameters.pop("additionalProperties", None)
     parameters.setdefault("properties", {})
     called = name or str(getattr(function, "__name__", "tool"))
@@ -82,10 +82,10 @@ def function_schema(
     return ToolSchema(function=FunctionSchema(name=called, description=text, parameters=parameters)), model
 
 
-def _plain(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def without_titles(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Remove the titles that pydantic generates, and put `type` first, as is usual in schemas."""
     names = ("properties", "$defs")
-    ordered = {name: schema[name] for name in ("type", "description") if name in schema} | schema
+    ordered = {name: schema[name] for name in ("type", "description") if name in schema} | dict(schema)
     return {
         key: {name: _value(inner) for name, inner in value.items()}
         if key in names and isinstance(value, dict)
@@ -97,5 +97,5 @@ def _plain(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 def _value(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
-        return _plain(value)
+        return without_titles(value)
     return [_value(inner) for inner in value] if isinstance(value, list) else value

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -18,10 +19,11 @@ from agentrl.concurrency import GRACE_S, Offload, OverdueError, Running, Unavail
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.tools.arguments import ArgumentsError
-from agentrl.tools.base import BaseTool, InfraError, ToolError
-from agentrl.tools.binding import AgentData, BindsItself, BoundFunction, BoundTool, Shared, ToolInstance
-from agentrl.tools.class_tool import RELEASE_TIMEOUT_S, BoundClass
-from agentrl.tools.function import FunctionTool, as_tool
+from agentrl.tools.base import InfraError, ToolError
+from agentrl.tools.binding import AgentData, BoundTool, Shared, Starting, ToolInstance
+from agentrl.tools.binding_any import AnyTool, bind, states_of
+from agentrl.tools.class_tool import RELEASE_TIMEOUT_S
+from agentrl.tools.failures import UNTYPED, as_error, describe
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
 from agentrl.tools.result import Answer, bounded
@@ -33,8 +35,6 @@ _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
-
-AnyTool = BaseTool | FunctionTool | BindsItself | Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class ToolResult:
     metrics: dict[str, object] = field(default_factory=dict)
     images: Sequence[bytes] = ()
     started_s: float = 0.0
+    optional_images: bool = False
 
 
 class Toolbox:
@@ -63,12 +64,24 @@ class Toolbox:
         self._offload = Offload()
         self._logged: set[tuple[str, type]] = set()
         self.tools: dict[str, BoundTool] = {}
-        for tool in tools:
-            bound = _bind(tool, limits.tool_timeout_s, self._offload)
+        for bound in chain.from_iterable(bind(tool, limits.tool_timeout_s, self._offload) for tool in tools):
             if bound.name in self.tools:
                 raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
+        for state in states_of(self.tools):  # rewards of the rollout have the names of tools and environments
+            if state.name in self.tools:
+                raise ConfigError.keyless(f"an environment and a tool have the name '{state.name}'")
         self._shared: set[Shared] = {tool.shared for tool in self.tools.values() if tool.shared is not None}
+
+    async def start(self) -> None:
+        """Check what tools share before the first rollout. Without this, it is checked at the first call.
+
+        Raises:
+            ConfigError: it cannot be used, such as sandboxes that do not hold on this machine.
+        """
+        for shared in self._shared:
+            if isinstance(shared, Starting):
+                await shared.begin()
 
     @property
     def schemas(self) -> list[ToolSchema]:
@@ -95,11 +108,15 @@ class Toolbox:
         Raises:
             DataError: the row is invalid; the message names the field and the nearest name.
         """
-        for name, tool in _selected(self.tools, task.tool_options).items():
+        selected = _selected(self.tools, task.tool_options)
+        for name, tool in selected.items():
             tool.check_row(task.tools_kwargs.get(name, {}))
+        for state in states_of(selected):
+            state.check_row(task)
+        known = {*self.tools, *(state.name for state in states_of(self.tools))}
         for name in task.tools_kwargs if self.tools else ():
-            if name not in self.tools:
-                raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, self.tools)}")
+            if name not in known:
+                raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, known)}")
 
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start.
@@ -113,11 +130,11 @@ class Toolbox:
                 found[name] = found.get(name, 0.0) + value
         return found
 
-    def log_once(self, doing: str, error: BaseException) -> None:
+    def log_once(self, doing: str, error: BaseException, hint: str = "") -> None:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""
         if (doing, type(error)) not in self._logged:
             self._logged.add((doing, type(error)))
-            _LOGGER.warning("%s failed (reported once): %s", doing, describe(error), exc_info=error)
+            _LOGGER.warning("%s failed (reported once): %s%s", doing, describe(error), hint, exc_info=error)
 
     async def close(self) -> None:
         """Stop the threads and processes of the tools. Sessions must have ended."""
@@ -126,14 +143,6 @@ class Toolbox:
         self._offload.close()
         for shared in self._shared:
             await shared.close()
-
-
-def _bind(tool: AnyTool, deadline_s: float, offload: Offload) -> BoundTool:
-    if isinstance(tool, BindsItself):
-        return tool.bound(deadline_s, offload)
-    if isinstance(tool, BaseTool):
-        return BoundClass(tool, deadline_s, offload)
-    return BoundFunction(tool if isinstance(tool, FunctionTool) else as_tool(tool), deadline_s, offload)
 
 
 class ToolSession:
@@ -150,6 +159,7 @@ class ToolSession:
         self._tools = _selected(toolbox.tools, task.tool_options)
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
+        self.data.states.update({state: state.open(self.data) for state in states_of(self._tools)})
         self._finished = False
         self._opened = time.perf_counter()
         self.rewards: dict[str, float] = {}
@@ -159,13 +169,36 @@ class ToolSession:
         """Schemas that the model sees."""
         return [tool.schema for tool in self._tools.values()]
 
+    @property
+    def ended(self) -> bool:
+        """Whether an environment has ended the episode."""
+        return any(state.ended for state in self.data.states.values())
+
+    async def start(self) -> str:
+        """Start the environment; return the text that it adds to the prompt. Call this before the first model turn.
+
+        Raises:
+            DataError: the environment cannot be started for this row.
+            InfraError: the environment cannot be started for reasons outside the row and the policy.
+        """
+        return "".join([await state.start() or "" for state in self.data.states.values()])
+
     async def call(self, call: ParsedCall) -> ToolResult:
         """Run a call and return its result. Wrong calls and failing tools do not raise; they set the outcome."""
         start = time.perf_counter()
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
         duration_s, started_s = time.perf_counter() - start, start - self._opened
-        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.images, started_s)
+        return ToolResult(
+            text,
+            outcome,
+            answer.reward,
+            duration_s,
+            answer.metrics,
+            answer.images,
+            started_s,
+            answer.optional_images,
+        )
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if call.error is not None:
@@ -183,11 +216,11 @@ class ToolSession:
             self._toolbox.log_once(f"calling {tool.name}", error)
             return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
         except (ToolError, ToolFailedError) as error:
-            return Answer(_as_error(str(error))), Outcome.TOOL_ERROR
+            return Answer(as_error(str(error))), Outcome.TOOL_ERROR
         except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
-            self._toolbox.log_once(f"calling {tool.name}", error)
+            self._toolbox.log_once(f"calling {tool.name}", error, UNTYPED)
             return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
 
     async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
@@ -208,9 +241,16 @@ class ToolSession:
         return self._instances[tool.name]
 
     async def finish(self) -> None:
-        """Collect the rewards for the rollout from the tools that were called. A second call does nothing."""
+        """Collect the rewards for the rollout from environments and called tools. A second call does nothing.
+
+        Raises:
+            InfraError, RewardError: the reward of an environment is not known; see `RolloutState.reward`.
+        """
         if not self._finished:
             self._finished = True
+            for state in self.data.states.values():
+                if (reward := await state.reward()) is not None:
+                    self.rewards[state.name] = reward
             rewards = [self._reward(name, held) for name, held in self._instances.items()]
             await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # one reward needs no task
 
@@ -238,7 +278,9 @@ class ToolSession:
 
     async def _release(self) -> None:
         # start all before awaiting the first: a second cancellation then skips no release
-        running = [(name, self._begin_release(name, held)) for name, held in self._instances.items()]
+        states = ((state.name, state) for state in self.data.states.values())
+        held = chain(self._instances.items(), states)
+        running = [(name, self._begin_release(name, each)) for name, each in held]
         await asyncio.gather(*(self._released(name, release) for name, release in running if release is not None))
 
     def _begin_release(self, name: str, instance: ToolInstance) -> Running[None] | None:
@@ -255,11 +297,6 @@ class ToolSession:
             self._toolbox.log_once(f"releasing {name}", error)
 
 
-def _as_error(text: str) -> str:
-    """Text of a `ToolError` for the model: "Error: " is added unless the text begins with it."""
-    return text if text.startswith("Error: ") else f"Error: {text}"
-
-
 def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
     """Tools of a row, with the row's timeout if it has one."""
     if options is AS_CONFIGURED:
@@ -271,16 +308,8 @@ def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, Bo
     return {name: tools[name].within(options.timeout) for name in names}
 
 
-def describe(error: BaseException) -> str:
-    """Type and text of the exception, even if its own `__str__` fails."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # a user's exception class may do anything
-        return type(error).__name__
-
-
 def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:
-    """Load the tools of `tool_config_path` and `function_tool_path`, and add `extra_tools`.
+    """Load the tools of `rollout.multi_turn`, with those of its environment, and add `extra_tools`.
 
     Raises:
         ConfigError: a file, entry or schema is invalid; the message names file and entry.

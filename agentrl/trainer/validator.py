@@ -55,7 +55,7 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
     Raises:
         ConfigError: there is no metric of this name. Reward components are not checked: their names are unknown yet.
     """
-    calls = [ToolCall(name, "", "", Outcome.OK) for name in tools]
+    calls = [ToolCall(name, "", "", outcome) for name in tools for outcome in (Outcome.OK, Outcome.TOOL_ERROR)]
     scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)
     groups = [Group(Task([], data_source=name), [scored]) for name in data_sources]
     names = {f"val/{name}" for name in [*rollout_metrics(groups), "num_tasks"]}

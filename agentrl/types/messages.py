@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -42,6 +43,21 @@ def message_text(message: Message | Mapping[str, object], of_other: Callable[[ob
     content = message.get("content")
     parts = content if isinstance(content, list) else [] if content is None else [content]
     return "".join(_part_text(part, of_other) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """Answer of a language model to messages.
+
+    Attributes:
+        cut: whether the answer ended because it reached its maximum number of tokens.
+        num_prompt_tokens, num_tokens: tokens read and written; None if they are not known.
+    """
+
+    text: str
+    cut: bool = False
+    num_prompt_tokens: int | None = None
+    num_tokens: int | None = None
 
 
 def image_part(name: str) -> dict[str, JsonValue]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agentrl.types.excluded import Excluded
+from agentrl.types.operation import Operation
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
 from agentrl.utils.short_repr import counted, short
 
 BASELINE = "baseline"
 """Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
+INTERACTION = "interaction"
+"""Name of the rewards that the simulated user gives: for a turn, and for the rollout."""
 GUARD = "guard/"
 """Name prefix of guard values. Guard values are stored and logged as rewards, but are not added to the score."""
 
@@ -22,6 +25,7 @@ class Stop(StrEnum):
 
     FINISHED = "finished"  # the model ended its turn and called no tool
     INTERACTION_ENDED = "interaction_ended"  # the simulated user ended the conversation
+    ENVIRONMENT_DONE = "environment_done"  # the environment's `done` was true after a call
     MAX_ASSISTANT_TURNS = "max_assistant_turns"
     MAX_USER_TURNS = "max_user_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
@@ -97,6 +101,8 @@ class Rollout:
         duration_s: wall-clock seconds from start to reward.
         scored_text_sha256: SHA-256 of the text that the reward function received, encoded as UTF-8 (a lone surrogate as
             three bytes). None if no reward function was called.
+        operations: what the conversations did, in the order in which it ended; empty if the agent loop built the
+            rollout itself.
     """
 
     trajectories: list[Trajectory]
@@ -110,6 +116,7 @@ class Rollout:
     seed: int = 0
     duration_s: float = 0.0
     scored_text_sha256: str | None = None
+    operations: list[Operation] = field(default_factory=list)
 
     def __repr__(self) -> str:
         turns = sum(trajectory.num_turns for trajectory in self.trajectories)

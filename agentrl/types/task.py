@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import BeforeValidator, JsonValue, NonNegativeInt, PositiveFloat, ValidationError
@@ -55,6 +55,33 @@ class Task:
             DataError: the options are invalid.
         """
         return read_tool_options(self.extra_info)
+
+
+def with_observation(task: Task, observation: str) -> Task:
+    """Return the task with text added to its last message, without a separator."""
+    last = task.messages[-1].copy()
+    content = last.get("content")
+    if isinstance(content, list):
+        last["content"] = [*content, {"type": "text", "text": observation}]
+    else:
+        last["content"] = f"{content or ''}{observation}"
+    return replace(task, messages=[*task.messages[:-1], last])
+
+
+def observation_in(task: Task, messages: Sequence[Message]) -> str:
+    """Return the text that `with_observation` added to the task in the messages of a rollout; "" if there is none."""
+    last, place = task.messages[-1], len(task.messages) - 1
+    for message in messages[place : place + 2]:  # a loop may add a system message before the task's messages
+        if added := _added(last.get("content"), message.get("content")):
+            return added
+    return ""
+
+
+def _added(content: object, longer: object) -> str:
+    if isinstance(content, list) and isinstance(longer, list) and longer[:-1] == content:
+        return str(longer[-1].get("text", "")) if isinstance(longer[-1], dict) else ""
+    starts = isinstance(content, str) and isinstance(longer, str) and longer.startswith(content)
+    return str(longer).removeprefix(str(content)) if starts else ""
 
 
 _KEY = "tool_config"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.security.environment import remember_environment
@@ -40,14 +41,18 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
 
 @contextmanager
 def entry_errors(where: str) -> Iterator[None]:
-    """Turn errors in the block into a one-line ConfigError that starts with file and entry."""
+    """Turn errors in the block into a ConfigError whose lines start with file and entry."""
     try:
         yield
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise ConfigError.keyless(f"{where}: '{'.'.join(map(str, problem['loc']))}': {problem['msg']}") from None
+        raise ConfigError.keyless(*(f"{where}: {line}" for line in map(_line, error.errors()))) from None
     except AgentRLError as error:
         raise ConfigError.keyless(f"{where}: {error}") from error
+
+
+def _line(problem: ErrorDetails) -> str:
+    key, text = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+    return f"'{key}': {text}" if key else text
 
 
 def check_keys(entry: Mapping[str, object], allowed: Collection[str]) -> None:

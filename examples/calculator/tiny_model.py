@@ -73,7 +73,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwe
     """Random weights that depend on the seed and the family alone."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
-        vocab_size=len(tokenizer),
+        vocab_size=max(VOCAB_SIZE, len(tokenizer)),
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=2,

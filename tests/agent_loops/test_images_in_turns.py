@@ -9,13 +9,15 @@ from loop_builders import call, config
 from test_image_places import Counting
 from vision_models import picture, vision_tokenizer
 
+from agentrl.agent_loops.tool_calls import as_shown
+from agentrl.chat.base import ParsedCall
 from agentrl.chat.format import ChatFormat
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.errors import ConfigError
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools import ToolResponse
 from agentrl.tools.binding import AgentData
-from agentrl.tools.toolbox import Toolbox
+from agentrl.tools.toolbox import Toolbox, ToolResult
 from agentrl.types.messages import image_part
 from agentrl.types.rollout import Outcome, Rollout
 from agentrl.types.task import Task
@@ -131,6 +133,14 @@ def test_tool_image_for_a_text_model_ends_the_run():
     blind = ChatFormat(TOKENIZER, no_images="training on images is not supported")
     with pytest.raises(ConfigError, match="tool 'look' answered with an image: training on images is not"):
         roll(Replies(call("look", times=1)), blind, Task([{"role": "user", "content": "Look."}]))
+
+
+def test_optional_image_for_a_text_model_becomes_a_note():
+    blind = ChatFormat(TOKENIZER, no_images="training on images is not supported")
+    result = ToolResult("seen", Outcome.OK, images=[BLUE], optional_images=True)
+    shown = as_shown(ParsedCall("look", "{}"), result, blind)
+    assert (shown.text, shown.images, shown.outcome) == (f"seen\n[image, {len(BLUE)} bytes]", (), Outcome.OK)
+    assert as_shown(ParsedCall("look", "{}"), result, CHAT) is result
 
 
 def test_custom_loop_without_images_generates_from_text():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from local_sandboxes import require_bubblewrap
 from sandbox_fusion_server import sandbox_fusion
 
 from agentrl.config.reward import RewardConfig, SandboxFusionConfig
@@ -108,9 +109,10 @@ HONEST = {
 }
 
 
-def score(*answers, tests):
+def score(*answers, tests, sandbox="sandbox_fusion"):
     with sandbox_fusion() as (url, _):
-        reward = CodeReward(RewardConfig(sandbox_fusion=SandboxFusionConfig(url=url, timeout_s=8.0)))
+        fusion = {"url": url if sandbox == "sandbox_fusion" else None, "timeout_s": 8.0}
+        reward = CodeReward(RewardConfig(sandbox_fusion=SandboxFusionConfig(**fusion)))
 
         async def main():
             fenced = (f"```python\n{answer}\n```" for answer in answers)
@@ -120,15 +122,68 @@ def score(*answers, tests):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["sandbox_fusion", "local"])
 @pytest.mark.parametrize("how", CHEATS)
-def test_cheating_programs_pass_no_test(how):
-    assert score(CHEATS[how], tests=ASSERTS) == [0.0]
+def test_cheating_programs_pass_no_test(how, sandbox):
+    require_bubblewrap()
+    assert score(CHEATS[how], tests=ASSERTS, sandbox=sandbox) == [0.0]
+
+
+STEAL = """
+import base64, os, re
+found = b""
+for process in [name for name in os.listdir('/proc') if name.isdigit()]:
+    try:
+        for part in open(f'/proc/{process}/maps').read().splitlines():
+            start, end = (int(each, 16) for each in part.split()[0].split('-'))
+            with open(f'/proc/{process}/mem', 'rb') as memory:
+                try:
+                    memory.seek(start)
+                    found += memory.read(end - start)
+                except (OSError, ValueError, MemoryError): pass
+    except OSError: pass
+    for number in range(20):
+        try:
+            pipe = os.open(f'/proc/{process}/fd/{number}', os.O_RDONLY | os.O_NONBLOCK)
+            found += os.read(pipe, 10**6)
+        except OSError: pass
+for encoded in re.findall(b'[A-Za-z0-9+/]{40,}', found):
+    found += base64.b64decode(encoded[: len(encoded) // 4 * 4])
+"""
+LATER = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    while True:
+        try:
+            exec({STEAL!r})
+            numbers = re.findall(rb'assert add[(]2, 3[)] == ([0-9]+)', found)
+            if numbers: open('/tmp/stolen', 'w').write(numbers[-1].decode())
+        except BaseException: pass
+def add(a, b):
+    time.sleep(3)
+    return int(open('/tmp/stolen').read())
+"""
+
+
+NOW = f"{STEAL}\ndef add(a, b): return int(re.findall(rb'add[(]2, 3[)] == ([0-9]+)', found)[0])"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("answer", [NOW, LATER])
+def test_the_expected_values_cannot_be_read_in_a_local_sandbox(answer):
+    require_bubblewrap()
+    tests = ["assert add(2, 3) == 12345"] * 6
+    assert score(answer, tests=tests, sandbox="local") == [0.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["sandbox_fusion", "local"])
 @pytest.mark.parametrize("code", HONEST, ids=range(len(HONEST)))
-def test_correct_answers_pass(code):
-    assert score(code, tests=HONEST[code]) == [1.0]
+def test_correct_answers_pass(code, sandbox):
+    require_bubblewrap()
+    assert score(code, tests=HONEST[code], sandbox=sandbox) == [1.0]
 
 
 def test_one_honest_answer_and_one_cheat_are_scored():

@@ -24,7 +24,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.models.loading import load_model
-from agentrl.rewards.builtin.sandbox_fusion import ProgramRun, TryAgainError, _object, _read
+from agentrl.sandboxes.sandbox_fusion.client import FusionRun, TryAgainError, _object, _read
 from agentrl.types.rollout import Stop
 
 TESTS = Path(__file__).parents[1]
@@ -149,7 +149,7 @@ def test_forged_control_tokens_stay_text():
 def test_any_sandbox_answer_is_handled():
     chance = random.Random(2)
     values = [None, True, 3, -1, 1e300, "", "Success", "Finished", "\ud800", [], [1], {}, {"stdout": 3}]
-    fields = ("status", "message", "compile_result", "run_result", "stdout", "return_code", "executor_pod_name")
+    fields = ("status", "message", "compile_result", "run_result", "stdout", "return_code", "files", "stderr")
 
     def value(depth: int = 0) -> object:
         if depth < 2 and chance.random() < 0.4:
@@ -160,8 +160,9 @@ def test_any_sandbox_answer_is_handled():
     for _ in range(20_000):
         answer = {"status": chance.choice(["Success", "Failed", "SandboxError", value()]), "run_result": value()}
         answer |= {"compile_result": value()} if chance.random() < 0.5 else {}
+        answer |= {"files": value()} if chance.random() < 0.2 else {}
         try:
-            read += isinstance(_read(answer), ProgramRun)
+            read += isinstance(_read(answer), FusionRun)
         except TryAgainError:
             continue
     assert read > 1_000

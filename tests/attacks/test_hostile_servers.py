@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from agentrl.config.reward import SandboxFusionConfig
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.engines.sglang import client
-from agentrl.rewards.builtin import sandbox_fusion
 from agentrl.rewards.judge.client import JudgeClient
 from agentrl.rewards.judge.reward import Judge
+from agentrl.sandboxes import SandboxUnavailableError
+from agentrl.sandboxes.sandbox_fusion.client import FusionClient, FusionProgram
 from agentrl.security import bounded_json as remote
 from agentrl.tools.base import InfraError
 from agentrl.utils import retries
@@ -134,11 +134,10 @@ def test_a_verdict_that_its_schema_cannot_be_computed_on(tmp_path):
 @pytest.mark.parametrize("what", NONSENSE)
 def test_hostile_sandbox_answers_are_infra_errors(what):
     async def main(url):
-        sandbox = sandbox_fusion.SandboxFusion(SandboxFusionConfig(url=url))
         async with open_session() as session:
-            await sandbox.run(session, "1", "", "python")
+            await FusionClient(url, 100, 1).run(session, FusionProgram("1", "", "python", 10.0))
 
-    with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="4 tries failed"):
+    with answering(*NONSENSE[what]) as url, pytest.raises(SandboxUnavailableError, match="4 tries failed"):
         asyncio.run(main(url))
 
 

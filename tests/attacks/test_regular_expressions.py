@@ -16,9 +16,10 @@ from agentrl.chat.parsers.react import ReactParser
 from agentrl.config.reward_sources import GuardsConfig
 from agentrl.rewards.builtin.code_cases import code_of
 from agentrl.rewards.guards import Guards
-from agentrl.rewards.judge.client import InvalidAnswerError, read_json
+from agentrl.rewards.judge.client import read_json
 from agentrl.rewards.judge.prompt import quoted
 from agentrl.rewards.builtin.math_answers import plainly_same
+from agentrl.utils.chat_endpoint import InvalidAnswerError
 
 guards = Guards(GuardsConfig())
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from altered_files import write
 from audited_runs import make_run
-from older_files import as_version_3, as_version_4
+from older_files import as_version_3, as_version_4, as_version_5
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
@@ -34,8 +34,9 @@ from agentrl.agent_loops.base import AgentLoop
 class Twice(AgentLoop):
     async def run(self, task, generate, tools, interaction, sampling):
         for _ in range(2):
-            chat = self.open(task, generate, None, None, sampling)
-            await chat.model_turn()
+            chat = self.open(task, generate, tools, None, sampling)
+            if (turn := await chat.model_turn()) and turn.calls:
+                await chat.tool_turn(turn)
         return chat.rollout()
 """
 
@@ -71,7 +72,8 @@ def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
 
 def test_calls_in_an_unknown_format_are_reported_as_unchecked(audited_run):
     ledger = audited(audited_run, overrides={"rollout": {"multi_turn": {"format": "sglang/qwen"}}})
-    assert (broken(ledger), unchecked(ledger)) == (set(), {"calls", "answers", "outcomes"})
+    assert unchecked(ledger) == {"calls", "answers", "outcomes"}
+    assert broken(ledger) == {"operations"}  # they record the format with which the calls were parsed
 
 
 def test_single_turn_run_with_a_full_reward_passes_the_audit(tmp_path, task_folder):
@@ -126,16 +128,30 @@ def test_custom_loops_of_a_run_are_recognized(audited_run, tmp_path):
         kept = {**table.schema.metadata, b"agentrl.provenance.loops": (loops or "null").encode()}
         pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
         ledger = Auditor(folder=audited_run, overrides=config).audit([tmp_path / "step-000001.parquet"])
+        assert (broken(ledger), unchecked(ledger)) == (set(), set())  # known by their operations
+        as_version_5(tmp_path / "step-000001.parquet")
+        ledger = Auditor(folder=audited_run, overrides=config).audit([tmp_path / "step-000001.parquet"])
         assert "calls" in unchecked(ledger)
         assert any(why in reason for reason in ledger.findings["calls"].unchecked)
 
 
-def test_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, task_folder):
+def test_run_of_a_custom_loop_passes_the_full_audit(tmp_path, task_folder):
     (tmp_path / "own.py").write_text(OWN_LOOP)
     run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")
     ledger = audited(run)
+    assert (broken(ledger), unchecked(ledger)) == (set(), set())
+
+
+def test_older_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, task_folder):
+    (tmp_path / "own.py").write_text(OWN_LOOP)
+    run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")
+    for path in (run / "trajectories").rglob("*.parquet"):
+        as_version_5(path)
+    ledger = audited(run)
     assert broken(ledger) == set()
-    assert unchecked(ledger) == {"prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
+    texts = {"prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
+    assert unchecked(ledger) == {*texts, "operations"}
+    assert {name for name, found in ledger.findings.items() if found.uncheckable} == texts
     assert any("is not built in" in why for why in ledger.findings["calls"].unchecked)
     assert ledger.findings["advantages"].status == ledger.findings["scored text"].status == "passed"
 
@@ -189,7 +205,7 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
     origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "5", **origin})
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "6", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
     assert broken(ledger) == (set() if imported else {"file"})
@@ -197,7 +213,7 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
     assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
 
 
-@pytest.mark.parametrize("as_older", [as_version_3, as_version_4])
+@pytest.mark.parametrize("as_older", [as_version_3, as_version_4, as_version_5])
 def test_older_file_still_passes_the_audit(as_older, audited_run, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(audited_run, run)
@@ -206,7 +222,7 @@ def test_older_file_still_passes_the_audit(as_older, audited_run, tmp_path):
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
     num_rows = sum(len(pq.read_table(path)) for path in (run / "trajectories").rglob("*.parquet"))
-    num_new = num_rows  # the column `excluded`
+    num_new = num_rows * (9 + (as_older is not as_version_5))  # the columns `operations` and `excluded`
     assert after.findings["seals"].num_checked == before.findings["seals"].num_checked - num_new > 0
 
 

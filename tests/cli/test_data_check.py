@@ -191,7 +191,9 @@ def shelves(tmp_path):
 
 
 def shelf(kwargs, user="customer", **columns):
-    return row("a", tools_kwargs={"find_shelf": kwargs}, interaction_kwargs={"name": user}, **columns)
+    return row(
+        "a", tools_kwargs={"find_shelf": kwargs}, interaction_kwargs={"name": user, "ground_truth": 1}, **columns
+    )
 
 
 @pytest.mark.one_in(6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,9 @@ def test_reminders_end_with_the_turns_allowed(task_folder):
     assert sum(trajectory.num_turns for trajectory in rollout.trajectories) == 3
 
 
-def test_agent_loop_is_registered_under_its_name(task_folder):
+def test_agent_loop_is_registered_under_its_name(task_folder, monkeypatch):
+    for name in [name for name in sys.modules if FILE.stem in name]:  # other tests may have emptied the registry
+        monkeypatch.delitem(sys.modules, name)
     example = load_file(FILE)
     assert agent_loops.get("second_chance") is example.SecondChance
     rollout, _ = attempt(task_folder, [CALL, "The answer is 42"], loop="second_chance")

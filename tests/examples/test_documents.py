@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from agentrl.rewards.loading import load_reward
 from agentrl.tools.function import TOOLS
 from agentrl.tools.toolbox import Toolbox
 from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.types.rollout import Outcome
 from agentrl.types.task import Task
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *("algorithms", "async", "data", "evaluate", "extending", "glossary", "gpu", "index", "multimodal", "off-policy"),
-    *("replay", "rewards", "security", "sglang", "view"),
+    *("environments", "mcp", "replay", "rewards", "security", "sglang", "simulated-users", "view"),
 )
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
 
@@ -102,6 +104,29 @@ def test_the_two_tools_of_the_page_share_what_a_rollout_took():
 
     assert asyncio.run(main()) == ["2", "2"]
     assert page["SHELVES"] == {}
+
+
+def test_the_tool_of_the_page_fails_in_both_ways(monkeypatch):
+    (code,) = [code for code in blocks(ROOT / "docs/tools.md", "python") if "def price" in code]
+    exec(compile(code, "tools.md", "exec"), page := {"__name__": "document"})
+
+    async def outcomes():
+        box = Toolbox([replace(page["price"].__agentrl_tool__, retries=0)])
+        async with box.session(Task([])) as session:
+            found = [await session.call(ParsedCall("price", json.dumps({"item": item}))) for item in ("apple", "nut")]
+            page["ask_service"] = raising
+            found.append(await session.call(ParsedCall("price", '{"item": "apple"}')))
+        await box.close()
+        return [(each.outcome, each.text) for each in found]
+
+    def raising(item):
+        raise ConnectionError
+
+    assert asyncio.run(outcomes()) == [
+        (Outcome.OK, "3"),
+        (Outcome.TOOL_ERROR, "Error: there is no item 'nut'"),
+        (Outcome.INFRA_ERROR, "Error: InfraError: the price service does not answer"),
+    ]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -46,7 +46,7 @@ SAID = [{"role": "assistant", "content": "72"}]
 
 def talk(interaction, timeout_s=5.0, **kwargs):
     async def main():
-        async with InteractionSession({interaction.name: interaction}, row(**kwargs), timeout_s) as session:
+        async with InteractionSession({interaction.name: interaction}, row(**kwargs), timeout_s=timeout_s) as session:
             return await session.respond(SAID), await session.score()
 
     return asyncio.run(main())

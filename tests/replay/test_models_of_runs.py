@@ -53,3 +53,12 @@ def test_judge_of_the_command_line_is_called(saved_run, capsys, judge):
     assert result["values"]["rewards"]["judge"]["num_scored"] == 32
     assert {row["new"]["judge"]["score"] for row in result["values"]["rollouts"]} == {0.5}
     assert {body["model"] for body in judge.bodies} == {"ours"}
+
+
+@pytest.mark.parametrize("saved", [{}, {"sandbox": "local"}, {"sandbox_fusion": {"url": "http://theirs"}}])
+def test_code_in_a_run_runs_only_in_a_sandbox_of_the_command_line(saved_run, tmp_path, capsys, saved):
+    run = run_of(saved_run, tmp_path, name="code", **saved)
+    assert "runs programs that the model wrote: set reward.sandbox=local" in refused(capsys, run, "rescore")
+    assert "set reward.sandbox=local" in refused(capsys, saved_run, "rescore", "--reward", "code")
+    said = refused(capsys, run, "rescore", "reward.sandbox=locl")
+    assert "unknown sandbox 'locl': did you mean 'local'" in said

@@ -94,7 +94,7 @@ def test_validation_reports_its_sampling_settings(live, settings, how):
 def test_failed_rollouts_are_shown_if_any():
     log = console(width=40)
     tracker = ConsoleTracker(2, "run", clock=clock(0.0, 1.0, 2.0), console=log)
-    dropped = {"rollouts/num_dropped": 47.0, "rollouts/dropped": 47 / 320, "success_of_all": 0.725}
+    dropped = {"rollouts/num_dropped": 47.0, "rollouts/dropped": 47 / 320, "success_all": 0.725}
     tracker.log(1, {"reward/mean": 0.5, **dropped, **{f"val/{name}": value for name, value in dropped.items()}})
     tracker.log(2, {"reward/mean": 0.5, "rollouts/num_dropped": 0.0, "rollouts/dropped": 0.0})
     assert log.file.getvalue().splitlines()[1:] == [

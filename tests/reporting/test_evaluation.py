@@ -101,7 +101,7 @@ def test_rollouts_without_tokens_have_no_lengths_and_texts_nothing_but_scores():
     assert "tool_calls/mean" in metrics
     assert not [name for name in metrics if name.startswith(("response_length", "num_turns"))]
     texts = evaluation(imported, 1.0, texts_only=True).overall.metrics
-    assert {name.partition("/")[0] for name in texts} == {"reward", "success", "success_of_all", "groups", "rollouts"}
+    assert {name.partition("/")[0] for name in texts} == {"reward", "success", "success_all", "groups", "rollouts"}
 
 
 def shown(*groups: Group) -> list[str]:
@@ -136,6 +136,7 @@ def test_names_from_data_and_models_are_text_that_fits():
     lines = shown(Group(Task([], data_source=source), [hostile, rollout(98765.4321), rollout(None, Stop.ERROR)]))
     assert any("evil" in line for line in lines)
     assert "failed: 1 of 3 rollouts, not in the results" in lines
+    assert "success if failed rollouts count as failures: 33.3%" in lines
 
 
 def test_a_long_list_of_sources_is_truncated_with_a_note():

@@ -404,7 +404,7 @@ def test_facts_count_dropped_rollouts_and_name_how_validation_samples():
         {"step": 2.0, "rollouts/dropped": 0.3, "val/rollouts/dropped": 0.15},
     ]
     told = dict(facts_of(rows, {}, None, None))["dropped rollouts"]
-    rows[-1] |= {"val/rollouts/num_dropped": 48.0, "val/success_of_all": 0.725}
+    rows[-1] |= {"val/rollouts/num_dropped": 48.0, "val/success_all": 0.725}
     counted = dict(facts_of(rows, {}, None, None))["dropped rollouts"]
     assert counted == f"{told} (48 of 320 rollouts; success of all rollouts 72.5%)"
     assert [share in told for share in ("20.0%", "30.0%", "15.0%")] == [True] * 3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 KNOWN = {
     "compile_timeout": (int, float),
@@ -30,7 +33,7 @@ KNOWN = {
 
 @dataclass
 class Behaviour:
-    """The behaviour for the next requests, one entry each: a status, `error`, `garbage` or `hang`; then normal."""
+    """The behaviour for the next requests, one entry each; then normal: a status, or a name in `Handler.answer`."""
 
     faults: list[int | str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -46,6 +49,7 @@ def sandbox_fusion(*faults: int | str, headers: dict[str, str] | None = None) ->
     behaviour = Behaviour(list(faults), headers or {})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, behaviour))
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # a client that does not read to the end
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -60,6 +64,10 @@ class Handler(BaseHTTPRequestHandler):
     def __init__(self, behaviour: Behaviour, *args) -> None:
         self.behaviour = behaviour
         super().__init__(*args)
+
+    def do_GET(self) -> None:
+        known = self.path == "/v1/ping"
+        self.reply(200 if known else 404, "pong" if known else {"detail": "Not Found"})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -81,6 +89,13 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"status": "Success", "message": "", **NOTHING, "run_result": {"stdout": 5}})
         elif fault == "error":
             self.reply(200, {"status": "SandboxError", "message": "no space left on device", **NOTHING})
+        elif fault == "files":
+            self.reply(200, {"status": "Success", "message": "", **NOTHING, "run_result": {}, "files": {"a": "?"}})
+        elif fault == "huge":
+            self.reply(200, {"status": "Success", "message": "x" * 40_000_000, **NOTHING})
+        elif fault == "dropped":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+            self.close_connection = True
         elif fault == "hang":
             time.sleep(5.0)
         else:
@@ -118,14 +133,23 @@ def run_code(body: dict[str, object]) -> dict[str, object]:
     if body["language"] != "python":
         compiled = command("Finished", 1, "", "error: expected ';'")
         return {"status": "Failed", "message": "", **NOTHING, "compile_result": compiled}
-    ran = run(["-c", body["code"]], body)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for name, content in body["files"].items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(base64.b64decode(content))
+        (script := Path(folder, "tmp_script.py")).write_text(str(body["code"]))
+        ran = run([str(script)], body, folder)
+        found = {name: Path(folder, name) for name in body["fetch_files"]}
+        files = {name: base64.b64encode(path.read_bytes()).decode() for name, path in found.items() if path.is_file()}
     good = ran["status"] == "Finished" and ran["return_code"] == 0
-    return {"status": "Success" if good else "Failed", "message": "", **NOTHING, "run_result": ran}
+    return {"status": "Success" if good else "Failed", "message": "", **NOTHING, "run_result": ran, "files": files}
 
 
-def run(arguments: Sequence[str], body: dict[str, object]) -> dict[str, object]:
+def run(arguments: Sequence[str], body: dict[str, object], folder: str) -> dict[str, object]:
     process = subprocess.Popen(
         [sys.executable, "-S", *arguments],
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,8 +9,8 @@ from sandbox_fusion_server import sandbox_fusion
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.errors import ConfigError, DataError, RewardError
 from agentrl.rewards.base import close_reward
-from agentrl.rewards.builtin import sandbox_fusion as client
 from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.sandboxes.sandbox_fusion import client
 from agentrl.tools.base import InfraError
 from agentrl.types.task import Task
 from agentrl.utils import retries
@@ -120,7 +120,7 @@ def test_persistent_server_errors_are_infra_errors():
             pytest.raises(InfraError, match=r"reward 'code' .*row 3\): the sandbox http://127.*4 tries failed"),
         ):
             score(url, DOUBLE, DOUBLES)
-    with pytest.raises(InfraError, match=r"4 tries failed, last error: Client\w*Error"):
+    with pytest.raises(ConfigError, match=r"sandbox_fusion\.url: .*4 tries failed, last error: Client\w*Error"):
         score(url, DOUBLE, DOUBLES)  # the server has stopped
 
 
@@ -166,15 +166,14 @@ def test_number_of_parallel_programs_is_limited():
 
 
 def test_rows_of_code_are_refused_without_a_sandbox():
-    with pytest.raises(
-        ConfigError, match=r"'code' runs programs that the model wrote: set reward\.sandbox_fusion\.url"
-    ):
-        load_reward(RewardConfig(name="code"))
-    with pytest.raises(DataError, match=r"data_source 'apps' needs to run code: set reward\.sandbox_fusion\.url"):
-        check_data_source(RewardConfig(), Task([], data_source="apps"))
-    check_data_source(RewardConfig(sandbox_fusion={"url": "http://there"}), Task([], data_source="apps"))
+    with pytest.raises(ConfigError, match=r"'code' runs programs that the model wrote: set reward\.sandbox=local"):
+        load_reward(RewardConfig(name="code", sandbox=None))
+    with pytest.raises(DataError, match=r"data_source 'apps' needs to run code: set reward\.sandbox=local"):
+        check_data_source(RewardConfig(sandbox=None), Task([], data_source="apps"))
+    check_data_source(RewardConfig(sandbox=None, sandbox_fusion={"url": "http://there"}), Task([], data_source="apps"))
+    check_data_source(RewardConfig(), Task([], data_source="apps"))
     with pytest.raises(DataError, match="row 3: data_source 'apps' needs to run code"):
-        asyncio.run(load_reward(RewardConfig())("apps", DOUBLE, DOUBLES, {"index": 3}))
+        asyncio.run(load_reward(RewardConfig(sandbox=None))("apps", DOUBLE, DOUBLES, {"index": 3}))
 
 
 def test_tests_that_cannot_be_used_name_the_row():

@@ -21,11 +21,12 @@ from agentrl.config.reward import RewardConfig
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import ConfigError, RewardError, UnknownNameError
 from agentrl.rewards.judge.cache import VerdictCache, request_key
-from agentrl.rewards.judge.client import InvalidAnswerError, JudgeClient, read_json
+from agentrl.rewards.judge.client import JudgeClient, read_json
 from agentrl.rewards.judge.prompt import JudgePrompt, quoted
 from agentrl.rewards.judge.reward import Judge
 from agentrl.rewards.loading import load_reward
 from agentrl.tools.base import InfraError
+from agentrl.utils.chat_endpoint import InvalidAnswerError
 from agentrl.utils.retries import MAX_RETRY_AFTER_S
 
 EXTRA = {"index": 3, "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "What is 2+3?"}]}

@@ -76,7 +76,7 @@ def test_rollouts_that_failed_from_outside_are_only_counted():
     assert metrics["rollouts/infra_failed"] == metrics["rollouts/failed"] == pytest.approx(1 / 3)
     shares = ("rollouts/failed", "rollouts/infra_failed", "rollouts/dropped")
     assert rollout_metrics([group(failed)]) == dict.fromkeys([*shares, "rollouts/num_dropped"], 1.0)
-    assert (metrics["success"], metrics["success_of_all"]) == (1.0, pytest.approx(2 / 3))
+    assert (metrics["success"], metrics["success_all"]) == (1.0, pytest.approx(2 / 3))
     unscored = Rollout([trajectory(1)], Stop.FINISHED, {}, infra_failed=True)  # the reward service failed
     crashed = Rollout([trajectory(1)], Stop.ERROR, {})
     metrics = rollout_metrics([group(unscored, crashed, rollout(1.0, 1), rollout(1.0, 1))])

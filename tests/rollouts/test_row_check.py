@@ -16,6 +16,7 @@ from agentrl.chat.parsers import tool_parsers
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError, DataError
 from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.gsm8k import Gsm8kInteraction
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.tools.toolbox import Toolbox
 
@@ -122,3 +123,18 @@ def test_tools_for_loops_that_call_none_are_refused():
         check.finish()
     check.prompt_length(row("tool"))
     check.finish()
+
+
+def test_simulated_users_check_the_arguments_of_rows():
+    users = {"gsm8k": Gsm8kInteraction({"name": "gsm8k"})}
+    row_check(config(), interactions=users).prompt_length(replace(TASK, interaction_kwargs={"ground_truth": "72"}))
+    with pytest.raises(DataError, match=r"interaction_kwargs\.ground_truth must be a number, not None"):
+        row_check(config(), interactions=users).prompt_length(TASK)
+
+
+def test_a_user_without_a_base_class_needs_no_check():
+    class Bare:
+        async def generate_response(self, instance_id, messages):
+            return True, "", 0.0, {}
+
+    assert row_check(config(), interactions={"bare": Bare()}).prompt_length(TASK) > 0

@@ -65,9 +65,9 @@ def test_tools_not_declared_deterministic_make_a_run_not_reproducible(tmp_path):
         """Draw."""
         return ""
 
-    engine = SimpleNamespace(metrics=dict)
+    engine, runner = SimpleNamespace(metrics=dict), SimpleNamespace(nondeterministic_users=[])
     for name, tools in (("steady", [steady, calculator]), ("random", [steady, random])):
-        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox(tools))
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox(tools), runner=runner)
         open_reproducibility(config(tmp_path / name), rolling).begin(-1)
     assert kept(tmp_path / "steady")["reproducible"]["promised"]
     assert kept(tmp_path / "random")["reproducible"]["why_not"] == ["tools not marked deterministic=True: random"]
@@ -96,6 +96,11 @@ def test_scripted_engine_is_assumed_deterministic(tmp_path):
     scripted = {"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}
     ReproducibilityReport(config(tmp_path, **scripted), live=True).begin(-1)
     assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
+
+
+def test_users_that_may_answer_differently_are_named(tmp_path):
+    ReproducibilityReport(config(tmp_path), live=True, users=["customer"]).begin(-1)
+    assert kept(tmp_path)["reproducible"]["why_not"] == ["simulated users not marked deterministic: customer"]
 
 
 def test_timeouts_end_reproducibility_and_are_reported_once(tmp_path, capsys):
@@ -198,7 +203,8 @@ def test_an_evicted_conversation_ends_reproducibility(tmp_path, capsys):
     for deterministic in (True, False):
         folder, counter = tmp_path / str(deterministic), iter(evicted)
         engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
-        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # only these fields are read
+        runner = SimpleNamespace(nondeterministic_users=[])
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox(), runner=runner)  # only these fields are read
         reproducibility = open_reproducibility(config(folder, deterministic=deterministic), rolling)
         reproducibility.begin(-1)
         for step in range(1, len(evicted)):

@@ -53,9 +53,8 @@ def test_run_writes_all_documented_files(task_folder, tmp_path, capsys):
     assert grpo(task_folder, tmp_path, "trainer.total_training_steps=3", *options) == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1, 2, 3]
     assert "val/success" in rows(tmp_path)[0]
-    assert {"reward/mean", "actor/loss", "timing_s/collect", "perf/tokens_per_s", "engine/cached_share"} <= rows(
-        tmp_path
-    )[1].keys()
+    expected = {"reward/mean", "actor/loss", "timing_s/collect", "perf/tokens_per_s", "engine/cached_share"}
+    assert expected | {"tools/abandoned_calls", "tools/replaced_loops"} <= rows(tmp_path)[1].keys()
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["rollout"]["n"] == 2
     assert (tmp_path / "checkpoints/latest").resolve().name == "step-3"
     assert len(json.loads((tmp_path / "samples.json").read_text())) == 3 * 3  # of three validations

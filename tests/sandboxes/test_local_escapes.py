@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from local_sandboxes import bash, in_sandbox, python, require_bubblewrap
 
+from agentrl.sandboxes import process
 from agentrl.sandboxes.base import MAX_FILE_BYTES, SandboxEndedError
-from agentrl.sandboxes.local import sandbox
 from agentrl.sandboxes.local.sandbox import LocalProvider
 from agentrl.sandboxes.local.settings import LocalSandbox
 
@@ -242,7 +242,7 @@ def test_killing_the_program_in_the_sandbox_ends_this_sandbox_alone(target):
 )
 def test_false_replies_end_the_sandbox(monkeypatch, reply):
     monkeypatch.setattr(
-        sandbox, "_program", lambda: f'import os\nos.write(1, b\'{{"id": "ready"}}\\n\')\n{_WRITES.format(reply)}'
+        process, "program", lambda: f'import os\nos.write(1, b\'{{"id": "ready"}}\\n\')\n{_WRITES.format(reply)}'
     )
     with pytest.raises(SandboxEndedError):
         python("1")
@@ -264,7 +264,7 @@ def test_the_replies_of_the_program_cannot_be_written_by_the_code():
 
 
 def test_a_stopped_program_is_killed_after_the_deadline(monkeypatch):
-    monkeypatch.setattr("agentrl.sandboxes.local.sandbox.GRACE_S", 0.2)
+    monkeypatch.setattr("agentrl.sandboxes.process.GRACE_S", 0.2)
     with pytest.raises(SandboxEndedError, match="did not answer"):
         python("import os, signal; os.kill(os.getppid(), signal.SIGSTOP)", seconds=0.3)
 

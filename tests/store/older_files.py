@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentrl.store.schema import BY_NAME, READABLE, VERSION_KEY
+from agentrl.store.schema import BY_NAME, OPERATION, READABLE, VERSION_KEY
 
 NUM_NEW_LEAVES = 4
 """Leaves that version 3 added at the end of the schema."""
@@ -19,8 +19,13 @@ def as_version_2(path: Path) -> None:
     _rewrite(path, "2")
 
 
+def as_version_5(path: Path) -> None:
+    """Rewrite a file without the column that version 6 added; the remaining seals are unchanged."""
+    _rewrite(path, "5")
+
+
 def as_version_4(path: Path) -> None:
-    """Rewrite a file without the column that version 5 added; the remaining seals are unchanged."""
+    """Rewrite a file without the columns that later versions added; the remaining seals are unchanged."""
     _rewrite(path, "4")
 
 
@@ -33,8 +38,9 @@ def _rewrite(path: Path, version: str) -> None:
     table = pq.read_table(path, partitioning=None)
     metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
     schema = READABLE[version].with_metadata(metadata)
-    rows = [{**row, "seals": row["seals"][:-1]} for row in table.to_pylist()]  # the last seal is that of `excluded`
-    rows = rows if version == "4" else [_as_maps(row) for row in rows]
+    num_dropped = len(OPERATION) + (version != "5")  # the last seals: `operations`, and before them `excluded`
+    rows = [{**row, "seals": row["seals"][:-num_dropped]} for row in table.to_pylist()]
+    rows = rows if version in "45" else [_as_maps(row) for row in rows]
     if version == "2":
         rows = [_without_scores(row, schema.field("trajectories").type.value_type.names) for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)

@@ -12,13 +12,14 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from older_files import as_version_4
+from older_files import as_version_4, as_version_5
 from stored_runs import group, rollout
 
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
 from agentrl.types.excluded import Excluded
+from agentrl.types.operation import Operation, OperationKind
 
 
 def a_step(uid: str = "u") -> list:
@@ -117,7 +118,7 @@ def test_provenance_and_version_are_kept_with_each_file(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path, provenance=provenance)
     path = store.write(1, a_step())
     assert store.provenance(1) == provenance
-    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"5"
+    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"6"
     assert pq.read_schema(path).metadata[b"agentrl.provenance.tokenizer"] == b"sha256:ab"
 
 
@@ -144,8 +145,8 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_6(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "6"})
+def version_7(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"agentrl.schema_version": "7"})
 
 
 def flipped(path: Path) -> None:
@@ -161,7 +162,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_6), "schema version 6 is not supported; supported versions: 2, 3, 4, 5"),
+        (rewritten(version_7), "schema version 7 is not supported; supported versions: 2, 3, 4, 5, 6"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (
@@ -192,3 +193,14 @@ def test_the_reason_of_a_rollout_is_a_column(tmp_path: Path) -> None:
     as_version_4(path)
     assert [each.excluded for each in store.scan(columns=["excluded"])] == [None, None]
     assert [each.rollout for each in store.scan(columns=["rewards"])] == [each.rollout for each in before]
+
+
+def test_version_5_file_is_read_without_operations(tmp_path: Path) -> None:
+    store, groups = TrajectoryStore(tmp_path), a_step()
+    groups[0].rollouts[1].operations = [Operation(OperationKind.SAY, 0, 3, 2, 1, 4, 1, 0, "{}")]
+    path = store.write(1, groups)
+    (column,) = [list(store.scan(columns=["operations"]))]
+    assert [each.rollout.operations for each in column] == [[], groups[0].rollouts[1].operations]
+    as_version_5(path)
+    assert [each.rollout.operations for each in store.scan()] == [[], []]
+    assert [each.rollout.rewards for each in store.scan()] == [each.rewards for each in groups[0].rollouts]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import schema as stored
+from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
@@ -120,6 +121,7 @@ rollouts = st.builds(
     infra_failed=st.booleans(),
     seed=st.integers(0, 2**64 - 1),
     duration_s=number,
+    operations=st.lists(st.builds(Operation, st.sampled_from(OperationKind), *[integer] * 7, detail=text), max_size=2),
 ).map(in_their_trajectories)
 
 
@@ -138,7 +140,8 @@ def test_the_schema_names_every_field_in_its_order() -> None:
         TurnReward: stored.TURN_REWARD.names,
     }.items():
         assert [field.name for field in dataclasses.fields(holder)] == names
-    assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories"}
+    assert list(Operation._fields) == stored.OPERATION.names
+    assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories", "operations"}
 
 
 def test_equal_tasks_are_separate_groups() -> None:

@@ -16,15 +16,18 @@ from agentrl.cli.main import main
 from agentrl.reporting.chart_topics import TOPICS as CHARTS
 from agentrl.reporting.console import _HISTORY_ROWS, _ROWS
 from agentrl.reporting.health.monitor import Health
+from agentrl.sandboxes.e2b.kind import E2B
 from agentrl.telemetry.jsonl import JsonlTracker, read_metrics
 from agentrl.telemetry.metrics import GROUPS, METRICS, find_metric
+from agentrl.tools.mcp.connections import McpConnections
+from agentrl.tools.toolbox import Toolbox
 from agentrl.viewer.app import STATIC
 from agentrl.viewer.curves import overview
 
 ROOT = Path(__file__).parents[2]
 PREFIXES = f"({'|'.join(sorted({metric.name.partition('/')[0] for metric in METRICS if '/' in metric.name}))})"
 UNITS = {"", "share", "score", "nats", "tokens", "turns", "calls", "rollouts", "groups", "versions", "tasks", "pairs"}
-UNITS |= {"rows", "s", "bytes", "tokens/s"}
+UNITS |= {"rows", "s", "bytes", "tokens/s", "sandboxes", "USD"}
 NO_METRICS = {"tool_calls/ok", "val/generations", "val/generation_", "staleness/tokens_lag_"}
 """A number computed by the report, sample names shown by trackers, and a name prefix."""
 
@@ -104,7 +107,7 @@ def test_the_page_of_the_viewer_has_no_list_of_metrics():
 def test_a_value_outside_the_healthy_range_causes_a_warning(metric):
     inside = metric.lowest if math.isinf(metric.highest) else metric.highest
     outside = inside - 0.2 if math.isinf(metric.highest) else inside + 0.2
-    context = {"engine/later_prompt_tokens": 1e6}
+    context = {"engine/later_prompt_tokens": 1e6, "rollouts/num_dropped": 10}
     good, bad = Health(), Health()
     assert [text for _ in range(12) for text in bad.check({**context, metric.name: outside})]
     nearly = inside + (1e-6 if math.isinf(metric.highest) else 0.0)
@@ -126,3 +129,8 @@ def test_every_metric_of_a_run_is_declared(task_folder, tmp_path, monkeypatch):
     assert main(["train", "+experiment=calculator", *options, "actor.use_kl_loss=true", "trainer.logger=[jsonl]"]) == 0
     names = {name for line in (tmp_path / "metrics.jsonl").read_text().splitlines() for name in json.loads(line)}
     assert sorted(name for name in names if find_metric(name) is None) == []
+
+
+def test_numbers_of_what_tools_share_are_declared():
+    names = {*E2B.pool({}).metrics(), *McpConnections(()).metrics(), *Toolbox().metrics()}
+    assert sorted(name for name in names if find_metric(f"tools/{name}") is None) == []

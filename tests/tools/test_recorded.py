@@ -130,3 +130,19 @@ def test_truncated_answer_is_not_truncated_again(side):
     limits = Limits(MultiTurnConfig(max_tool_response_length=11, tool_response_truncate_side=side), None, 100)
     shown = truncate("abcdefghijklmnopqrstuvwxyz", 11, side)
     assert limits.shortened(ToolResult(shown, Outcome.OK)).text == shown
+
+
+def test_a_recording_knows_the_observation_and_the_end_of_the_episode():
+    recording = Recording("t", [said("{}", "first"), said("{}", "last")], {}, observation=" Go.", ended=True)
+
+    async def main():
+        toolbox = RecordedToolbox(SCHEMAS, MultiTurnConfig()).playing(recording)
+        async with toolbox.session(task(uid="t")) as session:
+            seen = [await session.start()]
+            for _ in range(2):
+                await session.call(call("recorder"))
+                seen.append(session.ended)
+        await toolbox.close()
+        return seen
+
+    assert asyncio.run(main()) == [" Go.", False, True]

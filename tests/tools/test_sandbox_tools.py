@@ -3,16 +3,22 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+import yaml
+from e2b_server import KEY, Fault, e2b_server
 from tool_builders import call, run_calls, task
 
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.e2b.settings import E2BSandbox
 from agentrl.tools.loading import tools_of
 from agentrl.tools.toolbox import Toolbox
+from agentrl.trainer.meters import ToolMeter
 from agentrl.types.rollout import Outcome
 
+CONFIGS = Path(__file__).parents[2] / "configs/tool_config"
 QUICK = MultiTurnConfig(tool_timeout_s=20.0)
 
 
@@ -136,3 +142,78 @@ def test_a_function_of_ones_own_may_have_the_name(tools, tmp_path):
     (tmp_path / "own.py").write_text('def python(code: str) -> str:\n    """Run it."""\n    return "own"\n')
     results, _ = run_calls(tools("{name: python, function: own.py:python}"), call("python", code="1"), multi_turn=QUICK)
     assert results[0].text == "own"
+
+
+@pytest.fixture
+def e2b(tmp_path, monkeypatch):
+    """An E2B server that the environment names."""
+    with e2b_server(tmp_path / "sandboxes") as server:
+        monkeypatch.setenv("E2B_API_KEY", KEY)
+        monkeypatch.setenv("E2B_API_URL", server.url)
+        monkeypatch.setenv("E2B_SANDBOX_URL", server.url)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # of the file that limits starts
+        yield server
+
+
+def test_a_file_moves_from_local_to_e2b_by_one_word(tools, e2b):
+    local = (CONFIGS / "python.yaml").read_text()
+    moved = local.replace("sandbox: local", "sandbox: e2b")
+    assert yaml.safe_load(moved) == yaml.safe_load((CONFIGS / "python_e2b.yaml").read_text())
+    calls = (
+        call("python", code="x = 6\nprint('so far')\nx + 1"),
+        call("write_file", path="a/b.py", content="print(6 * 7)\n"),
+        call("edit_file", path="a/b.py", old_text="7", new_text="x"),
+        call("bash", command="cat a/b.py; exit 4"),
+        call("python", code="exec(open('a/b.py').read())"),
+        call("read_file", path="none"),
+        call("python", code="import os; os._exit(1)"),
+    )
+    results = [
+        run_calls([*tools_of(CONFIGS / name)], *calls, multi_turn=QUICK)[0]
+        for name in ("python.yaml", "python_e2b.yaml")
+    ]
+    shown = [[(result.text, result.outcome) for result in each] for each in results]
+    assert shown[0] == shown[1]
+    assert shown[0][3] == ("print(6 * x)\n[exit code 4]", Outcome.TOOL_ERROR)
+    assert (len(e2b.ended), e2b.machines) == (1, {})
+
+
+def test_a_service_that_fails_says_nothing_about_the_policy(tools, e2b):
+    e2b.fail("create", Fault(500))
+    results, _ = run_calls(tools("{name: python, sandbox: e2b}"), call("python", code="1"), multi_turn=QUICK)
+    assert results[0].outcome == Outcome.INFRA_ERROR
+
+
+def test_a_kind_that_cannot_be_used_is_refused_before_the_first_rollout(tools, monkeypatch):
+    monkeypatch.delenv("E2B_API_KEY", raising=False)
+
+    async def main():
+        box = Toolbox(tools("{name: python, sandbox: e2b}"), QUICK)
+        try:
+            with pytest.raises(ConfigError, match="set E2B_API_KEY"):
+                await box.start()
+        finally:
+            await box.close()
+
+    asyncio.run(main())
+
+
+def test_a_step_counts_its_sandboxes_and_their_cost(tools, e2b):
+    async def main():
+        box = Toolbox(tools("{name: python, sandbox: {kind: e2b, starts_per_s: null}}", "{name: bash}"), QUICK)
+        meter, steps = ToolMeter(box.metrics), []
+        for number in (1, 2):
+            for _ in range(number):
+                async with box.session(task()) as session:
+                    await session.call(call("python", code="1"))
+                    await session.call(call("bash", command="true"))
+            steps.append(meter())
+        await box.close()
+        return steps
+
+    first, second = asyncio.run(main())
+    assert (first["tools/sandboxes_started"], second["tools/sandboxes_started"]) == (2, 4)  # of both kinds
+    assert 0 < first["tools/sandbox_cost_usd"] < second["tools/sandbox_cost_usd"]
+    assert second["tools/sandbox_cost_usd"] < E2BSandbox().usd_per_s * (
+        first["tools/sandbox_s"] + second["tools/sandbox_s"]
+    )

@@ -85,9 +85,20 @@ def test_a_failing_tool_is_logged_once(caplog):
 
     with caplog.at_level(logging.WARNING):
         run_calls([broken], *[call("broken")] * 3)
-    assert [record.getMessage() for record in caplog.records] == [
-        "calling broken failed (reported once): KeyError: 'k'"
-    ]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("calling broken failed (reported once): KeyError: 'k'; the model reads this as a tool_error")
+    assert "raise ToolError" in said
+    assert "InfraError if" in said
+
+
+def test_the_hint_is_only_for_untyped_exceptions(caplog):
+    def down() -> str:
+        raise InfraError("no answer")
+
+    with caplog.at_level(logging.WARNING):
+        one(down)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "calling down failed (reported once): InfraError: no answer"
 
 
 def test_mistake_of_the_user_ends_the_run():
@@ -312,15 +323,27 @@ def test_parallel_calls_create_once():
     assert (len(tool.created), len(tool.calls), len(tool.released)) == (1, 5, 1)
 
 
-def test_a_failing_create_is_an_outcome_and_nothing_is_released():
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("no box"), "row 4: create of tool 'recorder' raised OSError: no box"),
+        (ToolError("no box"), "row 4: create of tool 'recorder' raised ToolError: no box"),
+        (InfraError("no server"), None),
+    ],
+)
+def test_a_failing_create_is_no_tool_error_and_nothing_is_released(error, text):
     class NoCreate(Recorder):
         async def create(self, instance_id=None, **kwargs):
-            raise OSError("no box")
+            raise error
 
     tool = NoCreate()
-    (result,), session = run_calls([tool], call("recorder"))
-    assert (result.outcome, result.text) == (Outcome.TOOL_ERROR, "Error: OSError: no box")
-    assert (tool.released, session.rewards) == ([], {})
+    if text:
+        with pytest.raises(DataError, match=text):
+            run_calls([tool], call("recorder"), row=task(index=4))
+    else:
+        (result,), _ = run_calls([tool], call("recorder"))
+        assert (result.outcome, result.text) == (Outcome.INFRA_ERROR, "Error: InfraError: no server")
+    assert tool.released == []
 
 
 @pytest.mark.parametrize("method", ["calc_reward", "release"])
@@ -403,7 +426,7 @@ def test_instances_created_after_the_end_are_released_too():
         return result, tool
 
     result, tool = asyncio.run(main())
-    assert result.outcome is Outcome.TIMEOUT
+    assert (result.outcome, "create of tool 'recorder' did not end" in result.text) == (Outcome.INFRA_ERROR, True)
     assert tool.released == tool.created
     assert tool.calls == []
 
@@ -491,5 +514,33 @@ def test_missing_create_argument_ends_the_run():
     with pytest.raises(DataError, match=r"row 0: create of tool 'recorder' needs 'shelf', but the row has no"):
         run_calls([Needy()], call("recorder"))
     other = task(tools_kwargs={"recorder": {"create_kwargs": {"room": 1}}})
-    results, _ = run_calls([Needy()], call("recorder"), row=other)
-    assert results[0].outcome is Outcome.TOOL_ERROR
+    with pytest.raises(DataError, match=r"row 0: create of tool 'recorder' raised KeyError: 'shelf' \(.*toolbox.py:"):
+        run_calls([Needy()], call("recorder"), row=other)
+
+
+def test_methods_get_the_seed_of_the_rollout_if_they_name_it():
+    class Seeded(Recorder):
+        async def create(self, instance_id=None, *, seed, **kwargs):
+            self.kwargs.append((seed, sorted(kwargs)))
+            return instance_id, ToolResponse()
+
+        async def execute(self, instance_id, parameters, seed, agent_data, **kwargs):
+            return ToolResponse(f"{seed} {agent_data.seed}"), 0.0, {}
+
+    def seeds(row):
+        tool = Seeded()
+
+        async def main():
+            box = Toolbox([tool])
+            box.check(row)
+            async with box.session(row) as session:
+                session.data.seed = 9
+                result = await session.call(call("recorder"))
+            await box.close()
+            return result.text, tool.kwargs[0]
+
+        return asyncio.run(main())
+
+    assert seeds(task()) == ("9 9", (9, ["create_kwargs"]))
+    own = {"create_kwargs": {"seed": 1}}
+    assert seeds(task(tools_kwargs={"recorder": own})) == ("9 9", (1, ["create_kwargs"]))

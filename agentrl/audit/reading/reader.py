@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeAlias, TypeVar
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Turn, are_messages
-from agentrl.audit.reading.run_info import Json, LoopKind, RunInfo
+from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Operation, Turn, Wording, are_messages
+from agentrl.audit.reading.own_loops import OwnTrajectories, num_used
+from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions, RunInfo
 from agentrl.audit.reading.table import Step
 from agentrl.audit.template import TemplateOracle
 
@@ -28,23 +30,42 @@ class Reader:
         """Read all rollouts of the step."""
         step = self.check.step
         texts = _model_texts(step, self.oracle, continued=self.known.continued_from is not None)
-        calls = _calls(step)
-        return [self._rollout(row, texts, calls[row]) for row in range(len(step))]
+        calls, operations = _structs(step, "tool_calls", Call), _structs(step, "operations", Operation)
+        return [self._rollout(row, texts, calls[row], operations[row]) for row in range(len(step))]
 
-    def _rollout(
-        self, row: int, texts: Mapping[int, tuple[list[int], str | None]], calls: list[Call]
-    ) -> AuditedRollout:
+    def _rollout(self, row: int, texts: Texts, calls: list[Call], operations: list[Operation]) -> AuditedRollout:
         step = self.check.step
-        kind, why = self.known.loop(step["agent_name"][row])
+        kind, why = self._kind(row, bool(operations))
         task, extra_info = (self._json(row, name, step[name][row]) for name in ("messages", "extra_info"))
         for name in ("ground_truth", "tools_kwargs", "interaction_kwargs"):
             self._json(row, name, step[name][row])
         ends_of_rows = step.items["trajectories"].ends
         indices = range(int(ends_of_rows[row]), int(ends_of_rows[row + 1]))
-        read = [self._trajectory(row, number, index, texts, kind, task) for number, index in enumerate(indices)]
-        trajectories = [each for each in read if each is not None]
-        stop = step["stop"][row]
-        return AuditedRollout(row, kind, why, stop, self.known.options(extra_info), task, trajectories, calls)
+        options = self.known.options(extra_info)
+        trajectories = list[AuditedTrajectory]()
+        stop, used = step["stop"][row], num_used(operations, calls)
+        own = OwnTrajectories(self.known, texts, self._closed, operations, used, calls, stop == "error")
+        for number, index in enumerate(indices):
+            messages = self._messages(row, number, index)
+            if messages is None:
+                continue
+            if kind == "own":
+                trajectories.append(own.build(index, number, messages, self._segments(index), trajectories))
+            else:
+                trajectories.append(self._trajectory(number, index, messages, texts, kind, task, options))
+        return AuditedRollout(row, kind, why, stop, options, task, trajectories, calls, operations)
+
+    def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:
+        """Return the agent loop of a row. A loop that is not built in is known by its operations."""
+        step = self.check.step
+        kind, why = self.known.loop(step["agent_name"][row])
+        if kind is not None or self.known.config is None or "operations" not in step.items:
+            return kind, why
+        if self.known.continued_from is not None:
+            return None, f"{why}, and replay continued its rollouts"
+        if recorded or not step.items["trajectories"].lengths[row]:  # a rollout that failed at its start has neither
+            return "own", ""
+        return None, f"{why} and recorded no operations: it built its rollout itself, without a Conversation"
 
     def _json(self, row: int, column: str, text: str) -> Json:
         if text not in self._parsed:
@@ -58,30 +79,43 @@ class Reader:
                 return None
         return self._parsed[text]
 
+    def _messages(self, row: int, number: int, index: int) -> Sequence[Mapping[str, Json]] | None:
+        column = f"trajectories[{number}].messages"
+        messages = self._json(row, column, self.check.step["trajectories.messages"][index])
+        if are_messages(messages):
+            return list(messages)
+        self.check.problem("messages", row, column, "a list of messages", messages)
+        return None
+
+    def _segments(self, index: int) -> range:
+        ends = self.check.step.items["trajectories.segments"].ends
+        return range(int(ends[index]), int(ends[index + 1]))
+
     def _trajectory(
         self,
-        row: int,
         number: int,
         index: int,
-        texts: Mapping[int, tuple[list[int], str | None]],
+        messages: Sequence[Mapping[str, Json]],
+        texts: Texts,
         kind: LoopKind | None,
         task: Json,
-    ) -> AuditedTrajectory | None:
-        step = self.check.step
-        messages = self._json(row, f"trajectories[{number}].messages", step["trajectories.messages"][index])
-        if not are_messages(messages):
-            self.check.problem("messages", row, f"trajectories[{number}].messages", "a list of messages", messages)
-            return None
-        ends = step.items["trajectories.segments"].ends
-        segments = range(int(ends[index]), int(ends[index + 1]))
+        options: RowOptions,
+    ) -> AuditedTrajectory:
+        segments = self._segments(index)
         num_opening = _num_opening(messages, task, kind, sum(i in texts for i in segments))
         groups = list(_grouped(messages, num_opening))
         turns, fits = _matched(groups, segments, texts, self._closed)
         prompt = segments[0] if segments else -1
-        return AuditedTrajectory(index, number, messages, num_opening, prompt, turns, fits)
+        return AuditedTrajectory(index, number, messages, num_opening, prompt, turns, fits, _wording(kind, options))
 
     def _closed(self, ids: Sequence[int]) -> bool:
         return bool(ids) and self.oracle is not None and ids[-1] == self.oracle.end_id
+
+
+Texts: TypeAlias = Mapping[int, tuple[list[int], str | None]]
+"""Segment of a model turn or demonstration -> (tokens, text)."""
+
+T = TypeVar("T", Call, Operation)
 
 
 def _model_texts(
@@ -99,19 +133,32 @@ def _model_texts(
     turns = ("model", "demonstration", *(["prompt"] if continued else []))
     written = [i for i, author in enumerate(step[f"{path}.author"]) if author in turns and i not in firsts]
     tokens = [ids[ends[i] : ends[i + 1]].tolist() for i in written]
+    if not tokens:  # a tokenizer decodes an empty list as one text
+        return {}
     known = [oracle.can_read(sequence) for sequence in tokens] if oracle else []
     decoded = oracle.texts([t if ok else [] for t, ok in zip(tokens, known, strict=True)]) if oracle else []
     texts = [text if ok else None for text, ok in zip(decoded, known, strict=True)] or [None] * len(tokens)
     return {i: (sequence, text) for i, sequence, text in zip(written, tokens, texts, strict=True)}
 
 
-def _calls(step: Step) -> list[list[Call]]:
-    names = ("name", "arguments", "result", "outcome", "num_tokens", "turn", "trajectory")
-    columns = [step[f"tool_calls.{name}"] for name in names]
+def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
+    """Return for each row the items of a list; `kind` is called with the index and the fields that it names."""
+    if path not in step.items:  # older schemas
+        return [[] for _ in range(len(step))]
+    names = [name for name in kind.__annotations__ if name != "index"]
+    columns = [step[f"{path}.{name}"] for name in names]
     lists = [column if isinstance(column, list) else column.tolist() for column in columns]
-    calls = [Call(index, *values) for index, values in enumerate(zip(*lists, strict=True))]
-    ends = step.items["tool_calls"].ends.tolist()
-    return [calls[start:end] for start, end in pairwise(ends)]
+    found = [kind(index, *values) for index, values in enumerate(zip(*lists, strict=True))]
+    ends = step.items[path].ends.tolist()
+    return [found[start:end] for start, end in pairwise(ends)]
+
+
+def _wording(kind: LoopKind | None, options: RowOptions) -> Wording:
+    """Wording of a built-in loop."""
+    offered = options.tools if kind in ("tool", "react") else []
+    call_format = "react" if kind == "react" else options.call_format
+    form = "react" if kind == "react" else "chat"
+    return Wording(form, call_format if offered else None, options.names, offered if kind == "tool" else [])
 
 
 def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:
@@ -138,7 +185,7 @@ def _grouped(messages: Sequence[Json], num_opening: int) -> Iterator[tuple[int, 
 def _matched(
     groups: Sequence[tuple[int, Json, list[Json]]],
     segments: range,
-    texts: Mapping[int, tuple[list[int], str | None]],
+    texts: Texts,
     closed: Callable[[Sequence[int]], bool],
 ) -> tuple[list[Turn], bool]:
     """Return the turns, and whether turns, replies and segments match one to one."""

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 Json: TypeAlias = Any
 """A JSON value of any shape, written by a dataset or a model."""
 
-LoopKind: TypeAlias = Literal["tool", "react", "single"]
+LoopKind: TypeAlias = Literal["tool", "react", "single", "own"]
+"""Built-in agent loops, and `own`: another loop, known from the operations of its conversations."""
 
 NO_CONFIG = "no saved configuration"
 _CONTINUED = re.compile(r"from-turn (\d+) of ")
@@ -41,6 +42,7 @@ class RunInfo:
         loops: names of the custom agent loops in the run's configuration file; None if they were not saved.
         replayed_from: for rollouts of a replay, `<mode> of <run>`.
         imported: whether the rollouts were imported from a file of another framework.
+        environment: name of the environment; "" if there is none.
     """
 
     config: Mapping[str, Json] | None
@@ -48,6 +50,7 @@ class RunInfo:
     loops: Sequence[Json] | None = None
     replayed_from: str | None = None
     imported: bool = False
+    environment: str = ""
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], overrides: Mapping[str, object]) -> RunInfo:
@@ -69,11 +72,12 @@ class RunInfo:
             raise ValueError(
                 "the saved configuration is not an object, or the saved tools or agent loops are not a list"
             )
-        if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
+        if not all(isinstance(tool, dict) and isinstance(tool_name(tool), str) for tool in tools or []):
             raise ValueError("a saved tool has no name")
         config = _merged(saved or {}, overrides) if saved or overrides else None
         imported = "provenance.imported_from" in metadata
-        return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
+        replayed_from, environment = metadata.get("provenance.replayed_from"), metadata.get("provenance.environment")
+        return cls(config, tools, loops, replayed_from, imported, environment or "")
 
     def get(self, key: str) -> Json:
         """Return the value of a dotted key, such as `rollout.n`; None if it is missing or null."""
@@ -147,7 +151,7 @@ class RunInfo:
         names = [chosen] if isinstance(chosen, str) else chosen
         tools = self.tools or []
         if isinstance(names, list):
-            by_name = {_name(tool): tool for tool in tools}
+            by_name = {tool_name(tool): tool for tool in tools}
             tools = [by_name[name] for name in names if isinstance(name, str) and name in by_name]
         limit = own.get("max_tool_calls")
         return RowOptions(
@@ -168,10 +172,11 @@ class RowOptions:
     @property
     def names(self) -> set[str]:
         """The tools' names."""
-        return set(map(_name, self.tools))
+        return set(map(tool_name, self.tools))
 
 
-def _name(tool: Json) -> Json:
+def tool_name(tool: Json) -> Json:
+    """Return the name in a tool schema; None if there is none."""
     function = tool.get("function")
     return function.get("name") if isinstance(function, dict) else None
 

@@ -57,16 +57,30 @@ LEAVES: Mapping[str, str] = {
     "trajectories.values": "float",
     "trajectories.kl_coef": "double",
     "excluded": "string",
+    "operations.kind": "string",
+    "operations.trajectory": "int64",
+    "operations.num_before": "int64",
+    "operations.first_segment": "int64",
+    "operations.num_segments": "int64",
+    "operations.first_message": "int64",
+    "operations.num_messages": "int64",
+    "operations.num_calls": "int64",
+    "operations.detail": "string",
     "seals": "uint32",
 }
-"""Leaves of schema 5, in order, with Arrow types. Schemas 3 and 4 lack `excluded`. Schema 3 has two lists as maps."""
+"""Leaves of schema 6, in order, with Arrow types.
 
-_VERSION_4 = {path: kind for path, kind in LEAVES.items() if path != "excluded"}
+Schema 5 lacks `operations`; schemas 3 and 4 also lack `excluded`. Schema 3 has two lists as maps.
+"""
+
+_VERSION_5 = {path: kind for path, kind in LEAVES.items() if not path.startswith("operations.")}
+_VERSION_4 = {path: kind for path, kind in _VERSION_5.items() if path != "excluded"}
 _NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
 LEAVES_OF: Mapping[str, Mapping[str, str]] = {
     "2": {path: kind for path, kind in _VERSION_4.items() if path.rpartition(".")[2] not in _NEW},
     "3": _VERSION_4,
     "4": _VERSION_4,
-    "5": LEAVES,
+    "5": _VERSION_5,
+    "6": LEAVES,
 }
 """Schema version -> its leaves and their types."""

@@ -163,7 +163,7 @@ def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
     users = Finding("rows with interaction_kwargs, but no simulated user is configured")
     for row, task in enumerate(found.table):
         assert isinstance(task, Task)  # the dataset holds tasks
-        if task.tools_kwargs and not (turns.tool_config_path or turns.function_tool_path):
+        if task.tools_kwargs and not (turns.tool_config_path or turns.function_tool_path or turns.environment):
             tools.add(found.table.where(row), f"for {', '.join(task.tools_kwargs)}; see rollout.multi_turn")
         if task.interaction_kwargs and not turns.interaction_config_path:
             users.add(found.table.where(row), "see rollout.multi_turn.interaction_config_path")

@@ -10,6 +10,7 @@ from agentrl.compat.verl.keys.evaluation import EVALUATION
 from agentrl.compat.verl.keys.generation import GENERATION, SERVER
 from agentrl.compat.verl.keys.rows import UNSET, Fixed, Hint, Mapped, Row
 from agentrl.compat.verl.keys.table import PPO
+from agentrl.utils.verl_classes import INTERACTIONS, MANAGERS, REWARDS, TOOLS
 
 _OPENING = """\
 # Coming from verl
@@ -80,6 +81,8 @@ with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 - `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
   `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
   replaces the tool's timeout).
+- In the YAML file of the tools, `type: mcp` with `MCPBaseTool` and `MCPSearchTool` is read as it is
+  ([MCP servers](mcp.md#verls-files)).
 - An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names the
   file, the row and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
   ([multimodal.md](multimodal.md)).
@@ -134,7 +137,26 @@ nothing, agentrl's default applies."""
 
 def document() -> str:
     """Return the page."""
-    return "\n".join([_OPENING, *_classes(PPO.rows, "##"), *_generation(), _SHORT, *_short_form()])
+    return "\n".join([_OPENING, *_named_classes(), *_classes(PPO.rows, "##"), *_generation(), _SHORT, *_short_form()])
+
+
+_NAMED = """\
+## Classes in YAML files
+
+verl's tool and interaction files load unchanged where agentrl has a class with the same configuration. Other classes of
+verl are refused. A file of your own that imports from verl needs other imports: `BaseTool`, `ToolResponse` and
+`OpenAIFunctionToolSchema` from `agentrl.tools`, `BaseInteraction` from `agentrl.interactions.base`, agent loops from
+`agentrl.compat.verl`.
+"""
+
+
+def _named_classes() -> Iterator[str]:
+    yield _NAMED
+    known = {**TOOLS, **INTERACTIONS}
+    replaced = {name: each.target for name, each in known.items() if each.target} | dict(REWARDS) | dict(MANAGERS)
+    yield from _table(("verl", "agentrl"), [(_code(name), _code(target)) for name, target in replaced.items()])
+    refused = [(_code(name), each.instead) for name, each in known.items() if not each.target]
+    yield from _table(("refused", "instead"), refused)
 
 
 def _generation() -> Iterator[str]:

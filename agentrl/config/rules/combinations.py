@@ -19,7 +19,7 @@ from agentrl.config.rules.algorithm import (
 from agentrl.config.rules.backend import ignored_by_backend, wrong_on_several_devices
 from agentrl.config.rules.data import ignored_in_data
 from agentrl.config.rules.megatron import wrong_in_layout
-from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
+from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward, missing_tools
 from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
@@ -125,6 +125,9 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
 def _idle(config: RunConfig) -> Iterator[Problem]:
     rollout, actor, data, trainer, model = config.rollout, config.actor, config.data, config.trainer, config.model
     yield from idle_in_reward(config.reward)
+    turns = rollout.multi_turn
+    tools = (turns.tool_config_path, turns.function_tool_path, turns.environment, *trainer.python_objects)
+    yield from missing_tools(config.reward, has_tools=any(tools))
     if model.lora_adapter_path is not None:
         yield from unused("model", model, ("target_modules", "exclude_modules"), "a new adapter (`model.lora_rank`)")
     elif not model.lora_rank:

@@ -13,6 +13,9 @@ JUDGE = "judge"
 REWARD_MODEL = "reward_model"
 """Value of `reward.name`, or of a component's `reward`, for the reward model."""
 
+TOOL_REWARDS = "tool_rewards"
+"""Value of `reward.name`, or of a component's `reward`, for the rewards of tools and environments."""
+
 
 def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
     """Yield one error per option that another option replaces."""
@@ -25,6 +28,8 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
         yield from unused("reward.custom_reward_function", custom, ("name",), need)
     else:
         yield from unused_with("reward", reward, ("name",), "`reward.custom_reward_function.path`")
+    if reward.sandbox is not None and reward.sandbox_fusion.url is not None:
+        yield from unused_with("reward", reward, ("sandbox",), "`reward.sandbox_fusion.url`")
     yield from _wrong_online(reward)
 
 
@@ -37,6 +42,14 @@ def idle_in_reward(reward: RewardConfig) -> Iterator[Problem]:
     if REWARD_MODEL not in rewards_asked(reward):
         need = "`reward.name=reward_model` or a component 'reward_model'"
         yield from unused("reward.reward_model", reward.reward_model, every(reward.reward_model), need)
+
+
+def missing_tools(reward: RewardConfig, *, has_tools: bool) -> Iterator[Problem]:
+    """Yield an error if the score is the reward of tools, and there are none."""
+    if TOOL_REWARDS in rewards_asked(reward) and not has_tools:
+        key = "reward.components" if reward.components else "reward.name"
+        need = "`rollout.multi_turn.environment` or other tools"
+        yield wrong(key, f"needs {need} for the reward '{TOOL_REWARDS}'", Kind.MISSING)
 
 
 def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:

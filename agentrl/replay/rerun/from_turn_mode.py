@@ -57,8 +57,9 @@ def from_turn(replay: Replay) -> Result:
       `--unrecorded` says. Its default is `live` if the command line names tools, else `error`. Live tools have no state
       of the earlier calls. With `error`, the mode fails if a call was not recorded.
     - Continuation i has its own seed, derived from the saved seed, K and i.
-    - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved. A
-      simulated user starts without its earlier state and gets the full conversation.
+    - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved.
+    - A simulated user answers only where the conversation is not the saved one. It starts without its earlier state and
+      gets the full conversation.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of
     one saved rollout form a group with uid `<uid>/<number>`.

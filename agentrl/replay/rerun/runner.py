@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind
+from agentrl.interactions.replayed import RecordedAnswers
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.replay.base import Replay
 from agentrl.replay.rescore.mode import load_rewards
@@ -32,13 +33,14 @@ from agentrl.replay.tokenizer import PARTS, changed
 from agentrl.replay.trusted_config import lookup
 from agentrl.rollouts.collector import LengthGuard, side_by_side
 from agentrl.run_folder.checkpoints import newest
-from agentrl.run_folder.provenance import REPLAYED_FROM, provenance
+from agentrl.run_folder.provenance import ENVIRONMENT, REPLAYED_FROM, provenance
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import TOOLS, TRAJECTORIES
 from agentrl.tools.replayed import RecordedToolbox, Recording, Unrecorded
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, load_chat, open_rollout_parts, sampling_of
 from agentrl.types.messages import ToolSchema, image_names
-from agentrl.types.rollout import Rollout
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.task import observation_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,16 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
     if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
         place = f"rollout {saved.number} of group '{saved.task.uid}'"
         raise DataError(f"step {saved.step}: {place} contains images, and replay cannot re-run images yet")
-    calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
-    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), resume_point)
+    rollout, task = saved.rollout, saved.task
+    calls = [call for call in rollout.tool_calls if call.turn >= from_turn]
+    recording = Recording(
+        task.uid,
+        calls,
+        rollout.tool_rewards,
+        observation=observation_in(task, rollout.trajectories[0].messages) if rollout.trajectories else "",
+        ended=rollout.stop is Stop.ENVIRONMENT_DONE,
+    )
+    return Rerun(saved, seed, recording, resume_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +80,16 @@ class Rerunner:
 
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
+        environment: name of the saved run's environment; "" if it had none.
+        asks_users: whether simulated users answer if an answer was not recorded; otherwise the rollout ends.
     """
 
     parts: RolloutParts
     toolbox: RecordedToolbox
     split: str
     origin: str
+    environment: str
+    asks_users: bool
 
     @property
     def ends_unrecorded(self) -> bool:
@@ -96,6 +110,9 @@ class Rerunner:
                 seed=attempt.seed,
                 resume_point=attempt.resume_point,
                 toolbox=self.toolbox.playing(attempt.recording),
+                answers=RecordedAnswers(
+                    attempt.saved.rollout, None if self.asks_users else attempt.recording.unrecorded
+                ),
             )
             for attempt in attempts
         ]
@@ -109,6 +126,7 @@ class Rerunner:
         """Store for new rollouts, with provenance, so that `folder` can itself be replayed."""
         made_with = provenance(self.parts.chat.tokenizer, self.parts.config, self.toolbox.schemas)
         made_with[REPLAYED_FROM] = self.origin
+        made_with[ENVIRONMENT] = self.environment
         return TrajectoryStore(folder / TRAJECTORIES / self.split, split=self.split, provenance=made_with)
 
 
@@ -135,7 +153,10 @@ async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> Async
     async with open_rollout_parts(config, UserObjects(reward=reward)) as parts:
         multi_turn = config.rollout.multi_turn
         toolbox = RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox)
-        yield Rerunner(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}")
+        environment = replay.run.provenances[replay.run.steps[0]].get(ENVIRONMENT, "")
+        asks_users = replay.options.unrecorded != "error"
+        origin = f"{mode} of {replay.run.name}"
+        yield Rerunner(parts, toolbox, replay.run.split, origin, environment, asks_users)
 
 
 def new_folder(replay: Replay, mode: str) -> Path:

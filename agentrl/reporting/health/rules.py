@@ -15,6 +15,8 @@
 |                 | or 50 % tool errors, or 50 % calls that could not be parsed                             |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
 | infra_failures  | 20 % of the rollouts failed for reasons outside the policy, over 5 steps                |
+| left_out        | infrastructure failures lower the mean number of tool calls: it would be more than 5 %  |
+|                 | higher without them (estimated), over 5 steps with 10 dropped rollouts or more          |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
 | critic          | values predict the returns worse than a constant would, for 10 steps                    |
 | length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
@@ -38,13 +40,22 @@ from agentrl.reporting.health.reward_rules import REWARD_RULES
 from agentrl.telemetry.metrics.critic import EXPLAINED_VAR
 from agentrl.telemetry.metrics.policy import CLIPPED, ENTROPY, GRAD_NORM, LOSS, NUM_TOKENS, PPO_KL, SKIPPED_UPDATES
 from agentrl.telemetry.metrics.rewards import REWARD, REWARD_STD, SUCCESS, ZERO_VARIANCE
-from agentrl.telemetry.metrics.rollouts import FAILED, INFRA_FAILED, RESPONSE_LENGTH, TOOL_CALLS
+from agentrl.telemetry.metrics.rollouts import (
+    CALLS_SHIFT,
+    FAILED,
+    INFRA_FAILED,
+    NUM_DROPPED,
+    RESPONSE_LENGTH,
+    SCORE_SHIFT,
+    TOOL_CALLS,
+)
 from agentrl.types.rollout import Outcome, Stop
 
 MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
 LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
 UNUSED_STEPS = 10
 CRITIC_STEPS = 10
+MIN_DROPPED = 10
 MIN_CALLS, MAX_BROKEN, MAX_WRONG = 10, 0.2, 0.5
 
 
@@ -168,6 +179,22 @@ def infra_failures(history: History) -> str | None:
     return f"{fmean(shares):.0%} of the rollouts fail in tools, reward or engine and are dropped: check these"
 
 
+def left_out(history: History) -> str | None:
+    """Rollouts with many tool calls are dropped more often, so the rest is a biased sample."""
+    steps = history.latest(NUM_RECENT)
+    if sum(values(steps, NUM_DROPPED.name)) < MIN_DROPPED:
+        return None
+    shift = sum(values(steps, CALLS_SHIFT.name)) / NUM_RECENT
+    if not shift > CALLS_SHIFT.highest:
+        return None
+    score = sum(values(steps, SCORE_SHIFT.name)) / NUM_RECENT
+    return (
+        "infrastructure failures drop rollouts with many tool calls more often, so training sees too many with few "
+        f"calls: without failures the mean number of calls would be {shift:.0%} higher, and the mean score "
+        f"{score:+.2g}; repair the service, or let the tool retry (retries)"
+    )
+
+
 def entropy(history: History) -> str | None:
     """Entropy collapsed without a higher reward. Supervised runs are not checked: their entropy should fall."""
     ratio = history.ratio_to_first(ENTROPY.name)
@@ -208,6 +235,7 @@ RULES: Mapping[str, Callable[[History], str | None]] = {
             tool_failures,
             failed_rollouts,
             infra_failures,
+            left_out,
             entropy,
             critic,
             length,

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
-from aiohttp import ClientSession
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, Kind, RewardError, with_place
 from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
 from agentrl.rewards.builtin.registry import NO_SANDBOX
-from agentrl.rewards.builtin.sandbox_fusion import SandboxFusion
+from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.sandboxes.loading import kind_of, pool_of
+from agentrl.sandboxes.pool import OwnedSandbox, SandboxPool
+from agentrl.sandboxes.programs import run_program
 from agentrl.tools.base import InfraError
-from agentrl.utils.http_client import open_session
+from agentrl.utils.yaml_list import entry_errors
+
+SANDBOXES_PER_ANSWER = 4
+"""Sandboxes that test one answer at a time, if they occupy places."""
+_LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 
 class CodeReward:
@@ -28,22 +35,35 @@ class CodeReward:
     Args:
         max_cases: maximum number of tests; later tests are not used. None: all tests are used.
         language: name of the language in Sandbox Fusion; tests that are calls or assertions need python.
+        timeout_s: seconds of one test; None: `reward.sandbox_fusion.timeout_s`.
 
     Raises:
-        ConfigError: no sandbox is configured.
+        ConfigError: no sandbox is configured, or it does not know the language.
     """
 
     def __init__(
-        self, config: RewardConfig, *, continuous: bool = True, max_cases: int | None = None, language: str = "python"
+        self,
+        config: RewardConfig,
+        *,
+        continuous: bool = True,
+        max_cases: int | None = None,
+        language: str = "python",
+        timeout_s: float | None = None,
     ) -> None:
-        if config.sandbox_fusion.url is None:
+        key, setting = sandbox_of(config)
+        if setting is None:
             raise ConfigError.at(
-                "reward.sandbox_fusion.url",
-                Kind.MISSING,
-                f"the reward 'code' runs programs that the model wrote: {NO_SANDBOX}",
+                key, Kind.MISSING, f"the reward 'code' runs programs that the model wrote: {NO_SANDBOX}"
             )
-        self._sandbox = SandboxFusion(config.sandbox_fusion)
+        self._key = key
+        with entry_errors(key):
+            self._kind, self._pool = kind_of(setting), _pool_of(setting)
+        if language != "python" and self._kind.keeps_state:
+            raise ConfigError.at(
+                _LANGUAGE, Kind.NOT_SUPPORTED, f"{_LANGUAGE}.language={language} needs the sandbox sandbox_fusion"
+            )
         self._continuous, self._max_cases, self._language = continuous, max_cases, language
+        self._timeout_s = timeout_s or config.sandbox_fusion.timeout_s
 
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
@@ -53,6 +73,7 @@ class CodeReward:
         Raises:
             RewardError: the row's tests cannot be used.
             InfraError: the sandbox failed for at least one test, so the share of passed tests is unknown.
+            ConfigError: the sandbox cannot be used.
         """
         row = f"reward 'code' (data source '{data_source}', row {extra_info.get('index', 'unknown')})"
         try:
@@ -60,25 +81,59 @@ class CodeReward:
             if (code := code_of(solution_str)) is None:
                 return {"score": 0.0, "passed_all": 0.0}
             share = await self._share(code, cases)
-        except (InfraError, RewardError) as error:
+        except SandboxUnavailableError as error:
+            raise InfraError(f"{row}: {error}") from error
+        except RewardError as error:
             raise with_place(error, row) from error
+        except ConfigError as error:
+            raise ConfigError.at(self._key, Kind.WRONG_VALUE, f"{self._key}: {error}") from error
         return {"score": share if self._continuous else float(share == 1), "passed_all": float(share == 1)}
 
     async def _share(self, code: str, cases: Sequence[Case]) -> float:
-        async with open_session() as session:
-            compiled, passed = await self._try(session, code, cases[0])
-            if not compiled:  # the other tests would not compile either
-                return 0.0
-            try:
-                async with asyncio.TaskGroup() as together:
-                    others = [together.create_task(self._try(session, code, case)) for case in cases[1:]]
-            except BaseExceptionGroup as failures:
-                raise failures.exceptions[0] from None
-        return (passed + sum(other.result()[1] for other in others)) / len(cases)
+        first = await self._test(code, iter(cases[:1]))
+        if first == [None]:  # the other tests would not compile either
+            return 0.0
+        waiting = iter(cases[1:])
+        at_once = SANDBOXES_PER_ANSWER if self._kind.keeps_state else len(cases)
+        try:
+            async with asyncio.TaskGroup() as together:
+                workers = min(at_once, len(cases) - 1)
+                others = [together.create_task(self._test(code, waiting)) for _ in range(workers)]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        results = chain(first, *(other.result() for other in others))
+        return sum(each is True for each in results) / len(cases)
 
-    async def _try(self, session: ClientSession, code: str, case: Case) -> tuple[bool, bool]:
-        """Return (whether the program compiled, whether it passed)."""
+    async def _test(self, code: str, cases: Iterator[Case]) -> list[bool | None]:
+        """Run tests in one sandbox until there is none left; return which passed, None if it does not compile."""
+        async with self._pool.borrowed() as sandbox:
+            return [await self._passes(sandbox, code, case) for case in cases]
+
+    async def _passes(self, owned: OwnedSandbox, code: str, case: Case) -> bool | None:
         mark = secrets.token_hex(16)
         program, stdin = case.program(code, mark)
-        run = await self._sandbox.run(session, program, stdin, self._language)
-        return run.compiled, run.ok and case.passed(run.stdout, mark)
+        try:
+            async with owned as sandbox:
+                run = await run_program(sandbox, program, stdin, self._timeout_s, self._language)
+        except SandboxEndedError:  # the program did it; the next test gets another sandbox
+            return False
+        return run.ok and case.passed(run.stdout, mark) if run.compiled else None
+
+
+def _pool_of(setting: object) -> SandboxPool:
+    if isinstance(setting, Mapping) and setting.get("prewarm"):
+        raise ConfigError.keyless("'prewarm' has no effect: sandboxes of a reward end with their answer")
+    return pool_of(setting)
+
+
+def sandbox_of(config: RewardConfig) -> tuple[str, object]:
+    """Return the key and the setting of the sandbox for code; the setting is None if there is none."""
+    fusion = config.sandbox_fusion
+    if fusion.url is None:
+        return "reward.sandbox", config.sandbox
+    return "reward.sandbox_fusion.url", {
+        "kind": "sandbox_fusion",
+        "url": fusion.url,
+        "max_concurrent": fusion.max_concurrent,
+        "memory_mb": fusion.memory_limit_mb,
+    }

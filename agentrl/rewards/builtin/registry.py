@@ -9,7 +9,9 @@ from pydantic import JsonValue
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import Registry
+from agentrl.types.rollout import INTERACTION
 from agentrl.utils.answers import NumberMethod, as_number, final_number, normalised
+from agentrl.utils.verl_classes import REWARDS
 
 _QA = "agentrl.rewards.builtin.question_answering"
 _MATH = "agentrl.rewards.builtin.mathematics"
@@ -26,13 +28,14 @@ rewards: Registry[Callable[..., object]] = Registry(
         "qa": f"{_QA}:qa",
         "classification": f"{_QA}:classification",
         "code": "agentrl.rewards.builtin.code:CodeReward",
+        "tool_rewards": f"{__name__}:tool_rewards",
     },
-    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k"},
+    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k", **REWARDS},
 )
 """Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
 
 NEEDS_SANDBOX = "code"
-NO_SANDBOX = "set reward.sandbox_fusion.url to the address of a Sandbox Fusion server (agentrl has no sandbox)"
+NO_SANDBOX = "set reward.sandbox=local or another sandbox (docs/rewards.md), or reward.sandbox_fusion.url"
 
 _NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
 
@@ -44,6 +47,13 @@ def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[
     answer = normalised(extra_info.get("last_turn", solution_str))
     valid = ground_truth if isinstance(ground_truth, list) else [ground_truth]
     return float(answer in map(normalised, valid))
+
+
+def tool_rewards(extra_info: Mapping[str, object]) -> float:
+    """Sum of what the environment's `reward` and the tools' `calc_reward` returned for the rollout."""
+    found = extra_info.get("rollout_reward_scores")
+    by_name = found if isinstance(found, Mapping) else {}
+    return float(sum(value for name, value in by_name.items() if name != INTERACTION))
 
 
 def gsm8k(

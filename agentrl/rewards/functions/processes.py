@@ -12,6 +12,7 @@ from agentrl.concurrency.pool import ChildPool
 from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.rewards.base import NoVerdictError
 from agentrl.rewards.functions.calls import RaisedError, ScoreFunction, errors_with_place
+from agentrl.rewards.reward_view import ENVIRONMENT
 from agentrl.tools.base import InfraError
 
 _ERRORS: Mapping[str, Callable[[str], Exception]] = {
@@ -78,7 +79,8 @@ class ProcessReward:
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """See `rewards.base.Reward`; a process that dies or hangs raises `InfraError` for this rollout only."""
-        arguments = self._score.arguments(data_source, solution_str, ground_truth, dict(extra_info))
+        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # an object of this process
+        arguments = self._score.arguments(data_source, solution_str, ground_truth, plain)
         where = self._score.where(data_source, extra_info)
         with errors_with_place(where, self._timeout_s, self._score.place):
             numbers, dropped = await self._pool.score(self._target, arguments, self._timeout_s)

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.rewards.base import Reward, close_reward
-
-
-class RateLimiter:
-    """Rate limiter: callers pass one after another, at most `per_minute` units in any minute.
-
-    There are no bursts: `n` units occupy n * 60 / per_minute seconds, in which no other caller passes.
-
-    Args:
-        now: seconds on a clock that never goes backwards.
-        sleep: waits for a number of seconds.
-    """
-
-    def __init__(
-        self,
-        per_minute: float,
-        now: Callable[[], float] | None = None,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        self._seconds_each = 60 / per_minute
-        self._now, self._sleep = now or _loop_time, sleep
-        self._free_at = float("-inf")
-
-    async def wait(self, units: float = 1.0) -> None:
-        """Wait for this caller's turn, first come, first served."""
-        now = self._now()
-        begin = max(now, self._free_at)
-        self._free_at = begin + units * self._seconds_each
-        if begin > now:
-            await self._sleep(begin - now)
+from agentrl.utils.rate_limiter import RateLimiter
 
 
 class RateLimitedReward:
@@ -68,7 +40,3 @@ class RateLimitedReward:
     def close(self) -> None:
         """Close the reward."""
         close_reward(self._reward)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

@@ -14,13 +14,15 @@ from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, Kind, RewardError
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.functions.managers import calling, takes_lists
+from agentrl.rewards.reward_view import ENVIRONMENT
 from agentrl.tools.base import InfraError
 from agentrl.types.messages import Message
 from agentrl.utils.signatures import keyword_filter, name_of, parameters_of
 from agentrl.utils.user_code import defined_at
 
 RewardFunc = Callable[..., object]
-_OF_ITS_TRAINER = ("trainer_state", "environments", "log_extra", "log_metric")
+_OF_ITS_TRAINER = ("trainer_state", "log_extra", "log_metric")
+_ENVIRONMENTS = "environments"
 
 
 def takes_completions(function: RewardFunc) -> bool:
@@ -33,7 +35,8 @@ class RewardFuncs:
 
     A function receives lists with one entry per rollout: one, or several with reward_manager.name=batch. `prompts` and
     `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
-    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. If a
+    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`, and
+    `environments`, the environment objects, during a run with an environment. If a
     function returns None, it does not apply to the rollout, and only the other scores are summed. If no function
     applies, the rollout has no score and is excluded from its group.
 
@@ -42,7 +45,7 @@ class RewardFuncs:
             cannot call them.
     """
 
-    def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig) -> None:
+    def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig, has_environment: bool = False) -> None:
         if config.reward_manager.source == "register" and config.reward_manager.name == "prime":
             raise ConfigError.at(
                 "reward.reward_manager.name",
@@ -56,7 +59,7 @@ class RewardFuncs:
                 f"reward functions must have different names, got {', '.join(map(name_of, functions))}"
             )
         for function in functions:
-            _check_signature(function)
+            _check_signature(function, has_environment)
 
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
@@ -75,12 +78,15 @@ class RewardFuncs:
             close_reward(reward)
 
 
-def _check_signature(function: RewardFunc) -> None:
+def _check_signature(function: RewardFunc, has_environment: bool) -> None:
     """Reject functions that need TRL's trainer. Missing columns are not detected, because rows are not read yet."""
+    missing = dict.fromkeys(_OF_ITS_TRAINER, "which only TRL's trainer provides")
+    if not has_environment:
+        missing[_ENVIRONMENTS] = "which only a run with an environment has"
     for key, parameter in parameters_of(function, f"reward '{name_of(function)}'").items():
-        if key in _OF_ITS_TRAINER and parameter.default is parameter.empty:
+        if key in missing and parameter.default is parameter.empty:
             raise ConfigError.keyless(
-                f"reward '{name_of(function)}' needs '{key}', which only TRL's trainer provides:"
+                f"reward '{name_of(function)}' needs '{key}', {missing[key]}:"
                 f" add a default, such as {key}=None{defined_at(function)}"
             )
 
@@ -113,7 +119,8 @@ def _columns(
     """Values of one row for the lists that a function receives."""
     prompts, completions = _dialogue(solution_str, extra_info)
     own = {"data_source": data_source, "ground_truth": ground_truth, "prompts": prompts, "completions": completions}
-    return {**extra_info, **own}
+    environments = {_ENVIRONMENTS: extra_info[ENVIRONMENT]} if ENVIRONMENT in extra_info else {}
+    return {**extra_info, **own, **environments}
 
 
 def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[object, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import JsonValue
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import ConfigError, Kind, suggestion
 from agentrl.rewards.judge.template import JudgeTemplate
+from agentrl.security.control_text import escape_control_text
 from agentrl.types.messages import Message, message_text
 
 SYSTEM = (
@@ -39,8 +39,6 @@ partly right.
 """
 _NAMES = ("question", "answer", "last_turn", "tool_text", "ground_truth", "data_source", "low", "high")
 _QUOTED = ("question", "answer", "last_turn", "tool_text", "ground_truth")
-# <|im_end|>, <｜User｜>, <start_of_turn>, </s>, [/INST]: a server would turn these into control tokens
-_CONTROL = re.compile(r"([<\[])(?=[|｜]|/?s>|/?INST\]|/?(?:start|end)_of_turn>|/?(?:bos|eos|pad)>)", re.IGNORECASE)
 
 
 def quoted(text: str, name: str) -> str:
@@ -55,7 +53,7 @@ def quoted(text: str, name: str) -> str:
     Equal texts have equal codes, so equal answers give equal requests. Finding a text that contains its own
     hash is as hard as inverting the hash.
     """
-    safe = _CONTROL.sub(r"\1\\", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+    safe = escape_control_text(text)
     code = sha256(safe.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"<<<{name.upper()} {code}\n{safe}\n{name.upper()} {code}>>>"
 

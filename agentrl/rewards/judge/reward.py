@@ -12,9 +12,10 @@ from agentrl.config.reward import RewardConfig
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import RewardError, with_place
 from agentrl.rewards.judge.cache import Verdict, VerdictCache, request_key
-from agentrl.rewards.judge.client import InvalidAnswerError, JudgeClient, read_json
+from agentrl.rewards.judge.client import JudgeClient, read_json
 from agentrl.rewards.judge.prompt import JudgePrompt
 from agentrl.tools.base import InfraError
+from agentrl.utils.chat_endpoint import InvalidAnswerError
 
 
 class Judge:

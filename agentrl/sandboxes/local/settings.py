@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from agentrl.config.base import Section
+from agentrl.sandboxes.settings import PoolSettings
 
 
-class LocalSandbox(Section):
+class LocalSandbox(PoolSettings):
     """A local sandbox and its limits."""
 
     kind: Literal["local"] = "local"
@@ -26,8 +26,6 @@ class LocalSandbox(Section):
     """Processes and threads."""
     cpu_s: PositiveInt = 600
     """CPU seconds of each process."""
-    max_running: PositiveInt = 64
-    """Most sandboxes at a time; further rollouts wait for one."""
 
     def limits(self) -> dict[str, int]:
         """Return the resource limits of each process; see setrlimit(2)."""

@@ -18,6 +18,7 @@ from agentrl.telemetry.metrics import (
     rewards,
     rollouts,
     timing,
+    tools,
     validation,
 )
 from agentrl.telemetry.metrics.base import Metric
@@ -29,6 +30,7 @@ STEP = Metric("step", "", "training step; 0 is before the first update")
 TOPICS = (
     rewards,
     rollouts,
+    tools,
     policy,
     validation,
     critic,

@@ -23,9 +23,7 @@ SUCCESS = Metric(
     report=Line("Success", "training"),
     viewer=2,
 )
-SUCCESS_OF_ALL = Metric(
-    "success_of_all", "share", "successes as a share of all rollouts; a dropped rollout is not a success"
-)
+SUCCESS_ALL = Metric("success_all", "share", "successes as a share of all rollouts; a dropped rollout is not a success")
 SUCCESS_OF_SOURCE = Metric("success/<data_source>", "share", "successful rollouts among those of one data source")
 ZERO_VARIANCE = Metric(
     "groups/zero_variance", "share", "groups whose rewards are all equal, so that group-relative advantages are 0"

@@ -35,6 +35,18 @@ DROPPED = Metric(
     report=Line("Dropped rollouts", "training"),
 )
 NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
+CALLS_SHIFT = Metric(
+    "left_out/calls_shift",
+    "share",
+    "how much higher the mean number of tool calls would be without infrastructure failures of tools, estimated; "
+    "missing without such failures",
+    healthy=Range(highest=0.05),
+)
+SCORE_SHIFT = Metric(
+    "left_out/score_shift",
+    "score",
+    "mean score without infrastructure failures of tools, estimated, minus the mean score",
+)
 EXCLUDED_FOR = Metric(
     "rollout/excluded/<reason>",
     "rollouts",
@@ -50,6 +62,14 @@ TOOL_OUTCOME = Metric(
     "tool/<tool>/<outcome>",
     "calls",
     "calls of this tool with this outcome (see Outcomes of tool calls in the reference)",
+)
+RECOVERED = Metric(
+    "tool/<tool>/recovered",
+    "share",
+    "rollouts in which a later turn has an `ok` call of this tool, among those with a `tool_error` of it",
+)
+SUCCESS_AFTER_ERROR = Metric(
+    "tool/<tool>/success_after_error", "share", "successes among the rollouts with a `tool_error` of this tool"
 )
 TOOL_P50 = Metric("tool/<tool>/p50_s", "s", "median duration of a call of this tool")
 TOOL_P95 = Metric("tool/<tool>/p95_s", "s", "95th percentile of the duration of a call of this tool")

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from agentrl.concurrency import Offload
 from agentrl.config.base import Section
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, install_command
 from agentrl.tools.binding import BindsItself, BoundTool
 from agentrl.tools.search.bound import BoundIndexSearch, BoundServiceSearch
 from agentrl.tools.search.passages import search_schema
@@ -124,7 +124,7 @@ class ServiceSearch(BindsItself):
 
 def _index(entry: DocumentsEntry, folder: Path) -> PassageIndex:
     if find_spec("bm25s") is None:
-        raise ConfigError.keyless("'documents' needs bm25s: pip install 'agentrl-train[search]'")
+        raise ConfigError.keyless(f"'documents' needs bm25s: {install_command('search')}")
     from agentrl.tools.search.index_cache import IndexSettings, load_index  # an optional library, and numpy
 
     given = entry.documents.expanduser()

@@ -121,7 +121,7 @@ def _source(config: RunConfig) -> str:
 
 def _tools(config: RunConfig) -> str:
     turns = config.rollout.multi_turn
-    files = (turns.tool_config_path, turns.function_tool_path, turns.interaction_config_path)
+    files = (turns.tool_config_path, turns.function_tool_path, turns.environment, turns.interaction_config_path)
     passed = [name for name in config.trainer.python_objects if not name.startswith("reward ")]
     return ", ".join([shown(Path(file)) for file in files if file is not None] + passed)
 

@@ -70,7 +70,8 @@ def open_reproducibility(config: RunConfig, rollouts: RolloutParts | None) -> Re
     def num_evicted() -> float:
         return rollouts.engine.metrics().get("evicted_sessions", 0.0)
 
-    return ReproducibilityReport(config, True, run_before(config), num_evicted, tools)
+    users = rollouts.runner.nondeterministic_users
+    return ReproducibilityReport(config, True, run_before(config), num_evicted, tools, users)
 
 
 def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> TrajectoryStore:

@@ -151,6 +151,7 @@ async def open_rollout_parts(
     async with AsyncExitStack() as stack:
         toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=user_objects.tools)
         stack.push_async_callback(toolbox.close)
+        await toolbox.start()
         if reward is not None:
             stack.callback(close_reward, reward)
         check = partial(_checked, config, user_objects, chat, toolbox, interactions)

@@ -18,9 +18,9 @@ from agentrl.trainer.builders.records import open_records
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, open_rollout_parts
 from agentrl.trainer.builders.sources import open_source
 from agentrl.trainer.builders.training import Built, open_reward_training, open_training, publish_nothing
-from agentrl.trainer.engine_meter import EngineMeter
 from agentrl.trainer.finished import finished_step
 from agentrl.trainer.learner import StepHooks
+from agentrl.trainer.meters import EngineMeter, ToolMeter
 from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.profiling import StepProfiler, check_profiler, phases
 from agentrl.trainer.protocols import Metrics, Parts, Publish
@@ -108,6 +108,8 @@ def _meters(built: Built) -> list[Callable[[], Metrics]]:
     rollouts = built.rollouts
     if rollouts is not None and built.source.live:
         meters.append(EngineMeter(rollouts.engine.metrics))
+        if rollouts.toolbox.tools:
+            meters.append(ToolMeter(rollouts.toolbox.metrics))
     if rollouts is not None and rollouts.feed is not None:
         meters.append(rollouts.feed.metrics)
     return [*meters, *built.training.meters]

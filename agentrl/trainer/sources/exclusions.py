@@ -61,5 +61,7 @@ class Exclusions:
 
 def _summary(group: Group) -> Group:
     """Return the group without tokens, messages and tool calls."""
-    rollouts = [replace(each, trajectories=[], turn_rewards=[], tool_calls=[]) for each in group.rollouts]
+    rollouts = [
+        replace(each, trajectories=[], turn_rewards=[], tool_calls=[], operations=[]) for each in group.rollouts
+    ]
     return Group(group.task, rollouts)

@@ -138,3 +138,9 @@ def test_explain_loads_no_torch(command):
     words = ["train", *command, "algorithm.name=gae", "--explain"]
     code = f"import sys; from agentrl.cli.main import main; sys.exit(main({words!r}) or 'torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_environment_is_listed_with_the_tools():
+    config = compose_config(["+experiment=calculator", "rollout.multi_turn.environment=world.py:World"])
+    (line,) = [each for each in overview(config).splitlines() if each.split()[0] == "tools"]
+    assert line.endswith("examples/calculator/tool.py, world.py:World")

@@ -9,9 +9,10 @@ from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
 from agentrl.config.reward import MANAGERS
 from agentrl.errors import ConfigError, Kind, suggestion
+from agentrl.utils.verl_classes import MANAGERS as CLASSES
 
 _MANAGER, _OVERLONG, _SANDBOX = "reward.reward_manager", "reward.overlong_buffer", "reward.sandbox_fusion"
-_NAMES = {"remote": "prime", "gdpo": "naive"}
+_NAMES = {"remote": "prime", "gdpo": "naive", **CLASSES}
 _LIMITS = ("max_concurrent", "max_rpm", "max_tpm", "estimated_tokens_per_request")
 _NAME, _MODEL = "reward.name", "reward.reward_model"
 _NO_MODEL = "no effect without reward_model.enable"

@@ -1,4 +1,4 @@
-"""Engine metrics of each step, computed from the engine's counters since the start of the run."""
+"""Metrics of each step of engine and tools, computed from their counters since the start of the run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ COUNTED = (
 _LAST = ("replicas_ready", "weight_changed_share")
 """Gauges to report, with their value at the end of the step. Other gauges (waiting requests, KV in use) do not describe
 a step."""
+
+_OF_THE_RUN = ("abandoned_calls", "sandbox_cost_usd")
+"""Numbers of the tools that are reported since the start of the run, validations included."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),
@@ -56,3 +59,24 @@ class EngineMeter:
         }
         last = {name: now[name] for name in _LAST if name in now}
         return {f"engine/{name}": value for name, value in {**counts, **shares, **last}.items()}
+
+
+class ToolMeter:
+    """Counts of one step of what tools share, as `tools/<name>`; `_OF_THE_RUN` since the start of the run.
+
+    Args:
+        counters: `Toolbox.metrics`.
+    """
+
+    def __init__(self, counters: Callable[[], Mapping[str, float]]) -> None:
+        self._counters = counters
+        self._before = counters()
+
+    def __call__(self) -> Metrics:
+        """Return the counts since the last call."""
+        before, now = self._before, self._counters()
+        self._before = now
+        return {
+            f"tools/{name}": value - (0.0 if name in _OF_THE_RUN else before.get(name, 0.0))
+            for name, value in now.items()
+        }

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.engines.base import GenerateRequest
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.trainer.engine_meter import EngineMeter
+from agentrl.trainer.meters import EngineMeter, ToolMeter
 
 
 def test_counts_are_of_one_step_and_shares_of_its_tokens() -> None:
@@ -43,3 +43,16 @@ def test_a_real_engines_counters_are_found() -> None:
     asyncio.run(engine.generate(GenerateRequest([5, 6])))
     step = meter()
     assert (step["engine/prompt_tokens"], step["engine/sampled_tokens"]) == (2.0, 3.0)
+
+
+def test_tools_are_counted_per_step_and_their_cost_since_the_start() -> None:
+    now = {"abandoned_calls": 1.0, "replaced_loops": 1.0, "sandboxes_started": 3.0, "sandbox_cost_usd": 0.5}
+    meter = ToolMeter(lambda: dict(now))
+    now |= {"abandoned_calls": 2.0, "sandboxes_started": 5.0, "sandbox_cost_usd": 0.75}
+    assert meter() == {
+        "tools/abandoned_calls": 2.0,
+        "tools/replaced_loops": 0.0,
+        "tools/sandboxes_started": 2.0,
+        "tools/sandbox_cost_usd": 0.75,
+    }
+    assert meter()["tools/sandboxes_started"] == 0.0

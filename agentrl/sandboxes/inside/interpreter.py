@@ -1,27 +1,21 @@
-"""The program inside a local sandbox: it runs code and commands, and reads and writes files.
+"""Python code: the process that runs it, its output and its deadline.
 
-It uses the standard library only, and reads no file of agentrl: its text is passed to the interpreter. One line of JSON
-per request on standard input, one per reply on standard output. The interpreter of the model's code is a child process,
-so that it can be replaced when it is killed.
+The interpreter of the model's code is a child process, so that it can be replaced when it is killed.
 """
 
 # pathlib and contextlib would be imported at each start
-# ruff: noqa: PTH103, PTH113, PTH120, PTH123, PTH208, SIM105
+# ruff: noqa: PTH208, SIM105
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import linecache
 import os
-import resource
 import select
 import signal
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any  # Any: JSON of the requests
 
 CHUNK = 2**16
@@ -31,7 +25,8 @@ LOOK_S = 0.2
 """Seconds between two counts of the files."""
 MAX_FILES = 100_000
 """Most files in a writable folder. Files use memory of the system that no other limit counts."""
-WRITABLE = ("/work", "/tmp")
+WRITABLE = ["/work", "/tmp"]
+"""Folders whose files are counted."""
 
 
 class Output:
@@ -56,9 +51,14 @@ class Output:
 
 
 class Interpreter:
-    """A child process that runs Python code and keeps its variables."""
+    """A child process that runs Python code and keeps its variables.
 
-    def __init__(self) -> None:
+    Args:
+        owns_all: when it ends, every process of the sandbox is killed; else its process group.
+    """
+
+    def __init__(self, owns_all: bool = True) -> None:
+        self.owns_all = owns_all
         own, self.requests = os.pipe()
         self.replies, answers = os.pipe()
         self.output, written = os.pipe()
@@ -108,15 +108,19 @@ class Interpreter:
 
     def close(self) -> None:
         """End the interpreter, and everything that it started."""
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) not in (1, os.getpid()):
-                try:
-                    os.kill(int(name), signal.SIGKILL)
-                except OSError:
-                    pass
+        for process in processes() if self.owns_all else [-self.process]:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except OSError:
+                pass
         os.waitpid(self.process, 0)
         for descriptor in (self.requests, self.replies, self.output):
             os.close(descriptor)
+
+
+def processes() -> list[int]:
+    """Return the processes of the sandbox except this one and the first one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
 
 
 def wait(descriptors: list[int], seconds: float) -> list[int]:
@@ -204,115 +208,3 @@ def trace() -> str:
         return "".join(traceback.format_exception(kind, error, frames, limit=-20))
     except BaseException:  # an exception whose own text fails
         return getattr(kind, "__name__", "an exception")
-
-
-def command(text: str, seconds: float, most: int) -> dict[str, Any]:
-    """Run a shell command; what it leaves running goes on, unless it timed out."""
-    output, timed_out = Output(most), False
-    process = subprocess.Popen(
-        ["bash", "-c", text],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    source, end = process.stdout.fileno(), time.monotonic() + seconds
-    os.set_blocking(source, False)
-    ended = os.pidfd_open(process.pid)
-    watched = [ended, source]
-    while True:
-        left = end - time.monotonic()
-        if left <= 0:
-            timed_out = True
-            break
-        ready = wait(watched, left)
-        if source in ready and not drain(source, output):
-            watched = [ended]
-        if ended in ready:
-            break
-    try:
-        if timed_out:
-            os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-    os.close(ended)
-    drain(process.stdout.fileno(), output)
-    process.stdout.close()
-    return {"output": output.text(), "exit_code": process.returncode, "timed_out": timed_out}
-
-
-def write(path: str, data: str) -> dict[str, Any]:
-    """Write a file."""
-    try:
-        if folder := os.path.dirname(path):
-            os.makedirs(folder, exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(data))
-    except OSError as error:
-        return {"failed": f"{error.strerror}: {path}"}
-    return {}
-
-
-def read(path: str, most: int) -> dict[str, Any]:
-    """Read a file of at most `most` bytes."""
-    try:
-        if not os.path.isfile(path):  # a pipe or device would block
-            return {"failed": f"no such file: {path}"}
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        return {"failed": f"{error.strerror}: {path}"}
-    if len(data) > most:
-        return {"failed": f"the file has more than {most} bytes: {path}"}
-    return {"data": base64.b64encode(data).decode()}
-
-
-def limit(limits: dict[str, int]) -> None:
-    """Limit the resources of this process and its children for good."""
-    for name, value in limits.items():
-        resource.setrlimit(getattr(resource, name), (value, value))
-
-
-def requests() -> Iterator[bytes]:
-    """Yield the lines of standard input."""
-    unread = bytearray()
-    while True:
-        if wait([0], LOOK_S):
-            if not (read := os.read(0, CHUNK)):
-                return
-            unread += read
-            if b"\n" in read:  # one request at a time
-                yield bytes(unread)
-                unread.clear()
-
-
-def serve(settings: dict[str, Any]) -> None:
-    """Answer requests until standard input ends."""
-    limit(settings["limits"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    interpreter: Interpreter | None = None
-    most = settings["output"]
-    send(1, {"id": "ready"})
-    for line in requests():
-        request = json.loads(line)
-        kind, seconds = request["kind"], request.get("seconds", 0)
-        try:
-            if kind == "python":
-                interpreter = interpreter or Interpreter()
-                reply = interpreter.run(request["text"], seconds, most)
-                interpreter = None if reply["state_lost"] else interpreter
-            elif kind == "command":
-                reply = command(request["text"], seconds, most)
-            elif kind == "write":
-                reply = write(request["path"], request["data"])
-            else:
-                reply = read(request["path"], request["most"])
-        except OSError as error:  # no more processes or files: the model's code used them up
-            reply = {"output": "", "error": f"OSError: {error.strerror}", "failed": str(error.strerror)}
-        send(1, {"id": request["id"], **reply})
-
-
-if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))

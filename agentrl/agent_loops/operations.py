@@ -1,0 +1,75 @@
+"""Recording of a conversation's operations, from which the audit checks agent loops that it does not know."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from agentrl.types.operation import Operation, OperationKind
+
+if TYPE_CHECKING:
+    from agentrl.agent_loops.context import ConversationContext
+    from agentrl.agent_loops.conversation import Conversation
+
+_WORDING = {"opening", "answer_messages", "template_schemas"}
+"""Methods that define the first messages, the answers, and the tools in the template."""
+
+
+class RecordedOperation:
+    """Context in which a conversation runs one operation. Records it at the end, also after an exception.
+
+    An operation that changed nothing is not recorded.
+    """
+
+    __slots__ = ("_before", "_chat", "_kind", "_num_before", "_operations", "_trajectory")
+
+    def __init__(self, chat: Conversation, trajectory: int, kind: OperationKind, operations: list[Operation]) -> None:
+        self._chat, self._trajectory, self._kind, self._operations = chat, trajectory, kind, operations
+
+    def __enter__(self) -> None:
+        self._num_before, self._before = len(self._operations), _state(self._chat)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        after = _state(self._chat)
+        if after == self._before:
+            return
+        segments, messages, calls, *_ = self._before
+        added = segments, after[0] - segments, messages, after[1] - messages, after[2] - calls
+        self._operations.append(Operation(self._kind, self._trajectory, self._num_before, *added))
+
+
+def _state(chat: Conversation) -> tuple[int, int, int, int, bool]:
+    trajectory, num_calls, num_rewards = chat.trajectory, len(chat.tool_calls), len(chat.turn_rewards)
+    return len(trajectory.segments), len(trajectory.messages), num_calls, num_rewards, chat.stop is None
+
+
+def opening(
+    chat: Conversation, trajectory: int, context: ConversationContext, kind: OperationKind, parent: int | None
+) -> Operation:
+    """Return the operation that opened `chat`: everything in its trajectory belongs to it."""
+    num_segments, num_messages, num_calls, *_ = _state(chat)
+    tools, shown = (tuple(schema.name for schema in each) for each in (chat.schemas, chat.template_schemas))
+    detail = _detail(_form(type(chat)), context.call_format, tools, shown, parent)
+    return Operation(kind, trajectory, len(context.operations), 0, num_segments, 0, num_messages, num_calls, detail)
+
+
+def _form(kind: type[Conversation]) -> str:
+    """Return the `form` of a class of conversations; `own` if a subclass overrides what `form` describes."""
+    for base in kind.__mro__:
+        if "form" in vars(base):
+            return str(vars(base)["form"])
+        if _WORDING & vars(base).keys():
+            return "own"
+    return "own"
+
+
+@lru_cache(maxsize=256)
+def _detail(
+    form: str, call_format: str, tools: tuple[str, ...], template_tools: tuple[str, ...], parent: int | None
+) -> str:
+    facts = {"form": form, "call_format": call_format, "tools": tools, "template_tools": template_tools}
+    return json.dumps(facts if parent is None else {**facts, "parent": parent})

@@ -1,0 +1,169 @@
+"""Check the recorded operations: together they added everything that a rollout contains, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import TypeVar
+
+from agentrl.audit.checks import Checker
+from agentrl.audit.conversation import AuditedRollout, Operation
+from agentrl.audit.reading.own_loops import OPENINGS, Opening
+from agentrl.audit.reading.run_info import Json, RunInfo
+from agentrl.audit.reading.table import Step
+
+_KINDS = (*OPENINGS, "model_turn", "tool_turn", "user_turn", "say")
+_AUTHORS = {**dict.fromkeys(OPENINGS, "prompt"), "model_turn": "model", "tool_turn": "tool"}
+_PATH = "operations"
+
+T = TypeVar("T")
+Wrong = Iterator[tuple[Operation | None, str, str, object]]
+"""Problems: (operation, None if it is missing; name of its value; expected; found)."""
+
+
+def rows(step: Step) -> set[int]:
+    """Rows with recorded operations; schemas before 6 have none."""
+    return set(step.items[_PATH].row.tolist()) if _PATH in step.items else set()
+
+
+def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
+    """Check the operations of a rollout, of built-in loops and of own loops."""
+    if _PATH not in check.step.items:  # older schemas
+        return
+    if rollout.kind is None:
+        check.ledger.skip(_PATH, rollout.why)
+        return
+    check.ledger.count(_PATH, max(1, len(rollout.operations)))
+    label = check.step.items[_PATH].label
+    for operation, name, expected, found in chain(
+        _trajectories(check, rollout, known), _order(rollout), _calls(rollout)
+    ):
+        column = label(operation.index, name) if operation else f"{_PATH}[0].{name}"
+        check.problem(_PATH, rollout.row, column, expected, found)
+
+
+def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wrong:
+    """Every trajectory was opened, and its operations added what it contains."""
+    first, end = check.step.items["trajectories"].ends[rollout.row : rollout.row + 2].tolist()
+    for operation in rollout.operations:
+        if not 0 <= operation.trajectory < end - first:
+            yield operation, "trajectory", f"one of {end - first} trajectories", operation.trajectory
+    opened = {operation.trajectory for operation in rollout.operations}
+    for number in range(end - first):
+        if number not in opened:
+            yield None, "kind", f"an operation that opened trajectory {number}", "none"
+    for trajectory in rollout.trajectories:
+        own = [operation for operation in rollout.operations if operation.trajectory == trajectory.number]
+        if own:
+            authors = _authors(check.step, trajectory.index)
+            yield from _gaps(own, authors, trajectory.messages)
+            yield from _openings(rollout, own, known)
+            yield from _shapes(rollout, own, authors, trajectory.messages)
+
+
+def _order(rollout: AuditedRollout) -> Wrong:
+    """Operations of one trajectory run one after the other; those of several trajectories may overlap."""
+    ended: dict[int, int] = {}
+    for position, operation in enumerate(rollout.operations):
+        lowest = ended.get(operation.trajectory, 0) if rollout.own else position
+        if not lowest <= operation.num_before <= position:
+            yield operation, "num_before", f"{lowest} to {position} operations before", operation.num_before
+        ended[operation.trajectory] = position + 1
+
+
+def _authors(step: Step, trajectory: int) -> Sequence[str]:
+    """The authors of a trajectory's segments."""
+    start, end = step.items["trajectories.segments"].ends[trajectory : trajectory + 2].tolist()
+    authors: Sequence[str] = step["trajectories.segments.author"][start:end]
+    return authors
+
+
+def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]) -> Wrong:
+    """Everything in a trajectory was added by an operation, and nothing was removed."""
+    for what, total in (("segment", len(authors)), ("message", len(messages))):
+        at = 0
+        for operation in operations:
+            first, added = getattr(operation, f"first_{what}"), getattr(operation, f"num_{what}s")
+            if first != at:
+                why = f"{what} {at} was added by no operation" if first > at else f"{what} {first} was removed"
+                yield operation, f"first_{what}", f"{at}: the {what}s of earlier operations", f"{first}: {why}"
+            if added < 0:
+                yield operation, f"num_{what}s", "0 or more", added
+            at = first + added
+        if at != total:
+            why = f"{what} {at} was added by no operation" if total > at else f"{what} {total} was removed"
+            yield operations[-1], f"num_{what}s", f"{at} {what}s after the last operation", f"{total}: {why}"
+
+
+def _calls(rollout: AuditedRollout) -> Wrong:
+    """Every recorded call was made by a tool turn."""
+    for number in {operation.trajectory for operation in rollout.operations}:
+        own = [operation for operation in rollout.operations if operation.trajectory == number]
+        recorded = sum(operation.num_calls for operation in own)
+        found = sum(call.trajectory == number for call in rollout.calls)
+        if rollout.own and rollout.failed and recorded > found:
+            continue  # the conversation went on after another one had failed
+        if recorded != found or min(operation.num_calls for operation in own) < 0:
+            place = next((each for each in own if each.num_calls), own[-1])
+            yield place, "num_calls", f"{found} calls in trajectory {number}", recorded
+
+
+def _shapes(
+    rollout: AuditedRollout, operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]
+) -> Wrong:
+    """Each operation added what its kind adds."""
+    for operation in operations:
+        roles = [message["role"] for message in _slice(messages, operation.first_message, operation.num_messages)]
+        added = _slice(authors, operation.first_segment, operation.num_segments)
+        if operation.kind not in _KINDS or (operation.kind == "say" and not rollout.own):
+            yield operation, "kind", "an operation of this agent loop", operation.kind
+        elif operation.kind != "resume" and added not in ([], [_AUTHORS.get(operation.kind, "user")]):
+            yield operation, "kind", f"an operation that adds a segment of {', '.join(added)}", operation.kind
+        elif not _may_add(rollout, operation, roles):
+            yield operation, "kind", f"an operation that adds messages of {', '.join(map(str, roles))}", operation.kind
+
+
+def _slice(items: Sequence[T], first: int, count: int) -> list[T]:
+    return list(items[max(0, first) :][: max(0, count)])
+
+
+def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json]) -> bool:
+    """Whether an operation may add messages of these roles, with its number of segments and calls."""
+    has_segment = operation.num_segments > 0
+    if operation.kind in OPENINGS:
+        return has_segment and (operation.kind == "resume" or not operation.num_calls)
+    if operation.kind == "model_turn":  # a turn cut off before its first token has a message without tokens
+        return not operation.num_calls and roles in ([], ["assistant"]) and (not has_segment or bool(roles))
+    if operation.kind == "tool_turn":
+        return has_segment == bool(roles) and (rollout.own or operation.num_calls > 0)
+    return not operation.num_calls and has_segment == bool(roles) and roles in ([], ["user"])
+
+
+def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
+    """A trajectory begins with one opening; built-in loops open one, and take turns."""
+    first, *others = operations
+    if first.kind not in OPENINGS:
+        yield first, "kind", "an opening", first.kind
+    for operation in others:
+        if operation.kind in OPENINGS:
+            yield operation, "kind", "a turn: the trajectory was opened before", operation.kind
+        if operation.detail:
+            yield operation, "detail", "nothing", operation.detail
+    opening = Opening.of(first)
+    if opening is None:
+        yield first, "detail", "how the conversation was opened", first.detail
+    elif opening.parent is not None and not 0 <= opening.parent < first.trajectory:
+        yield first, "detail", "an earlier trajectory as parent", first.detail
+    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout)):
+        yield first, "detail", f"{expected}", f"{opening}"
+    turns = [operation.kind == "model_turn" for operation in others]
+    if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
+        yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
+
+
+def _built_in(rollout: AuditedRollout) -> Opening:
+    """The opening of a built-in loop."""
+    names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
+    if rollout.kind == "react":
+        return Opening("react", "react", names, [], None)
+    return Opening("chat", rollout.options.call_format, names, names, None)

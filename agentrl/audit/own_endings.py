@@ -1,0 +1,103 @@
+"""Check the stop reason of agent loops that are not built in: a conversation must have reached its condition.
+
+Such a loop decides itself when it ends, and may end with the stop reason of any of its conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl.audit.ending import Ending, check_limit
+
+
+def _num_turns(end: Ending) -> int:
+    return end.trajectory.first_turn + len(end.trajectory.turns)
+
+
+def _num_users(end: Ending) -> int:
+    """Number of turns of the simulated user, in the trajectory and in those before its restarts: each has a score."""
+    parents = {trajectory.number: trajectory.parent for trajectory in end.rollout.trajectories}
+    chain = [end.trajectory.number]
+    while (parent := parents.get(chain[-1])) is not None and parent < chain[-1]:
+        chain.append(parent)
+    step = end.check.step
+    start, stop = step.items["turn_rewards"].ends[end.rollout.row : end.rollout.row + 2].tolist()
+    scored = zip(step["turn_rewards.trajectory"][start:stop], step["turn_rewards.name"][start:stop], strict=True)
+    return sum(name == "interaction" and int(number) in chain for number, name in scored)
+
+
+def _max_turns(end: Ending) -> str:
+    limit = end.known.limit("max_assistant_turns")
+    return "" if _num_turns(end) == limit else f"{limit or 'a configured number of'} model turns, not {_num_turns(end)}"
+
+
+def _max_users(end: Ending) -> str:
+    limit = end.known.limit("max_user_turns")
+    found = _num_users(end)
+    return "" if limit is not None and found == limit else f"{limit} turns of the simulated user, not {found}"
+
+
+def _by_user(end: Ending) -> str:
+    return "" if end.known.has_user else "another reason: no simulated user is configured"
+
+
+def _by_environment(end: Ending) -> str:
+    return "" if end.known.environment else "another reason: no environment is configured"
+
+
+def _max_calls(end: Ending) -> str:
+    limit = end.rollout.options.max_tool_calls
+    if limit is None:
+        return "another reason: tool calls have no limit"
+    made = [(len(end.rollout.calls_of(end.trajectory, i)), turn) for i, turn in enumerate(end.trajectory.turns)]
+    reported = any(turn.num_used is not None and count > limit - turn.num_used for count, turn in made)
+    return "" if reported else "earlier error that no calls are left"
+
+
+def _max_turn_tokens(end: Ending) -> str:
+    return "" if end.at_turn_limit and not end.calls else "last turn with the maximum number of tokens"
+
+
+def _max_response(end: Ending) -> str:
+    numbers = [each for each in end.rollout.operations if each.trajectory == end.trajectory.number]
+    rejected = bool(numbers) and numbers[-1].kind != "model_turn" and not numbers[-1].num_messages
+    full = end.at_response_limit or rejected
+    return "" if full else "response with the maximum number of tokens, or messages that did not fit"
+
+
+def _deadline(end: Ending) -> str:
+    configured = end.known.get("rollout.multi_turn.rollout_timeout_s")
+    return "" if configured else "another reason: rollouts have no deadline"
+
+
+CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
+    "max_assistant_turns": _max_turns,
+    "max_user_turns": _max_users,
+    "interaction_ended": _by_user,
+    "environment_done": _by_environment,
+    "max_tool_calls": _max_calls,
+    "max_turn_tokens": _max_turn_tokens,
+    "max_response_tokens": _max_response,
+    "deadline": _deadline,
+}
+"""Stop reason -> check of one conversation; returns what is expected, or "" if the reason is possible."""
+
+
+def check_own_ending(ends: Sequence[Ending]) -> None:
+    """Check that the stop reason is possible for one of the conversations, and the limits of each."""
+    for end in ends:
+        _check_limits(end)
+    condition = CONDITIONS.get(ends[0].rollout.stop) if ends else None
+    wrong = [condition(end) for end in ends] if condition else []
+    if wrong and all(wrong):
+        ends[0].check.problem("stop", ends[0].rollout.row, "stop", wrong[-1], ends[0].rollout.stop)
+
+
+def _check_limits(end: Ending) -> None:
+    known, trajectory = end.known, end.trajectory
+    longest = max((len(turn.ids) for turn in trajectory.turns), default=0)
+    check_limit(end, "model turns", _num_turns(end), known.limit("max_assistant_turns"))
+    check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
+    check_limit(end, "turns of the simulated user", _num_users(end), known.limit("max_user_turns"))
+    if trajectory.opened_with_task:
+        check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))

@@ -1,0 +1,159 @@
+"""Read the trajectories of an agent loop that is not built in, from the operations of its conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from agentrl.audit.conversation import Appended, AuditedTrajectory, Call, Operation, Turn, Wording
+from agentrl.audit.reading.run_info import Json, RunInfo, tool_name
+
+OPENINGS = ("task", "messages", "restart", "resume")
+"""Operations that open a trajectory."""
+FORMS = ("chat", "react", "own")
+
+Texts = Mapping[int, tuple[Sequence[int], str | None]]
+"""Segment of a model turn -> (tokens, text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The detail of an opening operation."""
+
+    form: str
+    call_format: str
+    tools: Sequence[str]
+    template_tools: Sequence[str]
+    parent: int | None
+
+    @classmethod
+    def of(cls, operation: Operation) -> Opening | None:
+        """Read the detail; None if it is not one that a conversation writes."""
+        try:
+            read = json.loads(operation.detail)
+            names = read["tools"], read["template_tools"]
+            opening = cls(read["form"], read["call_format"], *names, read.get("parent"))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+        lists = opening.tools, opening.template_tools
+        named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
+        parent = isinstance(opening.parent, int) if operation.kind == "restart" else opening.parent is None
+        return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
+
+    def wording(self, known: RunInfo) -> Wording:
+        """Return the wording of the conversation."""
+        schemas = {tool_name(tool): tool for tool in known.tools or []}
+        saved = [schemas[name] for name in self.template_tools if name in schemas]
+        complete = known.tools is not None and len(saved) == len(self.template_tools)
+        call_format = self.call_format if self.tools else None
+        return Wording(self.form, call_format, frozenset(self.tools), saved if complete else None)
+
+
+def operations_fit(operations: Sequence[Operation], num_segments: int, num_messages: int) -> bool:
+    """Whether the operations of a trajectory cover all its segments and messages, without gaps."""
+    segment = message = 0
+    for operation in operations:
+        added = operation.num_segments, operation.num_messages
+        if (operation.first_segment, operation.first_message) != (segment, message) or min(added) < 0:
+            return False
+        segment, message = segment + operation.num_segments, message + operation.num_messages
+    return (segment, message) == (num_segments, num_messages)
+
+
+def num_used(operations: Sequence[Operation], calls: Sequence[Call]) -> list[int]:
+    """[operations + 1]: the number of calls that count towards the limit, recorded by the operations before each."""
+    left: dict[int, list[Call]] = {}
+    for call in calls:
+        left.setdefault(call.trajectory, []).append(call)
+    counts = []
+    for operation in operations:
+        own = left.get(operation.trajectory, [])
+        taken, left[operation.trajectory] = own[: operation.num_calls], own[operation.num_calls :]
+        counts.append(sum(call.outcome != "limit_error" for call in taken))
+    return [0, *accumulate(counts)]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTrajectories:
+    """Builds the trajectories of one rollout, in order.
+
+    Attributes:
+        used: result of `num_used`.
+        failed: whether the loop raised an error; other conversations may then have gone on after it.
+        closed: whether the tokens of a turn end with the end token.
+    """
+
+    known: RunInfo
+    texts: Texts
+    closed: Callable[[Sequence[int]], bool]
+    operations: Sequence[Operation]
+    used: Sequence[int]
+    calls: Sequence[Call]
+    failed: bool
+
+    def build(
+        self,
+        index: int,
+        number: int,
+        messages: Sequence[Mapping[str, Json]],
+        segments: range,
+        earlier: Sequence[AuditedTrajectory],
+    ) -> AuditedTrajectory:
+        """Return trajectory `number`. Without a readable opening it does not fit, so that nothing else is checked."""
+        operations = [operation for operation in self.operations if operation.trajectory == number]
+        opening = Opening.of(operations[0]) if operations and operations[0].kind in OPENINGS else None
+        prompt = segments[0] if segments else -1
+        recorded, saved = sum(each.num_calls for each in operations), sum(c.trajectory == number for c in self.calls)
+        fits = operations_fit(operations, len(segments), len(messages)) and not (self.failed and recorded > saved)
+        if opening is None or not fits:
+            nothing = Wording("own", None, frozenset(), None)
+            return AuditedTrajectory(index, number, messages, len(messages), prompt, [], False, nothing)
+        turns, appended = self._turns(operations[1:], messages, segments)
+        parent = next((one for one in earlier if one.number == opening.parent), None)
+        return AuditedTrajectory(
+            *(index, number, messages, operations[0].num_messages, prompt, turns, True, opening.wording(self.known)),
+            first_turn=parent.first_turn + len(parent.turns) if parent else 0,
+            parent=opening.parent,
+            opened_with_task=operations[0].kind == "task",
+            appended=appended,
+        )
+
+    def _turns(
+        self, operations: Sequence[Operation], messages: Sequence[Mapping[str, Json]], segments: range
+    ) -> tuple[list[Turn], list[Appended]]:
+        turns, appended = list[Turn](), list[Appended]()
+        starts = [i for i, each in enumerate(operations) if each.kind == "model_turn" and each.num_messages]
+        for start, end in zip(starts, [*starts[1:], len(operations)], strict=False):  # no turns: no ends
+            turns.append(self._turn(operations[start], operations[start + 1 : end], messages, segments))
+        turn = -1
+        for position, each in enumerate(operations):
+            turn += position in starts
+            if position not in starts and each.num_segments:
+                appended.append(Appended(turn, segments[each.first_segment], _added(each, messages)))
+        return turns, appended
+
+    def _turn(
+        self,
+        operation: Operation,
+        followers: Sequence[Operation],
+        messages: Sequence[Mapping[str, Json]],
+        segments: range,
+    ) -> Turn:
+        segment = segments[operation.first_segment] if operation.num_segments else -1
+        ids, text = self.texts.get(segment, ([], ""))
+        tools = [each for each in followers if each.kind == "tool_turn"]
+        reply = next(iter([*tools, *(each for each in followers if each.num_messages)]), None)
+        position = operation.first_message
+        return Turn(
+            *(segment, ids, text, self.closed(ids), position, messages[position]),
+            replies=_added(reply, messages) if reply else [],
+            reply=segments[reply.first_segment] if reply and reply.num_segments else -1,
+            ran=bool(tools),
+            num_used=self.used[max(0, min(tools[0].num_before, len(self.operations)))] if tools else 0,
+        )
+
+
+def _added(operation: Operation, messages: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
+    return list(messages[operation.first_message : operation.first_message + operation.num_messages])

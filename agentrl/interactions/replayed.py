@@ -1,0 +1,103 @@
+"""A simulated user that gives a rollout's recorded answers instead of being asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from agentrl.interactions.base import BaseInteraction, Sample
+from agentrl.interactions.session import Answer, InteractionSession
+from agentrl.tools.base import InfraError
+from agentrl.types.messages import Message
+from agentrl.types.rollout import INTERACTION, Rollout, Stop, TurnReward
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Trajectory
+
+_TOO_LONG = "\n0" * 2**18
+"""Stands for a recorded answer that was not saved, because it left no token for the model's reply."""
+
+
+class RecordedAnswers:
+    """The recorded answers of one rollout. An answer is used only in the conversation in which it was given.
+
+    Args:
+        unrecorded: gets a line for each answer that was not recorded and is not asked for; None: the interaction
+            answers instead.
+    """
+
+    def __init__(self, rollout: Rollout, unrecorded: list[str] | None = None) -> None:
+        self.score = rollout.tool_rewards.get(INTERACTION, 0.0)
+        self.unrecorded = unrecorded
+        rewards = [reward for reward in rollout.turn_rewards if reward.name == INTERACTION]
+        found = [_known(rollout.trajectories[each.trajectory], each, rollout.stop) for each in rewards]
+        self._known = [each for each in found if each is not None]
+
+    def find(self, messages: Sequence[Message]) -> Answer | None:
+        """Return the answer to these messages; None if it was not recorded."""
+        return next((answer for before, answer in self._known if list(before) == list(messages)), None)
+
+
+class RecordedSession(InteractionSession):
+    """Gives recorded answers while the conversation is the recorded one; then the interaction starts and answers."""
+
+    def __init__(
+        self,
+        interactions: Mapping[str, BaseInteraction],
+        task: Task,
+        recorded: RecordedAnswers,
+        *,
+        seed: int = 0,
+        sample: Sample | None = None,
+    ) -> None:
+        super().__init__(interactions, task, seed=seed, sample=sample)
+        self._recorded = recorded
+        self._is_live = False
+
+    async def respond(self, messages: Sequence[Message]) -> Answer:
+        """Answer the model's last turn.
+
+        Raises:
+            InfraError: the answer was not recorded, and the interaction is not asked or failed.
+        """
+        if not self._is_live and (answer := self._recorded.find(messages)) is not None:
+            return answer
+        if self._recorded.unrecorded is not None:
+            self._recorded.unrecorded.append("answer of the simulated user")
+            raise InfraError("not recorded: answer of the simulated user")
+        if not self._is_live:
+            await super().__aenter__()
+            self._is_live = True
+        return await super().respond(messages)
+
+    async def score(self) -> float:
+        """Return the recorded score, unless the interaction has answered."""
+        return await super().score() if self._is_live else self._recorded.score
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._is_live:
+            await super().__aexit__(kind, error, traceback)
+
+
+def _known(trajectory: Trajectory, reward: TurnReward, stop: Stop) -> tuple[Sequence[Message], Answer] | None:
+    """The conversation up to the scored turn, and the user's answer; None if the turn was not sampled here."""
+    turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
+    replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    if reward.segment not in turns or len(replies) < len(turns):
+        return None
+    end = replies[turns.index(reward.segment) - len(turns)] + 1
+    return trajectory.messages[:end], _answer(trajectory.messages[end : end + 1], reward, stop)
+
+
+def _answer(following: Sequence[Message], reward: TurnReward, stop: Stop) -> Answer:
+    score = reward.value, reward.observation_key
+    if following and following[0]["role"] == "user":
+        return Answer(False, str(following[0].get("content")), *score)
+    if stop is Stop.MAX_RESPONSE_TOKENS:
+        return Answer(False, _TOO_LONG, *score)
+    return Answer(stop is not Stop.MAX_ASSISTANT_TURNS, "", *score)

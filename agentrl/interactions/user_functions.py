@@ -1,0 +1,45 @@
+"""A user's functions that score a turn of the model, or end a conversation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, Work
+from agentrl.errors import ConfigError
+from agentrl.registry import load_object
+from agentrl.tools.base import InfraError
+from agentrl.types.messages import Message
+
+TIMEOUT_S = 60.0
+_OFFLOAD = Offload()
+
+
+class UserFunction:
+    """A function of the messages and the row's keyword arguments, plain or async, with a deadline.
+
+    Raises:
+        ConfigError, UnknownNameError: there is no such function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._function: Callable[..., object] = load_object(name)
+        self._breaker = CircuitBreaker(f"function '{name}'")
+        if not callable(self._function):
+            raise ConfigError.keyless(f"'{name}' is not a function")
+
+    async def __call__(self, messages: Sequence[Message], row: Mapping[str, object]) -> object:
+        """Return the function's result.
+
+        Raises:
+            InfraError: the function does not end in time.
+        """
+        call = partial(self._function, list(messages), **row)
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                return await _OFFLOAD.run(cast("Work[object]", call), TIMEOUT_S, self._breaker)
+            return await _OFFLOAD.run_function(call, TIMEOUT_S, self._breaker)
+        except OverdueError:
+            raise InfraError(f"{self._breaker.name} took longer than {TIMEOUT_S:g} seconds") from None

@@ -1,0 +1,85 @@
+"""Metrics of failures: whether the policy recovers from tool errors, and what infrastructure failures hide."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+from agentrl.stats.left_out import left_out_weights, weighted_mean
+from agentrl.types.rollout import Outcome, Rollout, ToolCall
+
+_NOT_RUN = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR, Outcome.ABORTED)
+
+
+def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> dict[str, float]:
+    """Return how rollouts go on after a tool error, by tool; only of tools with a `tool_error`.
+
+    - `tool/<tool>/recovered`: share of the rollouts with a `tool_error` of the tool in which a later turn has a call of
+      the same tool that ended `ok`
+    - `tool/<tool>/success_after_error`: share of these rollouts that are a success
+    """
+    recovered: dict[str, list[bool]] = defaultdict(list)
+    successes: dict[str, list[bool]] = defaultdict(list)
+    for rollout in rollouts:
+        for tool, error in _first_errors(rollout).items():
+            recovered[tool].append(any(_is_later(call, error) for call in rollout.tool_calls))
+            if "score" in rollout.rewards:
+                successes[tool].append(rollout.reward >= success_threshold)
+    return {
+        **{f"tool/{tool}/recovered": fmean(flags) for tool, flags in sorted(recovered.items())},
+        **{f"tool/{tool}/success_after_error": fmean(flags) for tool, flags in sorted(successes.items())},
+    }
+
+
+def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return what the means would be without infrastructure failures of tools; empty without such failures.
+
+    - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the rollouts that are left) - 1
+    - `left_out/score_shift`: estimated mean score - mean score of the rollouts that are left
+
+    The estimates weight the rollouts that are left, see `agentrl.stats.left_out`.
+    """
+    failures = [_failed_call(rollout) for rollout in rollouts]
+    failed = [failure is not None for failure in failures]
+    kept = [rollout for rollout in rollouts if not rollout.failed]
+    if not (kept and any(failed)):
+        return {}
+    num_calls = [_num_run(rollout, failure) for rollout, failure in zip(rollouts, failures, strict=True)]
+    every = zip(rollouts, left_out_weights(num_calls, failed), num_calls, strict=True)
+    weights, calls = zip(*((weight, count) for rollout, weight, count in every if not rollout.failed), strict=True)
+    mean_calls = fmean(calls)
+    shift = weighted_mean(calls, weights) / mean_calls - 1 if mean_calls else 0.0
+    return {"left_out/calls_shift": shift, **_score_shift(kept, weights)}
+
+
+def _score_shift(kept: Sequence[Rollout], weights: Sequence[float]) -> dict[str, float]:
+    if not all("score" in rollout.rewards for rollout in kept):
+        return {}
+    scores = [rollout.reward for rollout in kept]
+    return {"left_out/score_shift": weighted_mean(scores, weights) - fmean(scores)}
+
+
+def _first_errors(rollout: Rollout) -> dict[str, ToolCall]:
+    errors: dict[str, ToolCall] = {}
+    for call in rollout.tool_calls:
+        if call.outcome is Outcome.TOOL_ERROR:
+            errors.setdefault(call.name, call)
+    return errors
+
+
+def _is_later(call: ToolCall, error: ToolCall) -> bool:
+    later = (call.trajectory, call.turn) > (error.trajectory, error.turn)
+    return later and call.name == error.name and call.outcome is Outcome.OK
+
+
+def _failed_call(rollout: Rollout) -> int | None:
+    """Index of the call that removed the rollout; None if it was not removed, or for another reason."""
+    outcomes = [call.outcome for call in rollout.tool_calls]
+    return outcomes.index(Outcome.INFRA_ERROR) if rollout.infra_failed and Outcome.INFRA_ERROR in outcomes else None
+
+
+def _num_run(rollout: Rollout, failure: int | None) -> int:
+    """Number of calls that ran, up to the call that failed."""
+    calls = rollout.tool_calls if failure is None else rollout.tool_calls[: failure + 1]
+    return sum(call.outcome not in _NOT_RUN for call in calls)

@@ -1,0 +1,147 @@
+"""The command line of Docker or Podman."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.base import SandboxUnavailableError
+from agentrl.sandboxes.docker.owner import LABEL
+from agentrl.sandboxes.docker.settings import ContainerSandbox
+from agentrl.sandboxes.owner import own_name
+from agentrl.sandboxes.process import LINE_BYTES
+
+COMMAND_S = 60.0
+"""Seconds of one command; the daemon may be busy with starts."""
+PULL_S = 1800.0
+END_S = 5.0
+"""Seconds until a killed command has ended."""
+OWN_FAILURE = 125
+"""Exit code of `run` if the failure is that of Docker or Podman, not of the container."""
+WORK = "/work"
+_ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+"""Docker and Podman copy these from this machine unless they are set; they may have passwords."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended."""
+
+    exit_code: int
+    output: str
+    error: str
+
+
+class Client:
+    """Runs commands of Docker or Podman."""
+
+    def __init__(self, settings: ContainerSandbox) -> None:
+        self._settings = settings
+        self.name = settings.command
+
+    def check_installed(self) -> None:
+        """Check that there is a command.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if shutil.which(self.name) is None:
+            raise ConfigError.keyless(
+                f"the command '{self.name}' is not installed, or not in PATH: sandboxes of kind '{self.name}' need it"
+            )
+
+    async def run(self, *arguments: str, seconds: float | None = None) -> Finished:
+        """Run a command to its end.
+
+        Args:
+            seconds: until it is killed; default: `COMMAND_S`.
+
+        Raises:
+            SandboxUnavailableError: it cannot be started, or did not end in time and was killed.
+        """
+        seconds = seconds or COMMAND_S
+        process = await self._process(arguments, asyncio.subprocess.DEVNULL)
+        try:
+            async with asyncio.timeout(seconds):
+                output, error = await process.communicate()
+        except TimeoutError:
+            raise SandboxUnavailableError(
+                f"'{self.name} {arguments[0]}' did not answer in {seconds:g} seconds"
+            ) from None
+        finally:
+            await end(process)
+        return Finished(await process.wait(), _text(output), " ".join(_text(error).split())[:2000])
+
+    async def succeed(self, *arguments: str, seconds: float | None = None) -> str:
+        """Run a command that must succeed; return its output.
+
+        Raises:
+            SandboxUnavailableError: it failed; the text has what it wrote to standard error.
+        """
+        finished = await self.run(*arguments, seconds=seconds)
+        if finished.exit_code != 0:
+            raise SandboxUnavailableError(f"'{self.name} {arguments[0]}' failed: {finished.error}")
+        return finished.output
+
+    async def start(self, name: str, program: list[str]) -> asyncio.subprocess.Process:
+        """Start a container that runs python3 with these arguments; its streams are those of the process.
+
+        Raises:
+            SandboxUnavailableError: the command cannot be started.
+        """
+        arguments = ("run", *self._options(name), self._settings.image, *program)
+        return await self._process(arguments, asyncio.subprocess.PIPE)
+
+    async def _process(self, arguments: tuple[str, ...], stdin: int) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                self.name,
+                *arguments,
+                stdin=stdin,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C ends the run, which ends its containers
+                limit=LINE_BYTES,
+            )
+        except OSError as error:
+            raise SandboxUnavailableError(f"'{self.name}' cannot be started: {error}") from error
+
+    def _options(self, name: str) -> list[str]:
+        settings = self._settings
+        writable = f"rw,exec,nosuid,nodev,size={settings.disk_mb}m,mode=1777"
+        return [
+            *("--rm", "--interactive", "--name", name, "--label", f"{LABEL}={own_name()}", "--pull", "never"),
+            *("--log-driver", "none", "--hostname", "sandbox", "--network", settings.network),
+            *("--read-only", "--tmpfs", f"{WORK}:{writable}", "--tmpfs", f"/tmp:{writable}", "--workdir", WORK),
+            *("--user", settings.user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+            *("--memory", f"{settings.memory_mb}m", "--memory-swap", f"{settings.memory_mb}m"),
+            *("--cpus", f"{settings.cpus:g}", "--pids-limit", str(settings.max_processes)),
+            *_environment(),
+            *("--entrypoint", "python3"),
+        ]
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a command and close its pipes, which a process that it started may hold open."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    process._transport.close()  # type: ignore[attr-defined]  # there is no public way to close them
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            await process.wait()
+
+
+def _environment() -> Iterator[str]:
+    for name, value in _ENVIRONMENT.items():
+        yield from ("--env", f"{name}={value}")
+    for name in _PROXIES:
+        yield from ("--env", f"{name}=", "--env", f"{name.lower()}=")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

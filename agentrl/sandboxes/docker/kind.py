@@ -1,0 +1,8 @@
+"""Containers, as kinds that a setting can name."""
+
+from agentrl.sandboxes.docker.provider import ContainerProvider
+from agentrl.sandboxes.docker.settings import DockerSandbox, PodmanSandbox
+from agentrl.sandboxes.loading import SandboxKind
+
+DOCKER = SandboxKind(DockerSandbox, ContainerProvider)
+PODMAN = SandboxKind(PodmanSandbox, ContainerProvider)

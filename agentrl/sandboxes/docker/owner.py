@@ -1,0 +1,23 @@
+"""The label of containers that names the process that owns them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from agentrl.sandboxes.owner import has_ended
+
+LABEL = "agentrl.owner"
+_OWNED = re.compile(rf"^(\w+)\b.*\b{re.escape(LABEL)}[=:]([\w-]+)")
+
+
+def orphans(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the containers of ended processes of this machine.
+
+    Args:
+        lines: identifier and labels of a container each, as `docker ps` prints them.
+    """
+    for line in lines:
+        found = _OWNED.match(line)
+        if found and has_ended(found[2]):
+            yield found[1]

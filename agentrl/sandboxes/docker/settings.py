@@ -1,0 +1,51 @@
+"""Settings of sandboxes in containers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from agentrl.sandboxes.settings import PoolSettings
+
+
+class ContainerSandbox(PoolSettings):
+    """A container and its limits."""
+
+    command: ClassVar[str]
+    """The program that starts containers."""
+
+    image: str = "python:3.12-slim"
+    """Image with python3 and bash; pulled if it is missing."""
+    user: str = "1000:1000"
+    """User and group of the model's code."""
+    network: str = "none"
+    """Network of the container. With another value than none, the model's code reaches that network."""
+    memory_mb: PositiveInt = 1024
+    """Memory of the whole container with its files, MiB; there is no swap space."""
+    disk_mb: PositiveInt = 64
+    """Size of the working folder and of /tmp, in memory, MiB each; also the largest file."""
+    cpus: PositiveFloat = 1.0
+    """Processors that the container can use."""
+    max_processes: PositiveInt = 64
+    """Processes and threads."""
+    max_running: PositiveInt = 16
+    """Most containers at a time; further rollouts wait for one."""
+
+    def limits(self) -> dict[str, int]:
+        """Return the resource limits of each process; see setrlimit(2)."""
+        return {"RLIMIT_FSIZE": self.disk_mb * 2**20, "RLIMIT_NOFILE": 256, "RLIMIT_CORE": 0}
+
+
+class DockerSandbox(ContainerSandbox):
+    """A container of Docker."""
+
+    command: ClassVar[str] = "docker"
+    kind: Literal["docker"] = "docker"
+
+
+class PodmanSandbox(ContainerSandbox):
+    """A container of Podman."""
+
+    command: ClassVar[str] = "podman"
+    kind: Literal["podman"] = "podman"

@@ -1,0 +1,61 @@
+"""Runs calls of the E2B library under a deadline of our own, and explains their failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_CANCEL_S = 1.0
+"""Seconds that a call has to end its connection after it was cancelled."""
+_ending: set[asyncio.Task[Any]] = set()  # Any: of any call
+
+
+class NoAnswerError(Exception):
+    """A call did not end within its deadline."""
+
+
+async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the types that a coroutine never uses
+    """Return the result of a call.
+
+    It runs in a task of its own. The library waits up to twice the time that it is given, and turns a cancellation into
+    other errors, so that `asyncio.timeout` could miss it.
+
+    Raises:
+        NoAnswerError: the call took longer, and was cancelled.
+        Exception: what the call raised.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+    except asyncio.CancelledError:
+        if task.cancelled():  # by the library, not by our caller
+            raise NoAnswerError("the connection was cancelled") from None
+        raise
+    finally:
+        _end(task)
+    await asyncio.wait({task}, timeout=_CANCEL_S)
+    raise NoAnswerError(f"no answer in {seconds:g} seconds")
+
+
+def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
+    """Cancel a call that still runs; its own error is of no use."""
+    if not task.done():
+        _ending.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(_forget)
+        task.cancel()
+
+
+def _forget(task: asyncio.Task[Any]) -> None:  # Any: of any call
+    _ending.discard(task)
+    if not task.cancelled():
+        task.exception()  # else the loop would report it
+
+
+def described(error: BaseException) -> str:
+    """Return the reason of a failure in one line."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

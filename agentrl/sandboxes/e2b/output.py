@@ -1,0 +1,51 @@
+"""What code in a sandbox writes, collected as it arrives."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agentrl.sandboxes.base import MAX_OUTPUT_CHARS, shortened
+from agentrl.sandboxes.e2b.answers import MAX_ANSWER_BYTES, AnswerTooLongError
+
+
+class Chunk(Protocol):
+    """A value of code: its text, or the formats that it has instead."""
+
+    text: str | None
+
+    def formats(self) -> list[str]:
+        """Return the names of the formats."""
+        ...
+
+
+class Output:
+    """Collects text in order of time. Of a long output, start and end are kept."""
+
+    def __init__(self) -> None:
+        self._start, self._end, self._num_chars = "", "", 0
+
+    def add(self, text: str) -> None:
+        """Add text.
+
+        Raises:
+            AnswerTooLongError: it is too much in total.
+        """
+        text = text.encode("utf-8", "replace").decode()  # JSON can have lone surrogates
+        self._num_chars += len(text)
+        if self._num_chars > MAX_ANSWER_BYTES:
+            raise AnswerTooLongError
+        room = max(0, MAX_OUTPUT_CHARS - len(self._start))
+        self._start += text[:room]
+        self._end = (self._end + text[room:])[-MAX_OUTPUT_CHARS:]
+
+    def add_result(self, result: Chunk) -> None:
+        """Add the value of a last expression, or what was displayed."""
+        self.add(f"{', '.join(result.formats()) if result.text is None else result.text}\n")
+
+    def text(self) -> str:
+        """Return what was kept."""
+        if self._num_chars <= 2 * MAX_OUTPUT_CHARS:
+            return shortened(self._start + self._end)
+        half = MAX_OUTPUT_CHARS // 2
+        left_out = f"\n[{self._num_chars - 2 * half} characters left out]\n"
+        return self._start[:half] + left_out + self._end[-half:]

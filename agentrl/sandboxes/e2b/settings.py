@@ -1,0 +1,55 @@
+"""Settings of E2B sandboxes."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from agentrl.config.uses import ADDRESS, Text
+from agentrl.sandboxes.settings import PoolSettings
+
+
+class E2BSandbox(PoolSettings):
+    """A sandbox of E2B."""
+
+    kind: Literal["e2b"] = "e2b"
+    template: Text = "code-interpreter-v1"
+    """Template of the sandbox. It needs the code interpreter of E2B."""
+    api_key_env: Annotated[str, ADDRESS] = "E2B_API_KEY"
+    """Environment variable with the key."""
+    domain: Annotated[str, ADDRESS] | None = None
+    """Domain of your own E2B server; null: the variable E2B_DOMAIN, else e2b.app."""
+    api_url: Annotated[str, ADDRESS] | None = None
+    """Address of the API, if it is not https://api.DOMAIN."""
+    sandbox_url: Annotated[str, ADDRESS] | None = None
+    """Address of all sandboxes, if a proxy routes on the header E2b-Sandbox-Id."""
+    internet: bool = False
+    """Whether the code reaches the internet."""
+    lifetime_s: PositiveInt = 3600
+    """Seconds until the service ends a sandbox; also of a sandbox that a killed run left behind."""
+    max_running: PositiveInt = 20
+    """Most sandboxes at a time; further rollouts wait for one. E2B allows 20 on Hobby, 100 on Pro."""
+    starts_per_s: PositiveFloat | None = 1.0
+    """Most starts per second of all runs of this user on this machine; null: no limit. E2B: 1 on Hobby, 5 on Pro."""
+    usd_per_hour: NonNegativeFloat = 0.1332
+    """Price of a sandbox, US dollars: E2B's price for the 2 CPUs and 2 GiB of the default template. 0: no price."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_key(cls, values: Any) -> Any:  # Any: what the file has, not yet checked
+        if isinstance(values, dict) and "api_key" in values:
+            raise ValueError("a key does not belong in a file: set the environment variable E2B_API_KEY")
+        return values
+
+    @property
+    def usd_per_s(self) -> float:
+        """See `PoolSettings.usd_per_s`."""
+        return self.usd_per_hour / 3600
+
+    @property
+    def service(self) -> str:
+        """See `PoolSettings.service`: limits of E2B count per account."""
+        place = self.api_url or self.domain or os.environ.get("E2B_API_URL") or os.environ.get("E2B_DOMAIN")
+        return f"e2b {place} {os.environ.get(self.api_key_env)}"

@@ -1,0 +1,87 @@
+"""Commands and files."""
+
+# pathlib would be imported at each start
+# ruff: noqa: PTH103, PTH113, PTH120, PTH123
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any  # Any: JSON of the requests
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.interpreter import Output, drain, wait
+
+
+def answer(request: dict[str, Any], most: int) -> dict[str, Any]:
+    """Answer a request that needs no interpreter."""
+    if request["kind"] == "command":
+        return command(request["text"], request["seconds"], most)
+    if request["kind"] == "write":
+        return write(request["path"], request["data"])
+    return read(request["path"], request["most"])
+
+
+def command(text: str, seconds: float, most: int) -> dict[str, Any]:
+    """Run a shell command; what it leaves running goes on, unless it timed out."""
+    output, timed_out = Output(most), False
+    process = subprocess.Popen(
+        ["bash", "-c", text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    source, end = process.stdout.fileno(), time.monotonic() + seconds
+    os.set_blocking(source, False)
+    ended = os.pidfd_open(process.pid)
+    watched = [ended, source]
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            timed_out = True
+            break
+        ready = wait(watched, left)
+        if source in ready and not drain(source, output):
+            watched = [ended]
+        if ended in ready:
+            break
+    try:
+        if timed_out:
+            os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    os.close(ended)
+    drain(process.stdout.fileno(), output)
+    process.stdout.close()
+    return {"output": output.text(), "exit_code": process.returncode, "timed_out": timed_out}
+
+
+def write(path: str, data: str) -> dict[str, Any]:
+    """Write a file."""
+    try:
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(data))
+    except OSError as error:
+        return {"failed": f"{error.strerror}: {path}"}
+    return {}
+
+
+def read(path: str, most: int) -> dict[str, Any]:
+    """Read a file of at most `most` bytes."""
+    try:
+        if not os.path.isfile(path):  # a pipe or device would block
+            return {"failed": f"no such file: {path}"}
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        return {"failed": f"{error.strerror}: {path}"}
+    if len(data) > most:
+        return {"failed": f"the file has more than {most} bytes: {path}"}
+    return {"data": base64.b64encode(data).decode()}

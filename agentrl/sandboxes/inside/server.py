@@ -1,0 +1,77 @@
+"""The program of a sandbox of its own: lines of JSON, requests on standard input and replies on standard output."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any  # Any: JSON of the requests
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.actions import answer
+    from agentrl.sandboxes.inside.interpreter import CHUNK, LOOK_S, Interpreter, send, wait
+
+PR_SET_DUMPABLE = 4
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Answer requests until standard input ends."""
+    hide()
+    if os.getpid() == 1:
+        become_child()
+    limit(settings["limits"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interpreter: Interpreter | None = None
+    most = settings["output"]
+    send(1, {"id": "ready"})
+    for line in requests():
+        request = json.loads(line)
+        try:
+            if request["kind"] == "python":
+                interpreter = interpreter or Interpreter()
+                reply = interpreter.run(request["text"], request["seconds"], most)
+                interpreter = None if reply["state_lost"] else interpreter
+            else:
+                reply = answer(request, most)
+        except OSError as error:  # no more processes or files: the model's code used them up
+            reply = {"output": "", "error": f"OSError: {error.strerror}", "failed": str(error.strerror)}
+        send(1, {"id": request["id"], **reply})
+
+
+def hide() -> None:
+    """Deny other processes of the same user access to the memory and the open files of this process.
+
+    A child process that runs another program can be read again.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def become_child() -> None:
+    """Return in a child process. This process, the first one of a container, waits for all that end."""
+    if (child := os.fork()) == 0:
+        return
+    while os.wait()[0] != child:
+        pass
+    os._exit(0)
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Limit the resources of this process and its children for good."""
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def requests() -> Iterator[bytes]:
+    """Yield the lines of standard input."""
+    unread = bytearray()
+    while True:
+        if wait([0], LOOK_S):
+            if not (read := os.read(0, CHUNK)):
+                return
+            unread += read
+            if b"\n" in read:  # one request at a time
+                yield bytes(unread)
+                unread.clear()

@@ -1,0 +1,45 @@
+"""Checks of what a sandbox isolates, tried by code that runs in it."""
+
+from __future__ import annotations
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.base import Sandbox
+
+_CHECK_S = 30.0
+_BEFORE = r"""
+import os, socket
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+def fails(action):
+    try:
+        action()
+    except OSError:
+        return True
+    return False
+checks = {
+    "no capabilities": int(status["CapEff"], 16) == int(status["CapPrm"], 16) == int(status["CapBnd"], 16) == 0,
+    "no new privileges": int(status["NoNewPrivs"]) == 1,
+    "the system cannot be written": fails(lambda: open("/usr/probe", "w")) and fails(lambda: open("/probe", "w")),
+    "processes of this machine are hidden": len([n for n in os.listdir("/proc") if n.isdigit()]) < 6,
+}
+def no_network():
+    return fails(lambda: socket.create_connection(("192.0.2.1", 9), 1))
+"""
+_AFTER = 'print("\\n".join(name for name, holds in checks.items() if not holds))'
+
+
+async def check_isolation(sandbox: Sandbox, code: str, kind: str) -> None:
+    """Check what every sandbox of this machine isolates, and more.
+
+    Args:
+        code: adds entries to `checks`: what holds -> whether it does. It can call `fails` and `no_network`.
+        kind: of the sandbox, for the message.
+
+    Raises:
+        ConfigError: names what is missing.
+    """
+    result = await sandbox.run_python(f"{_BEFORE}\n{code}\n{_AFTER}", _CHECK_S)
+    missing = [line for line in result.output.split("\n") if line.strip()]
+    if result.error or result.timed_out:
+        missing.append(f"the check itself failed: {result.error[-300:] or f'no answer in {_CHECK_S:g} seconds'}")
+    if missing:
+        raise ConfigError.keyless(f"{kind} sandboxes do not hold on this machine. Not given: {'; '.join(missing)}")

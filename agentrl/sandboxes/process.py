@@ -1,0 +1,204 @@
+"""A sandbox with the program of `agentrl.sandboxes.inside`, which answers on the pipes of a process of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from secrets import token_hex
+
+from pydantic import JsonValue
+
+from agentrl.sandboxes.base import (
+    MAX_FILE_BYTES,
+    MAX_OUTPUT_CHARS,
+    RunResult,
+    SandboxEndedError,
+    SandboxFileError,
+    SandboxUnavailableError,
+    shortened,
+)
+from agentrl.security.json_depth import parse
+
+FILE_S = 30.0
+"""Seconds to read or write a file."""
+GRACE_S = 5.0
+"""Seconds after a deadline until the sandbox itself is killed. Until then the program in it stops the code."""
+STDERR_S = 2.0
+LINE_BYTES = 2 * MAX_FILE_BYTES
+"""Longest line of a reply; the limit of the process's streams."""
+
+
+class ProcessSandbox:
+    """See `Sandbox`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._descriptor: int | None = None
+        with suppress(ProcessLookupError):  # it has ended
+            self._descriptor = os.pidfd_open(process.pid)  # unlike the number, it never means another process
+        self._asking = asyncio.Lock()
+        self._ended = False
+
+    async def wait_until_ready(self, seconds: float) -> None:
+        """Wait until the program answers.
+
+        Raises:
+            SandboxUnavailableError: it ended or does not answer; the text has what it wrote to standard error.
+        """
+        said = "it was not ready in time"
+        try:
+            async with asyncio.timeout(seconds):
+                await self._reply("ready")
+                return
+        except SandboxEndedError:
+            said = await self.standard_error()
+        except TimeoutError:
+            pass
+        except BaseException:
+            await self.kill()
+            raise
+        await self.kill()
+        raise SandboxUnavailableError(f"a sandbox did not start: {said}")
+
+    async def standard_error(self) -> str:
+        """Return the beginning of what a process that ends wrote to standard error, as one line."""
+        assert self._process.stderr is not None
+        found = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STDERR_S):
+                found = await self._process.stderr.read(2000)
+        return " ".join(found.decode("utf-8", "replace").split()) or "without a message"
+
+    async def run_python(self, code: str, deadline_s: float) -> RunResult:
+        """See `Sandbox.run_python`."""
+        return read_result(await self._ask("python", deadline_s, text=code, seconds=deadline_s))
+
+    async def run_command(self, command: str, deadline_s: float) -> RunResult:
+        """See `Sandbox.run_command`."""
+        return read_result(await self._ask("command", deadline_s, text=command, seconds=deadline_s))
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """See `Sandbox.upload`."""
+        check_size(path, data)
+        _check_file(await self._ask("write", FILE_S, path=path, data=base64.b64encode(data).decode()))
+
+    async def download(self, path: str) -> bytes:
+        """See `Sandbox.download`."""
+        reply = await self._ask("read", FILE_S, path=path, most=MAX_FILE_BYTES)
+        _check_file(reply)
+        try:
+            return base64.b64decode(str(reply.get("data", "")), validate=True)[:MAX_FILE_BYTES]
+        except ValueError:
+            raise SandboxFileError(f"the sandbox gave no file: {path}") from None
+
+    async def kill(self) -> None:
+        """End the process."""
+        self.kill_process()
+        await self._process.wait()
+
+    def kill_process(self) -> None:
+        """Kill the process without waiting for its end."""
+        self._ended = True
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+
+    async def _ask(self, kind: str, deadline_s: float, **request: JsonValue) -> Mapping[str, JsonValue]:
+        number = token_hex(8)
+        line = json.dumps({"id": number, "kind": kind, **request}).encode() + b"\n"
+        async with self._asking:
+            if self._ended:
+                raise SandboxEndedError("the sandbox has ended")
+            try:
+                async with asyncio.timeout(deadline_s + GRACE_S):
+                    assert self._process.stdin is not None
+                    self._process.stdin.write(line)
+                    await self._process.stdin.drain()
+                    return await self._reply(number)
+            except TimeoutError:
+                failure = await self._end("the sandbox did not answer and was killed")
+            except (ConnectionError, SandboxEndedError):
+                failure = await self._end("the sandbox ended")
+            except asyncio.CancelledError:
+                await self.kill()  # the call may still run in it
+                raise
+            raise failure
+
+    async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
+        """Kill the sandbox; return the error of the call."""
+        await self.kill()
+        return SandboxEndedError(reason)
+
+    async def _reply(self, number: str) -> Mapping[str, JsonValue]:
+        """Read a reply. What ran in the sandbox could have written it, so nothing in it is trusted."""
+        assert self._process.stdout is not None
+        try:
+            reply = parse(await self._process.stdout.readline())
+        except ValueError:  # also a line that is too long
+            reply = None
+        if not isinstance(reply, dict) or reply.get("id") != number:
+            raise SandboxEndedError("the sandbox ended")
+        return reply
+
+
+@cache
+def program(last: str = "server") -> str:
+    """Return source code that defines the functions of `agentrl.sandboxes.inside`.
+
+    Args:
+        last: the last module.
+    """
+    folder = Path(__file__).with_name("inside")
+    sources = [(folder / f"{name}.py").read_text(encoding="utf-8") for name in ("interpreter", "actions", last)]
+    return f"names = {{'__name__': 'inside'}}\nfor source in {sources!r}:\n    exec(source, names)\n"
+
+
+def arguments(limits: Mapping[str, int]) -> list[str]:
+    """Return the arguments of Python that run the program.
+
+    Args:
+        limits: name of a resource -> limit of each process; see setrlimit(2).
+    """
+    settings = {"limits": dict(limits), "output": MAX_OUTPUT_CHARS}
+    return ["-I", "-c", f"{program()}names['serve']({settings!r})"]
+
+
+def read_result(reply: Mapping[str, JsonValue]) -> RunResult:
+    """Read the reply to code or a command, which is not trusted."""
+    code = reply.get("exit_code")
+    return RunResult(
+        shortened(_text(reply.get("output"))),
+        shortened(_text(reply.get("error"))),
+        code if isinstance(code, int) else None,
+        reply.get("timed_out") is True,
+        reply.get("state_lost") is True,
+    )
+
+
+def check_size(path: str, data: bytes) -> None:
+    """Refuse to write a file that is too large.
+
+    Raises:
+        SandboxFileError: it has more than `MAX_FILE_BYTES`.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise SandboxFileError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} can be written: {path}")
+
+
+def _text(value: JsonValue) -> str:
+    """Lone surrogates, which JSON can have and UTF-8 cannot, become question marks."""
+    return str(value or "").encode("utf-8", "replace").decode()
+
+
+def _check_file(reply: Mapping[str, JsonValue]) -> None:
+    if failed := reply.get("failed"):
+        raise SandboxFileError(shortened(_text(failed), 500))

@@ -1,0 +1,1 @@
+"""Sandbox Fusion: a server that runs programs and keeps nothing between calls."""

@@ -1,0 +1,7 @@
+"""Sandbox Fusion, as a kind that a setting can name."""
+
+from agentrl.sandboxes.loading import SandboxKind
+from agentrl.sandboxes.sandbox_fusion.sandbox import FusionProvider
+from agentrl.sandboxes.sandbox_fusion.settings import FusionSandbox
+
+SANDBOX_FUSION = SandboxKind(FusionSandbox, FusionProvider, keeps_state=False)

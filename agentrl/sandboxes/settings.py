@@ -1,0 +1,28 @@
+"""Settings that all kinds of sandboxes have: how many run, and how fast they start."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from agentrl.config.base import Section
+
+
+class PoolSettings(Section):
+    """Number and rate of sandboxes."""
+
+    max_running: PositiveInt = 64
+    """Most sandboxes at a time; further rollouts wait for one."""
+    prewarm: NonNegativeInt = 0
+    """Sandboxes that are started before a rollout needs them. They count towards max_running."""
+    starts_per_s: PositiveFloat | None = None
+    """Most starts per second of all runs of this user on this machine; null: no limit."""
+
+    @property
+    def usd_per_s(self) -> float:
+        """Price of a second of one sandbox, in US dollars; 0 if it costs nothing."""
+        return 0.0
+
+    @property
+    def service(self) -> str:
+        """What `starts_per_s` protects: processes with the same service share the limit."""
+        return type(self).__name__

@@ -1,0 +1,42 @@
+"""Estimate what rollouts look like without the infrastructure failures that removed some of them.
+
+A rollout with many tool calls meets a failing service more often than one with few, so the rollouts that are left make
+too few calls. Let n_j be the number of rollouts that made at least j calls, and d_j the number of those whose j-th call
+failed for a reason outside the policy. The share of rollouts with k calls that are left is estimated by Kaplan and
+Meier (1958); a rollout that ended by itself after k calls is a censored observation:
+
+    S(k) = product over j <= k of (1 - d_j / n_j)
+
+Each rollout that is left stands for 1 / S(k) rollouts (inverse probability weights; Horvitz and Thompson 1952).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def left_out_weights(num_calls: Sequence[int], failed: Sequence[bool]) -> list[float]:
+    """Return the weight of each rollout: 1 / S(k) of a rollout that is left, and 0 of a failed one.
+
+    Rollouts with 1, 2 and 2 calls, of which a third one's second call failed: n_1 = 3, d_1 = 0, n_2 = 2, d_2 = 1, so
+    S(1) = 1, S(2) = 1/2, and the weights are 1, 2, 0.
+
+    Args:
+        num_calls: calls that each rollout made, the failed call included.
+        failed: whether the last of these calls failed for a reason outside the policy.
+    """
+    made = Counter(num_calls)
+    lost = Counter(number for number, out in zip(num_calls, failed, strict=True) if out)
+    at_risk, shares = len(num_calls) - made[0], [1.0]
+    for number in range(1, max(num_calls, default=0) + 1):
+        shares.append(1 - lost[number] / at_risk)
+        at_risk -= made[number]
+    left = list(accumulate(shares, lambda one, other: one * other))
+    return [0.0 if out else 1 / left[number] for number, out in zip(num_calls, failed, strict=True)]
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Mean of `values`; the weights are 0 or more, and not all 0."""
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

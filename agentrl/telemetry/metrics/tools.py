@@ -1,0 +1,28 @@
+"""Metrics of what tools share: threads, event loops, sandboxes and MCP servers."""
+
+from __future__ import annotations
+
+from agentrl.telemetry.metrics.base import Metric
+
+ABANDONED = Metric(
+    "tools/abandoned_calls", "calls", "calls that still hang after their timeout, at the end of the step"
+)
+REPLACED_LOOPS = Metric("tools/replaced_loops", "", "event loops of tools replaced because a call blocked them")
+STARTED = Metric("tools/sandboxes_started", "sandboxes", "sandboxes that were started")
+ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that the code of the model ended")
+FAILED = Metric("tools/sandboxes_failed", "sandboxes", "sandboxes that did not start, or that the service lost")
+SANDBOX_S = Metric("tools/sandbox_s", "s", "seconds that sandboxes ran, summed over all")
+WAIT_S = Metric("tools/sandbox_wait_s", "s", "seconds that rollouts waited for a sandbox, summed over all")
+COST = Metric(
+    "tools/sandbox_cost_usd",
+    "USD",
+    "price of all sandboxes since the run started or resumed, with those of validations; only kinds with a price",
+)
+MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "sessions of MCP servers that were opened")
+MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "of these, sessions that replaced a lost one")
+MCP_CALLS = Metric("tools/mcp_calls", "calls", "calls of tools of MCP servers")
+MCP_CALL_S = Metric("tools/mcp_call_s", "s", "seconds of these calls, summed over all")
+MCP_OPEN_S = Metric("tools/mcp_open_s", "s", "seconds until sessions were open, summed over all")
+MCP_WAIT_S = Metric(
+    "tools/mcp_wait_s", "s", "seconds that calls waited for a free session or the rate limit, summed over all"
+)

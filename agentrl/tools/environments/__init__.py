@@ -1,0 +1,1 @@
+"""Environments: objects with the state of one rollout, whose methods are tools."""

@@ -1,0 +1,1 @@
+"""Tools of MCP servers: reading their configuration, listing their tools, and calling them."""

@@ -1,0 +1,44 @@
+"""Operations of a conversation: which call of its methods added which messages, segments and tool calls."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class OperationKind(StrEnum):
+    """Method of a conversation. The first four open a trajectory."""
+
+    TASK = "task"  # opened with the messages of the task
+    MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent
+    RESTART = "restart"  # opened with rewritten messages; continues the trajectory `parent` of the detail
+    RESUME = "resume"  # opened with the beginning of a saved rollout
+    MODEL_TURN = "model_turn"
+    TOOL_TURN = "tool_turn"
+    USER_TURN = "user_turn"
+    SAY = "say"
+
+
+class Operation(NamedTuple):  # created faster than a frozen dataclass
+    """One operation, recorded when it ended.
+
+    Attributes:
+        trajectory: index of the trajectory in the rollout.
+        num_before: number of operations of the rollout that had ended when this operation began.
+        first_segment: number of segments of the trajectory before the operation; `first_message` is the same for its
+            messages.
+        num_calls: number of tool calls that the operation recorded.
+        detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react` or `own`),
+            `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and `parent` of a
+            restart. Empty for other operations.
+    """
+
+    kind: OperationKind
+    trajectory: int
+    num_before: int
+    first_segment: int
+    num_segments: int
+    first_message: int
+    num_messages: int
+    num_calls: int
+    detail: str = ""

@@ -1,0 +1,136 @@
+"""verl's classes of tools, interactions and rewards that configuration may name, and what agentrl uses in their place.
+
+Files with these names load unchanged where agentrl has a class with the same configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentrl.errors import ConfigError, suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What replaces a class of verl.
+
+    Attributes:
+        target: agentrl's class with the same configuration; None: there is none, and the class is refused.
+        instead: what to use in place of a refused class.
+    """
+
+    target: str | None = None
+    instead: str = ""
+
+
+def _refused(instead: str) -> Replacement:
+    return Replacement(None, instead)
+
+
+_GSM8K_TOOL = Replacement("agentrl.tools.gsm8k.Gsm8kTool")
+_NO_IMAGES = (
+    "training on images is not supported; for agentrl eval, subclass agentrl.tools.base.BaseTool and return"
+    " ToolResponse(image=[...])"
+)
+_BASE_TOOL = "subclass agentrl.tools.base.BaseTool and name your class"
+SANDBOX_FUSION_TOOL = "verl.tools.sandbox_fusion_tools.SandboxFusionTool"
+_MCP = "needs the key 'mcp' with 'mcp_servers_config_path'; an entry with this key loads unchanged (docs/mcp.md)"
+
+TOOLS: Mapping[str, Replacement] = {
+    "verl.tools.gsm8k_tool.Gsm8kTool": _GSM8K_TOOL,
+    "verl.workers.tool.gsm8k_tool.Gsm8kTool": _GSM8K_TOOL,
+    "verl.tools.geo3k_tool.Geo3kTool": _refused(_NO_IMAGES),
+    "verl.tools.image_zoom_in_tool.ImageZoomInTool": _refused(_NO_IMAGES),
+    SANDBOX_FUSION_TOOL: Replacement("agentrl.tools.verl_sandbox.fusion_tool"),
+    "verl.tools.search_tool.SearchTool": Replacement("agentrl.tools.search.verl_tool.SearchTool"),
+    "verl.tools.mcp_base_tool.MCPBaseTool": _refused(_MCP),
+    "verl.tools.mcp_search_tool.MCPSearchTool": _refused(_MCP),
+    "verl.tools.base_tool.BaseTool": _refused(_BASE_TOOL),
+}
+"""Classes of `class_name` in tool files."""
+
+_BASE_INTERACTION = "subclass agentrl.interactions.base.BaseInteraction and name your class"
+
+INTERACTIONS: Mapping[str, Replacement] = {
+    "verl.interactions.gsm8k_interaction.Gsm8kInteraction": Replacement("agentrl.interactions.gsm8k.Gsm8kInteraction"),
+    "verl.interactions.weather_interaction.WeatherInteraction": _refused(_BASE_INTERACTION),
+    "verl.interactions.collabllm_interation.CollabLLMInteraction": _refused(
+        "use 'class_name: model_user' with 'model', 'max_tokens', 'temperature' and 'max_retries'"
+        " (docs/simulated-users.md)"
+    ),
+    "verl.interactions.base.BaseInteraction": _refused(_BASE_INTERACTION),
+}
+"""Classes of `class_name` in interaction files."""
+
+_SCORES = {
+    "gsm8k": "gsm8k",
+    "math_reward": "math",
+    "math": "math",
+    "math_verify": "math",
+    "math_dapo": "math_dapo",
+    "geo3k": "geo3k",
+    "search_r1_like_qa_em": "search_qa",
+    "sandbox_fusion": "code",
+    "prime_code": "code",
+    "prime_math": "math",
+}
+REWARDS: Mapping[str, str] = {
+    f"verl.utils.reward_score.{module}.compute_score": name for module, name in _SCORES.items()
+}
+"""Reward functions -> `reward.name` with the same scores, or with a grader for the same answers."""
+
+MANAGERS: Mapping[str, str] = {
+    **{
+        f"verl.workers.reward_manager.{name}.{kind}": name
+        for name, kind in (
+            ("naive", "NaiveRewardManager"),
+            ("dapo", "DAPORewardManager"),
+            ("prime", "PrimeRewardManager"),
+            ("batch", "BatchRewardManager"),
+        )
+    },
+    **{
+        f"verl.experimental.reward_loop.reward_manager.{name}.{kind}": name
+        for name, kind in (
+            ("naive", "NaiveRewardManager"),
+            ("dapo", "DAPORewardManager"),
+        )
+    },
+    "verl.experimental.reward_loop.reward_manager.limited.RateLimitedRewardManager": "rate_limited",
+}
+"""Reward managers -> name that a verl command uses for them."""
+
+IMPORTS = (
+    "verl is not needed: import BaseTool, ToolResponse and OpenAIFunctionToolSchema from agentrl.tools, BaseInteraction"
+    " from agentrl.interactions.base, and agent loops from agentrl.compat.verl"
+)
+"""Hint for a user's file that imports verl, which is not installed."""
+
+
+def replaced(name: str, classes: Mapping[str, Replacement], base: str) -> str:
+    """Return the class to load for `name`: names that do not begin with `verl.` stay as they are.
+
+    Args:
+        base: class that a user's class must extend, for errors.
+
+    Raises:
+        ConfigError: agentrl has no class with this configuration; the message says what to use.
+    """
+    name = name.replace(":", ".") if name.startswith("verl.") else name
+    if not name.startswith("verl."):
+        return name
+    known = classes.get(name)
+    if known is None:
+        near = suggestion(name, [each for each, found in classes.items() if found.target])
+        raise ConfigError.keyless(f"'{name}' belongs to verl: name a subclass of {base} instead ({near})")
+    if known.target is None:
+        raise ConfigError.keyless(f"'{name}' belongs to verl: {known.instead}")
+    return known.target
+
+
+def reward_in_place_of(path: str) -> str | None:
+    """Return the `reward.name` for a file or module of verl's rewards, such as `verl/utils/reward_score/gsm8k.py`."""
+    module = re.search(r"verl[./]utils[./]reward_score[./](\w+)", path)
+    return _SCORES.get(module[1]) if module else None
