@@ -101,7 +101,7 @@ browser:
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
 
 # what starts MCP servers from npm; without it their test fails under CI=true and is left out elsewhere
-node:
+node: browser  # one after the other: both use apt-get
 	@command -v npx >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq nodejs npm; } \
 		|| echo "no npx, which starts MCP servers from npm: apt-get install nodejs npm"
 
