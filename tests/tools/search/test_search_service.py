@@ -10,6 +10,8 @@ from retrieval_server import retrieval_server
 from tool_builders import call, run_calls, task
 
 from agentrl.errors import ConfigError
+from agentrl.registry import Registry
+from agentrl.tools import loading
 from agentrl.tools.base import ToolResponse
 from agentrl.tools.loading import tools_of
 from agentrl.tools.search.passages import search_schema
@@ -254,9 +256,18 @@ def test_secrets_of_the_address_are_not_shown():
     assert "hidden" not in text
 
 
-def test_a_search_tool_needs_documents_or_a_service(tmp_path):
+def test_a_search_tool_needs_documents_or_a_service(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "FUNCTIONS", Registry("tool"))  # another test may have registered a `search`
     for entry in ("name: search", "{documents: x, service: http://x}"):
         with pytest.raises(ConfigError, match="needs either 'documents'"):
             loaded(tmp_path, f"tools:\n  - {entry}\n")
     with pytest.raises(ConfigError, match="unknown key 'topk': did you mean 'top_k'"):
         loaded(tmp_path, "tools:\n  - {service: http://x, topk: 3}\n")
+
+
+def test_a_function_of_the_name_search_is_still_found(tmp_path):
+    (tmp_path / "own_search.py").write_text(
+        "from agentrl.tools import tool\n@tool(name='search')\ndef own(q: str) -> str:\n    'Own.'\n    return q\n"
+    )
+    (found,) = loaded(tmp_path, "tools:\n  - {name: search, function: own_search.py:own}\n")
+    assert found.schema.function.description == "Own."
