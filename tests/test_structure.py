@@ -56,6 +56,7 @@ OPTIONAL = {
     "ray",
     "e2b_code_interpreter",
     "mcp",
+    "bm25s",
     "wandb",
     "mlflow",
     "trackio",

@@ -23,6 +23,8 @@ from agentrl.tools.function import TOOLS as FUNCTIONS
 from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.mcp.loading import mcp_tools
 from agentrl.tools.sandbox_tools import SANDBOX_TOOLS
+from agentrl.tools.search.tool import KEYS as SEARCH_KEYS
+from agentrl.tools.search.tool import search_tool
 from agentrl.tools.verl_sandbox import fusion_tool
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.utils.user_code import format_error
@@ -112,9 +114,15 @@ def _tool(entry: dict[str, object], folder: Path, pools: dict[str, SandboxPool])
         return fusion_tool(entry, pools)
     if "class_name" in entry:
         return _class_tool(entry, folder)
+    if entry.keys() & {*SEARCH_KEYS} or (entry.get("name") == "search" and not _registered("search", entry)):
+        return search_tool(entry, folder)
     if (kind := SANDBOX_TOOLS.get(str(entry.get("name")))) and "function" not in entry:
         return kind.tool(entry, pools)
     return _function_tool(entry, folder)
+
+
+def _registered(name: str, entry: dict[str, object]) -> bool:
+    return "function" in entry or name in FUNCTIONS.names()
 
 
 class _ShortForm(Section):

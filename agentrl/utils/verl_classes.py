@@ -44,7 +44,7 @@ TOOLS: Mapping[str, Replacement] = {
     "verl.tools.geo3k_tool.Geo3kTool": _refused(_NO_IMAGES),
     "verl.tools.image_zoom_in_tool.ImageZoomInTool": _refused(_NO_IMAGES),
     SANDBOX_FUSION_TOOL: Replacement("agentrl.tools.verl_sandbox.fusion_tool"),
-    "verl.tools.search_tool.SearchTool": _refused(f"write a function with @tool, or {_BASE_TOOL}"),
+    "verl.tools.search_tool.SearchTool": Replacement("agentrl.tools.search.verl_tool.SearchTool"),
     "verl.tools.mcp_base_tool.MCPBaseTool": _refused(_MCP),
     "verl.tools.mcp_search_tool.MCPSearchTool": _refused(_MCP),
     "verl.tools.base_tool.BaseTool": _refused(_BASE_TOOL),

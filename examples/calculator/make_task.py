@@ -106,9 +106,13 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
 
 
 def write_model(
-    path: Path, traces: Sequence[list[Message]], seed: int, family: str, schema: ToolSchema
+    path: Path, traces: Sequence[list[Message]], seed: int, family: str, schema: ToolSchema, **options: object
 ) -> dict[str, object]:
-    """Train the tokenizer on rendered traces, draw the weights and save both. Return their sizes."""
+    """Train the tokenizer on rendered traces, draw the weights and save both. Return their sizes.
+
+    Args:
+        options: for `make_tokenizer`.
+    """
     from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
     from transformers.utils.chat_template_utils import render_jinja_template
     from transformers.utils.logging import disable_progress_bar
@@ -116,7 +120,7 @@ def write_model(
     disable_progress_bar()
     tools = [schema.for_template()]
     texts, _ = render_jinja_template(traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=CHAT_TEMPLATE)
-    tokenizer = make_tokenizer(texts)
+    tokenizer = make_tokenizer(texts, **options)
     model = make_model(tokenizer, seed, family)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)

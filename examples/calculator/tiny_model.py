@@ -25,6 +25,8 @@ CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encodi
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCAB_SIZE = 520
+SYMBOLS = r"\d|[-+*()]|\n"
+"""Regular expression of what is a token of its own."""
 FAMILIES = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
@@ -35,7 +37,9 @@ FAMILIES = {
 }
 
 
-def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE, isolated: str = SYMBOLS
+) -> PreTrainedTokenizerFast:
     """Byte-level BPE trained on rendered conversations.
 
     Digits and operators are single tokens, so the model copies numbers symbol by symbol. All other text may merge
@@ -44,13 +48,13 @@ def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\d|[-+*()]|\n"), "isolated"),
+            pre_tokenizers.Split(Regex(isolated), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(MARKUP),
+        vocab_size=vocab_size - len(MARKUP),
         min_frequency=2,
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -69,7 +73,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwe
     """Random weights that depend on the seed and the family alone."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
-        vocab_size=VOCAB_SIZE,
+        vocab_size=max(VOCAB_SIZE, len(tokenizer)),
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=2,

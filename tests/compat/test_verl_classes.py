@@ -33,7 +33,8 @@ from agentrl.utils.verl_classes import (
 def test_every_class_is_replaced_or_refused_with_what_to_use(name, tmp_path):
     kind, classes = ("tools", TOOLS) if name in TOOLS else ("interaction", INTERACTIONS)
     file = tmp_path / "verl.yaml"
-    file.write_text(f"{kind}: [{{class_name: {name}, config: {{}}}}]")
+    config = "{retrieval_service_url: http://localhost}" if "search_tool.SearchTool" in name else "{}"
+    file.write_text(f"{kind}: [{{class_name: {name}, config: {config}}}]")
 
     def load():
         return load_tools(MultiTurnConfig(tool_config_path=file)) if kind == "tools" else load_interactions(file)

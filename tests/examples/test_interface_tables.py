@@ -135,8 +135,12 @@ def test_every_file_of_tools_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_of_tools_loads(name, monkeypatch):
+def test_every_file_of_tools_loads(name, monkeypatch, tmp_path):
     monkeypatch.setenv("E2B_API_KEY", "none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents/owls.txt").write_text("Owls fly at night.")
+    monkeypatch.chdir(tmp_path)
     toolbox = load_toolbox(MultiTurnConfig(tool_config_path=ROOT / "configs/tool_config" / name))
     try:
         assert toolbox.schemas
