@@ -26,10 +26,16 @@ class ParsedCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """A model turn; `content` is its text without the calls."""
+    """A model turn.
+
+    Attributes:
+        content: its text without calls and thoughts.
+        thinking: its thoughts, without their tags.
+    """
 
     content: str
     calls: tuple[ParsedCall, ...] = ()
+    thinking: str = ""
 
 
 class ToolParser(Protocol):
