@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
@@ -25,7 +26,7 @@ class ReactParser:
       it cannot assign other text to an argument.
     - `Observation:` and all text after it are dropped: the model must not write observations. All text after
       `Final Answer:` is the answer.
-    - Actions within `<think>...</think>` at the start of the turn are ignored.
+    - `<think>...</think>` at the start of the turn is thoughts: actions in it are ignored. `Thought:` is content.
     - Several actions before the first observation are several calls.
     """
 
@@ -35,9 +36,8 @@ class ReactParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        _, rest = split_thinking(text, call="Action:")
-        answer = _parse(rest)
-        return ParsedTurn((text[: len(text) - len(rest)] + answer.content).strip(), answer.calls)
+        thinking, answer = split_thinking(text, call="Action:")
+        return replace(_parse(answer), thinking=thinking)
 
 
 def _parse(text: str) -> ParsedTurn:

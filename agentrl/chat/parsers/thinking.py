@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+from agentrl.chat.base import ParsedTurn, ThoughtReader, ToolParser
+
 THINK, THINK_END = "<think>", "</think>"
+_THOUGHT = re.compile(f"({THINK}.*?(?:{THINK_END}|\\Z))", re.DOTALL)
 
 
 def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call: str = "") -> tuple[str, str]:
@@ -20,3 +25,26 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
         return "", text
     thoughts = before.partition(start)[2] if begun else before
     return thoughts.strip("\n"), after
+
+
+def tell_apart(text: str) -> tuple[str, str]:
+    """Split text without calls into (thoughts, rest), both stripped. Thoughts may be anywhere in it."""
+    first, ended, rest = text.partition(THINK_END)
+    thoughts, pieces = list[str](), list[str]()
+    if ended and THINK not in first:
+        thoughts, text = [first], rest
+    for piece in _THOUGHT.split(text):
+        (thoughts if piece.startswith(THINK) else pieces).append(piece.removeprefix(THINK).removesuffix(THINK_END))
+    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(pieces).strip()
+
+
+def join_thinking(thinking: str, content: str) -> str:
+    """Return the text of a turn with these thoughts, as most models write it."""
+    return f"{THINK}\n{thinking}\n{THINK_END}\n\n{content}" if thinking else content
+
+
+def plain_turn(parser: ToolParser, text: str) -> ParsedTurn:
+    """Return a turn whose calls are not read: there are no tools, or the turn was cut."""
+    split = parser.split_thinking if isinstance(parser, ThoughtReader) else split_thinking
+    thinking, rest = split(text)
+    return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)

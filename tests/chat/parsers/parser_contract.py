@@ -52,7 +52,6 @@ class Format:
         parallel: whether a turn may contain several calls.
         typed: whether the types of arguments come from the tools' schemas.
         make: makes the parser.
-        splits: whether the parser tells thoughts and content apart.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Format:
     parallel: bool = True
     typed: bool = False
     make: Callable[[], ToolParser] | None = None
-    splits: bool = True
 
     def parser(self, calls: Sequence[Call] = ()) -> ToolParser:
         """The parser, bound to schemas of these calls."""
@@ -189,8 +187,7 @@ def check_round_trip(form: Format, content: str, thoughts: str, calls: Sequence[
     written = form.write(content, calls)
     turn = check_any_text(form.parser(calls), (form.write_thoughts(thoughts) if thoughts else "") + written)
     assert [(call.name, meant(call), call.error) for call in turn.calls] == [(*call, None) for call in calls]
-    if form.splits:
-        assert (turn.content, turn.thinking.strip()) == (content.strip(), thoughts)
+    assert (turn.content, turn.thinking.strip()) == (content.strip(), thoughts)
 
 
 def check_cut(form: Format, whole: str, calls: Sequence[Call]) -> None:
@@ -210,8 +207,7 @@ def check_cut_thoughts(form: Format, thoughts: str, calls: Sequence[Call]) -> No
         assert parser.parse(whole[:length]).calls == (), whole[:length]
     turn = parser.parse(whole + form.write("", calls))
     assert [(call.name, meant(call)) for call in turn.calls] == list(calls)
-    if form.splits:
-        assert turn.thinking.strip() == inside.strip()
+    assert turn.thinking.strip() == inside.strip()
 
 
 def complete(turn: ParsedTurn) -> list[tuple[str, object]]:

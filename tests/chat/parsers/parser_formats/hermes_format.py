@@ -27,5 +27,4 @@ FORMAT = Format(
     write,
     marks=("<tool_call>", "</tool_call>", "<tool_call>\n{", '<tool_call>{"a":"'),
     fits=fits,
-    splits=False,
 )

@@ -17,5 +17,4 @@ FORMAT = Format(
     "react",
     write,
     marks=("Action: f\n", "Action Input: {\n", "Observation:", "Final Answer:", "**", "- "),
-    splits=False,
 )
