@@ -68,8 +68,15 @@ def test_calls_of_a_template_like_that_of_v3_1(calls: list[Call], content: str) 
 
 
 @needs_public_templates
-def test_automatic_choice() -> None:
-    assert find_format(ChatFormat(public_tokenizer("deepseekv3"))).name == "deepseek_v3"
+@pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])
+def test_automatic_choice(name: str) -> None:
+    found = find_format(ChatFormat(public_tokenizer(name)))
+    assert (found.name, found.problem) == ("deepseek_v3", "")
+
+
+def test_automatic_choice_for_a_template_like_that_of_v3_1() -> None:
+    found = find_format(ChatFormat(tokenizer_for(V31_TEMPLATE)))
+    assert (found.name, found.problem) == ("deepseek_v3.1", "")
 
 
 @BOTH

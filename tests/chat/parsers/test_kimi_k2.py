@@ -27,7 +27,8 @@ TEMPLATE = f"""
     {{%- if message.tool_calls %}}
         {{{{- '{SECTION[0]}' }}}}
         {{%- for call in message.tool_calls %}}
-            {{{{- '{CALL[0]}' + call.id + '{ARGUMENTS}' }}}}{{{{- call.function.arguments | tojson }}}}{{{{- '{CALL[1]}' }}}}
+            {{{{- '{CALL[0]}' + call.id + '{ARGUMENTS}' }}}}
+            {{{{- call.function.arguments | tojson }}}}{{{{- '{CALL[1]}' }}}}
         {{%- endfor %}}
         {{{{- '{SECTION[1]}' }}}}
     {{%- endif %}}
