@@ -67,6 +67,40 @@ class TemplateOracle:
         return frozenset([*self.tokenizer.all_special_ids, *(number for number, token in listed if token.special)])
 
     @cached_property
+    def thoughts_field(self) -> str | None:
+        """Field of an assistant message in which the template reads thoughts; None: it reads none."""
+        call = {"id": "c00000000", "type": "function", "function": {"name": "f", "arguments": {}}}
+        turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+        answer = {"role": "tool", "name": "f", "tool_call_id": "c00000000", "content": "c"}
+        for field in ("reasoning_content", "thinking", "reasoning"):
+            asked = [_TRIAL[1], {**turn, field: _MARK.format(0)}]
+            for messages in ([*asked, answer], asked):
+                try:
+                    text = self.render(messages, [_TRIAL_TOOL], prompt=messages[-1] is answer)
+                except TemplateRefusesError:
+                    continue
+                if _MARKED.search(text):
+                    return field
+        return None
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that text of later messages never becomes: special tokens, and added tokens between turns."""
+        for trial in (_TRIAL, [message for message in _TRIAL if message["role"] != "tool"]):
+            try:
+                written = self.tokens("".join(self.pieces(trial, 2, [_TRIAL_TOOL])[1:]))
+            except TemplateRefusesError:
+                continue
+            return self._special_ids | (frozenset(written) & frozenset(self.added.values()))
+        return self._special_ids
+
+    @cached_property
+    def spells_control(self) -> re.Pattern[str]:
+        """Pattern that matches the text of any token of `control_ids`."""
+        texts = [text for text, number in self.added.items() if number in self.control_ids]
+        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+
+    @cached_property
     def spells_added(self) -> re.Pattern[str]:
         """Pattern that matches the text of any added token."""
         return re.compile("|".join(map(re.escape, self.added)) or "(?!)")
@@ -166,7 +200,7 @@ class TemplateOracle:
     def _at_once_agrees(self) -> dict[bool, bool]:
         return {}
 
-    def differs(self, ids: Sequence[int], text: str, neutral: str) -> str:
+    def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
         """Return how tokens differ from `text`; "" if they agree. Message contents in `text` look like added tokens.
 
         Tokenizing `text` again would convert these contents to added tokens. So two things are compared: the decoded
@@ -174,9 +208,10 @@ class TemplateOracle:
 
         Args:
             neutral: `text` with other contents, which do not look like added tokens.
+            control: the control tokens; None: special tokens, and added tokens in `neutral`.
         """
         written = self.tokens(neutral)
-        control = self._special_ids | (set(written) & set(self.added.values()))
+        control = control or self._special_ids | (set(written) & set(self.added.values()))
         if Counter(i for i in ids if i in control) != Counter(i for i in written if i in control):
             return "control tokens that the template does not write"
         (found,) = self.tokenizer.batch_decode(
@@ -185,6 +220,7 @@ class TemplateOracle:
         return "" if found == text.encode("utf-8", "replace").decode() else f"the text {found!r}"
 
 
+_TRIAL_TOOL: Json = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
 _TRIAL: Conversation = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "a"},

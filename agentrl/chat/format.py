@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ImageTokens
 from agentrl.chat.encode import Frame, TextEncoder
+from agentrl.chat.history import as_served, thoughts_field
 from agentrl.chat.images import Place, find_place
 from agentrl.chat.prompt_cache import Prompts
 from agentrl.chat.template import OTHER_TOOLS, Template
@@ -120,6 +121,32 @@ class ChatFormat:
             TemplateError: the template refuses the messages.
         """
         return self._encoder.encode_hidden(self.template.render(self._encoder.hide(list(messages)), (), prompt=True))
+
+    def history(
+        self,
+        messages: Sequence[Message],
+        schemas: Sequence[ToolSchema],
+        images: Mapping[str, bytes] = NO_IMAGES,
+        *,
+        num_opening: int,
+    ) -> list[int]:
+        """Return the tokens that a server renders for a conversation so far, including the generation prompt.
+
+        Args:
+            images: as for `start`.
+            num_opening: number of first messages, which come from the dataset. Text of later messages never becomes a
+                control token.
+
+        Raises:
+            DataError: the messages have images, but the model accepts none.
+            TemplateError: the template refuses the messages, or does not write one placeholder per image.
+        """
+        self._refuse_images(messages)
+        encoder, shown = self._encoder, as_served(messages, num_opening, self._thoughts_field)
+        hidden = [*encoder.hide(shown[:num_opening], self._place_token), *encoder.hide(shown[num_opening:])]
+        text = self.template.render(hidden, schemas, prompt=True)
+        ids = encoder.encode(text) if hidden == shown else encoder.encode_hidden(text)
+        return self._with_images(ids, messages, images)
 
     def extend(
         self,
@@ -263,6 +290,10 @@ class ChatFormat:
     @cached_property
     def _end_ids(self) -> list[int]:
         return self._encoder.encode(self.template.end_of_turn.text)
+
+    @cached_property
+    def _thoughts_field(self) -> str | None:
+        return thoughts_field(self.template)
 
     @cached_property
     def _encoder(self) -> TextEncoder:

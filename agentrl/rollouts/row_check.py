@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
+from agentrl.chat.history import check_history
 from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
 from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
 
 if TYPE_CHECKING:
@@ -125,6 +127,20 @@ class RowCheck(RowNames):
             check_parser(name, self._chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
         self._chat.check(schemas if uses_tool_role else (), roles)
+        if self._config.rollout.multi_turn.thinking == "strip":
+            _check_strip(loop, self._chat, schemas if uses_tool_role else ())
+
+
+def _check_strip(loop: AgentLoop, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
+    key = "rollout.multi_turn.thinking"
+    if not loop.strips_thinking:
+        why = f"`{key}=strip` does not work with agent loop {type(loop).__name__}, which writes its own messages"
+        raise ConfigError.at(key, Kind.CONFLICT, why)
+    try:
+        check_history(chat.template, schemas)
+    except TemplateError as error:
+        why = f"`{key}=strip` needs a chat template that renders calls and their answers: {error}"
+        raise ConfigError.at(key, Kind.CONFLICT, why) from error
 
 
 def _asked(key: LoopKey) -> str:

@@ -29,6 +29,7 @@ class Message(TypedDict):
 
     role: str
     content: NotRequired[JsonValue]
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[MessageToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from agentrl.audit.checks import Checker
 from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Operation, Turn, Wording, are_messages
+from agentrl.audit.reading.further import with_answers
 from agentrl.audit.reading.own_loops import OwnTrajectories, num_used
 from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions, RunInfo
 from agentrl.audit.reading.table import Step
@@ -49,11 +50,11 @@ class Reader:
             messages = self._messages(row, number, index)
             if messages is None:
                 continue
-            if kind == "own":
+            if kind == "own" or any(each.kind == "render" for each in operations):
                 trajectories.append(own.build(index, number, messages, self._segments(index), trajectories))
             else:
                 trajectories.append(self._trajectory(number, index, messages, texts, kind, task, options))
-        return AuditedRollout(row, kind, why, stop, options, task, trajectories, calls, operations)
+        return AuditedRollout(row, kind, why, stop, options, task, with_answers(trajectories), calls, operations)
 
     def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row. A loop that is not built in is known by its operations."""
