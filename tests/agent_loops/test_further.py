@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from chat_families import THINKING, family_tokenizer, tokenizer_for
 from hypothesis import given
 from hypothesis import strategies as st
-from loop_builders import TASK, ListEngine, add, call, config, roll
+from loop_builders import TASK, ListEngine, add, call, config, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
+from agentrl.agent_loops.resume import ResumePoint
 from agentrl.algos.credit import samples_of
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.history import as_served
 from agentrl.config.run import RunConfig
+from agentrl.engines.base import SamplingParams
 from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.replayed import RecordedAnswers
 from agentrl.tools.toolbox import Toolbox
 from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Group, Rollout, Stop
@@ -34,11 +40,11 @@ class User(BaseInteraction):
         return asked > len(self.questions), (*self.questions, "Bye")[min(asked, len(self.questions) + 1) - 1], 0.5, {}
 
 
-def strip(*replies: str, questions=(), thinking="strip", chat=CHAT, loop="tool_agent", limits=None, **multi_turn):
+def strip(*replies: str, questions=(), thinking="strip", chat=CHAT, loop="tool_agent", resume_point=None, **multi_turn):
     engine = ListEngine(*replies, tokenizer=chat.tokenizer)
     users = {"interactions": {"user": User(*questions)}} if questions else {}
-    run_config = config(loop, thinking=thinking, **(limits or {}), **multi_turn)
-    return roll(engine, run_config, TASK, chat=chat, tools=(add,), **users), engine
+    made = runner(engine, config(loop, thinking=thinking, **multi_turn), chat=chat, **users)
+    return asyncio.run(made.run(TASK, SamplingParams(), seed=0, resume_point=resume_point)), engine
 
 
 def thought(text: str, answer: str) -> str:
@@ -211,3 +217,31 @@ def test_the_engine_is_asked_with_what_the_template_renders(replies, question):
         expected = reference([messages[0], *plain[1:]])
         if not any(each.get("tool_calls") for each in messages):
             assert controls == [expected.count(token) for token in CHAT.template.control_tokens.values()]
+
+
+def test_readers_of_messages_see_one_conversation():
+    rollout, _ = strip(USES_TOOL, thought("5", "It is 5"), thought("6", "It is 6"), questions=["And then?"])
+    assert rollout.dialogues == [rollout.trajectories[1].messages]
+    assert rollout.following(0) == rollout.trajectories[1].messages[4:]
+    assert rollout.following(1) == ()
+
+
+def test_recorded_answers_of_the_user_are_found_in_the_next_trajectory():
+    replies = (thought("a", "b"), thought("c", "d"), thought("e", "f"))
+    rollout, _ = strip(*replies, questions=["And?", "So?"])
+    answers = RecordedAnswers(rollout)
+    messages = rollout.trajectories[-1].messages
+    found = [answers.find(messages[:end]) for end in (2, 4, 6)]
+    assert [(each.done, each.text) for each in found] == [(False, "And?"), (False, "So?"), (True, "")]
+
+
+@pytest.mark.parametrize(("turn", "known"), [(0, True), (1, True), (2, False), (9, False)])
+def test_a_rollout_continues_from_a_turn_of_its_first_trajectory(turn, known):
+    replies = (USES_TOOL, thought("5", "It is 5"), thought("6", "It is 6"))
+    saved, engine = strip(*replies, questions=["And then?"])
+    point = ResumePoint.of(saved, turn)
+    assert (point is not None) == known
+    if point is not None:
+        again, other = strip(*replies[turn:], questions=["And then?"], resume_point=point)
+        assert [each.token_ids for each in again.trajectories] == [each.token_ids for each in saved.trajectories]
+        assert [each.token_ids for each in other.requests] == [each.token_ids for each in engine.requests[turn:]]

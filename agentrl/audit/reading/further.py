@@ -26,12 +26,12 @@ def as_one(rollout: AuditedRollout) -> AuditedRollout:
 
     Rollouts of own loops, and those whose trajectories do not continue each other, are not changed.
     """
-    first, *others = rollout.trajectories or [None]
     before = [each.number for each in rollout.trajectories[:-1]]
-    continued = [each.parent for each in others if each and each.rendered and each.fits]
-    if first is None or rollout.own or not others or continued != before or not first.fits:
+    continued = [each.parent for each in rollout.trajectories[1:] if each.rendered]
+    fits = all(each.fits for each in rollout.trajectories)
+    if rollout.own or not before or continued != before or not fits:
         return rollout
-    last = rollout.trajectories[-1]
+    first, last = rollout.trajectories[0], rollout.trajectories[-1]
     turns = [turn for trajectory in rollout.trajectories for turn in trajectory.turns]
     whole = replace(
         last,
