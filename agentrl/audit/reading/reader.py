@@ -50,7 +50,8 @@ class Reader:
             messages = self._messages(row, number, index)
             if messages is None:
                 continue
-            if kind == "own" or any(each.kind == "render" for each in operations):
+            opening = next((each.kind for each in operations if each.trajectory == number), "")
+            if kind == "own" or (opening != "resume" and any(each.kind == "render" for each in operations)):
                 trajectories.append(own.build(index, number, messages, self._segments(index), trajectories))
             else:
                 trajectories.append(self._trajectory(number, index, messages, texts, kind, task, options))

@@ -45,14 +45,14 @@ class ServedTokenCheck:
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, operation: Operation, num_opening: int
     ) -> None:
         """Check the context after an operation that is not a model turn."""
-        if operation.kind in ("model_turn", "resume"):
+        if operation.kind == "model_turn":
             return
         messages = trajectory.messages[: operation.first_message + operation.num_messages]
-        segment = trajectory.prompt + operation.first_segment
+        segment = trajectory.prompt + operation.first_segment + operation.num_segments - 1
         invariant = "answer tokens"
         if operation.kind in OPENINGS:
             invariant = "further prompts" if operation.kind == "render" else "prompt tokens"
-            num_opening = num_opening if operation.kind == "render" else len(messages)
+            num_opening = num_opening if operation.kind in ("render", "resume") else len(messages)
         text = self._render(trajectory, messages, num_opening)
         if text is None:
             self._as_kept(rollout, trajectory, operation, segment)
