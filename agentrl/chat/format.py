@@ -18,6 +18,7 @@ from agentrl.chat.prompt_cache import Prompts
 from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.chat.template_check import check_template
+from agentrl.chat.variants import Variants
 from agentrl.errors import DataError, TemplateError
 from agentrl.types.messages import Message, ToolSchema, image_names
 from agentrl.types.trajectory import Author, Segment, Trajectory
@@ -60,6 +61,9 @@ class ChatFormat:
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self.no_images = no_images
+        self._made_with = template_kwargs, images, no_images
+        self._variants: Variants[ChatFormat] = Variants()
+        self._encoders: Variants[TextEncoder] = Variants()
         self._place: Place | None = None
         if images:
             try:
@@ -69,6 +73,17 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
         self._prompts = Prompts()
+
+    def with_variables(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
+        """Return the format with further template variables, such as those of a row."""
+        return self._variants.get(variables, lambda: self._variant(variables)) if variables else self
+
+    def _variant(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
+        general, images, no_images = self._made_with
+        kwargs = {**general, **variables}
+        variant = ChatFormat(self._tokenizer, template_kwargs=kwargs, images=images, no_images=no_images)
+        variant._encoders = self._encoders  # an encoder has a copy of the tokenizer, usually the same for all variants
+        return variant
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -297,11 +312,12 @@ class ChatFormat:
 
     @cached_property
     def _encoder(self) -> TextEncoder:
-        return TextEncoder(self._tokenizer, {**self.template.control_tokens, **self._place_token})
+        control = {**self.template.control_tokens, **self._place_token}
+        return self._encoders.get(control, lambda: TextEncoder(self._tokenizer, control))
 
     @cached_property
     def _place_encoder(self) -> TextEncoder:
-        return TextEncoder(self._tokenizer, self._place_token)
+        return self._encoders.get(self._place_token, lambda: TextEncoder(self._tokenizer, self._place_token))
 
     @property
     def _place_token(self) -> dict[str, int]:

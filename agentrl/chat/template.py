@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,6 +87,11 @@ class Template:
                 f"the chat template has no end-of-turn token after the assistant's content: {after[:30]!r} follows"
             )
         return EndOfTurn(after[: len(after) - len(token)], name, self.added_tokens[name])
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names in the template: of variables, and other words."""
+        return frozenset(re.findall(r"[^\W\d]\w*", str(self._tokenizer.chat_template)))
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
