@@ -55,7 +55,7 @@ def served(
         return None
     extended, num_context = [*trajectory.messages, *messages], len(trajectory.token_ids)
     try:
-        prompt = context.chat.history(extended, schemas, context.images, num_opening=num_opening)
+        prompt = context.chat.served(extended, schemas, context.images, num_opening=num_opening)
     except TemplateError:
         return None
     return prompt[num_context:] if prompt[:num_context] == trajectory.token_ids else Further(extended, prompt)

@@ -116,6 +116,7 @@ class AuditedTrajectory:
             own prompt.
         opened_with_task: whether the first messages come from the task.
         appended: everything that an own loop appended between and after model turns.
+        opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
 
     index: int
@@ -132,6 +133,7 @@ class AuditedTrajectory:
     first_prompt: int = -1
     opened_with_task: bool = True
     appended: Sequence[Appended] = ()
+    opened: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,43 +62,10 @@ class TemplateOracle:
         return dict(self.tokenizer.get_added_vocab())
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
+        """Special tokens."""
         listed = self.tokenizer.added_tokens_decoder.items()
         return frozenset([*self.tokenizer.all_special_ids, *(number for number, token in listed if token.special)])
-
-    @cached_property
-    def thoughts_field(self) -> str | None:
-        """Field of an assistant message in which the template reads thoughts; None: it reads none."""
-        call = {"id": "c00000000", "type": "function", "function": {"name": "f", "arguments": {}}}
-        turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-        answer = {"role": "tool", "name": "f", "tool_call_id": "c00000000", "content": "c"}
-        for field in ("reasoning_content", "thinking", "reasoning"):
-            asked = [_TRIAL[1], {**turn, field: _MARK.format(0)}]
-            for messages in ([*asked, answer], asked):
-                try:
-                    text = self.render(messages, [_TRIAL_TOOL], prompt=messages[-1] is answer)
-                except TemplateRefusesError:
-                    continue
-                if _MARKED.search(text):
-                    return field
-        return None
-
-    @cached_property
-    def control_ids(self) -> frozenset[int]:
-        """Tokens that text of later messages never becomes: special tokens, and added tokens between turns."""
-        for trial in (_TRIAL, [message for message in _TRIAL if message["role"] != "tool"]):
-            try:
-                written = self.tokens("".join(self.pieces(trial, 2, [_TRIAL_TOOL])[1:]))
-            except TemplateRefusesError:
-                continue
-            return self._special_ids | (frozenset(written) & frozenset(self.added.values()))
-        return self._special_ids
-
-    @cached_property
-    def spells_control(self) -> re.Pattern[str]:
-        """Pattern that matches the text of any token of `control_ids`."""
-        texts = [text for text, number in self.added.items() if number in self.control_ids]
-        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
 
     @cached_property
     def spells_added(self) -> re.Pattern[str]:
@@ -119,6 +86,17 @@ class TemplateOracle:
                 return self.added[found[0]]
         eos: int | None = self.tokenizer.eos_token_id
         return eos
+
+    @cached_property
+    def opened(self) -> str:
+        """Text of the generation prompt that begins the model's thoughts; "" if it begins none."""
+        user = [{"role": "user", "content": "a"}]
+        try:
+            without, whole = (self.render(user, [], prompt=prompt) for prompt in (False, True))
+        except TemplateRefusesError:
+            return ""
+        begun = re.search("<think>(?!.*</think>).*$", whole.removeprefix(without), re.DOTALL)
+        return begun[0] if begun else ""
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Decode each sequence. Special tokens are kept, except the end token of the turn."""
@@ -189,7 +167,7 @@ class TemplateOracle:
             try:
                 agree = [
                     self._at_once(trial, tools)[:-1] == self._turn_by_turn(trial, 2, tools)[:-1]
-                    for trial in (_marked(_TRIAL, 2), _marked([m for m in _TRIAL if m["role"] != "tool"], 2))
+                    for trial in (_marked(TRIAL, 2), _marked([m for m in TRIAL if m["role"] != "tool"], 2))
                 ]
                 self._at_once_agrees[key] = all(agree)
             except TemplateRefusesError:
@@ -211,7 +189,7 @@ class TemplateOracle:
             control: the control tokens; None: special tokens, and added tokens in `neutral`.
         """
         written = self.tokens(neutral)
-        control = control or self._special_ids | (set(written) & set(self.added.values()))
+        control = control or self.special_ids | (set(written) & set(self.added.values()))
         if Counter(i for i in ids if i in control) != Counter(i for i in written if i in control):
             return "control tokens that the template does not write"
         (found,) = self.tokenizer.batch_decode(
@@ -220,8 +198,7 @@ class TemplateOracle:
         return "" if found == text.encode("utf-8", "replace").decode() else f"the text {found!r}"
 
 
-_TRIAL_TOOL: Json = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
-_TRIAL: Conversation = [
+TRIAL: Conversation = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},

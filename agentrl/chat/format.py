@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from agentrl.chat.base import ImageTokens
+from agentrl.chat.dialogue import dialogue
 from agentrl.chat.encode import Frame, TextEncoder
-from agentrl.chat.history import as_served, thoughts_field
+from agentrl.chat.history import opened_thoughts, with_thoughts
 from agentrl.chat.images import Place, find_place
 from agentrl.chat.prompt_cache import Prompts
+from agentrl.chat.served import served_ids
 from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.chat.template_check import check_template
 from agentrl.chat.variants import Variants
 from agentrl.errors import DataError, TemplateError
 from agentrl.types.messages import Message, ToolSchema, image_names
-from agentrl.types.trajectory import Author, Segment, Trajectory
+from agentrl.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,6 +48,7 @@ class ChatFormat:
         template_kwargs: further variables for the template, such as `enable_thinking`.
         images: image tokens of the model's processor; if None, messages with images are refused.
         no_images: error text for this case: the reason for the missing processor.
+        encoders: encoders that several formats share; each has a copy of the tokenizer.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -58,12 +61,14 @@ class ChatFormat:
         template_kwargs: Mapping[str, JsonValue] = MappingProxyType({}),
         images: ImageTokens | None = None,
         no_images: str = "the model does not accept images",
+        encoders: Variants[TextEncoder] | None = None,
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self.no_images = no_images
-        self._made_with = template_kwargs, images, no_images
-        self._variants: Variants[ChatFormat] = Variants()
-        self._encoders: Variants[TextEncoder] = Variants()
+        self._encoders = encoders or Variants[TextEncoder]()
+        self._variants = Variants[ChatFormat]()
+        fixed = {"images": images, "no_images": no_images, "encoders": self._encoders}
+        self._made_with = lambda own: ChatFormat(tokenizer, template_kwargs={**template_kwargs, **own}, **fixed)
         self._place: Place | None = None
         if images:
             try:
@@ -76,14 +81,7 @@ class ChatFormat:
 
     def with_variables(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
         """Return the format with further template variables, such as those of a row."""
-        return self._variants.get(variables, lambda: self._variant(variables)) if variables else self
-
-    def _variant(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
-        general, images, no_images = self._made_with
-        kwargs = {**general, **variables}
-        variant = ChatFormat(self._tokenizer, template_kwargs=kwargs, images=images, no_images=no_images)
-        variant._encoders = self._encoders  # an encoder has a copy of the tokenizer, usually the same for all variants
-        return variant
+        return self._variants.get(variables, lambda: self._made_with(variables)) if variables else self
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -106,6 +104,25 @@ class ChatFormat:
         except TemplateError:
             end: int | None = self._tokenizer.eos_token_id
             return () if end is None else (end,)
+
+    @cached_property
+    def opened(self) -> str:
+        """Text of the generation prompt from the mark that begins the model's thoughts; "" if it begins none.
+
+        The model then writes only the rest of its thoughts, so this text and the sampled text are the whole turn.
+        """
+        try:
+            return opened_thoughts(self.template)
+        except TemplateError:  # the run's messages will raise the same error
+            return ""
+
+    def history(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages whose thoughts (`reasoning_content`) the template can show.
+
+        The name becomes that which the template reads. If it reads none, thoughts are put into the content, between
+        `<think>` and `</think>`.
+        """
+        return with_thoughts(messages, self.template)
 
     @property
     def takes_images(self) -> bool:
@@ -137,7 +154,7 @@ class ChatFormat:
         """
         return self._encoder.encode_hidden(self.template.render(self._encoder.hide(list(messages)), (), prompt=True))
 
-    def history(
+    def served(
         self,
         messages: Sequence[Message],
         schemas: Sequence[ToolSchema],
@@ -147,20 +164,11 @@ class ChatFormat:
     ) -> list[int]:
         """Return the tokens that a server renders for a conversation so far, including the generation prompt.
 
-        Args:
-            images: as for `start`.
-            num_opening: number of first messages, which come from the dataset. Text of later messages never becomes a
-                control token.
-
-        Raises:
-            DataError: the messages have images, but the model accepts none.
-            TemplateError: the template refuses the messages, or does not write one placeholder per image.
+        Arguments and errors as for `start`. Text of the messages after the first `num_opening` never becomes a control
+        token.
         """
         self._refuse_images(messages)
-        encoder, shown = self._encoder, as_served(messages, num_opening, self._thoughts_field)
-        hidden = [*encoder.hide(shown[:num_opening], self._place_token), *encoder.hide(shown[num_opening:])]
-        text = self.template.render(hidden, schemas, prompt=True)
-        ids = encoder.encode(text) if hidden == shown else encoder.encode_hidden(text)
+        ids = served_ids(self.template, self._encoder, messages, schemas, num_opening, only=self._place_token)
         return self._with_images(ids, messages, images)
 
     def extend(
@@ -208,32 +216,20 @@ class ChatFormat:
         return self._encoder.decode(ids)
 
     def dialogue(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
-        """Convert a saved conversation to a trajectory, with the same append-only method as a rollout.
+        """Convert a saved conversation to a trajectory: see `chat.dialogue`."""
+        return dialogue(self, messages, schemas)
 
-        Each assistant turn becomes a `demonstration` segment with its end-of-turn token. It is rendered as the last
-        message, so it looks like a sampled turn. A leading assistant message belongs to the prompt.
+    def demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
+        """Return the tokens of a saved assistant message, with its end-of-turn token.
 
         Raises:
-            DataError: there are no messages.
-            TemplateError: the template refuses the messages.
+            TemplateError: the template refuses the message.
         """
-        if not messages:
-            raise DataError("a conversation needs at least one message")
-        is_turn = [index > 0 and message["role"] == "assistant" for index, message in enumerate(messages)]
-        first = is_turn.index(True) if any(is_turn) else len(messages)
-        trajectory = Trajectory([Segment(Author.PROMPT, self.start(messages[:first], schemas))], messages)
-        pending: list[Message] = []
-        for number, message in enumerate(messages[first:]):
-            if message["role"] != "assistant":
-                pending.append(message)
-                continue
-            if number:
-                trajectory.append(self._reply(pending, schemas))
-                pending = []
-            trajectory.append(Segment(Author.DEMONSTRATION, self._demonstration(message, schemas)))
-        if pending:
-            trajectory.append(self._reply(pending, schemas))
-        return trajectory
+        head, turn = self.template.turn(message, self._stand_in_tools(schemas))
+        prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
+        if whole_ids[: len(prompt_ids)] == prompt_ids:
+            return whole_ids[len(prompt_ids) :]
+        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
@@ -248,17 +244,6 @@ class ChatFormat:
     def _refuse_images(self, messages: Sequence[Message]) -> None:
         if self._place is None and image_names(messages):
             raise DataError(f"field 'images': {self.no_images}")
-
-    def _reply(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Segment:
-        author = Author.TOOL if messages and messages[0]["role"] == "tool" else Author.USER
-        return Segment(author, self.extend(messages, schemas, turn_closed=True))
-
-    def _demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
-        head, turn = self.template.turn(message, self._stand_in_tools(schemas))
-        prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
-        if whole_ids[: len(prompt_ids)] == prompt_ids:
-            return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
 
     def _after_turn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         """Tokens after the end-of-turn token.
@@ -305,10 +290,6 @@ class ChatFormat:
     @cached_property
     def _end_ids(self) -> list[int]:
         return self._encoder.encode(self.template.end_of_turn.text)
-
-    @cached_property
-    def _thoughts_field(self) -> str | None:
-        return thoughts_field(self.template)
 
     @cached_property
     def _encoder(self) -> TextEncoder:

@@ -1,70 +1,72 @@
-"""Messages of a conversation as a server passes them to the chat template, which decides what it shows of thoughts."""
+"""Thoughts of earlier turns: how a chat template shows them, and whether its generation prompt begins new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import cast
 
-from agentrl.chat.parsers.thinking import THINK, THINK_END, split_thinking
-from agentrl.chat.template import CALL_ID, OTHER_TOOLS, PLAIN_TURN, TURN, USER, Template, calling_turn
+from agentrl.chat.parsers.thinking import THINK, THINK_END, join_thinking
+from agentrl.chat.template import TURN, USER, Template, calling_turn
 from agentrl.errors import TemplateError
-from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.messages import Message, message_text
 
 FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Fields of assistant messages in which chat templates read thoughts."""
+"""Names of an assistant message's thoughts in chat templates."""
+_THOUGHT = "zqTHOUGHTqz"
 
 
-def thoughts_field(template: Template) -> str | None:
-    """Return the field in which the template reads the thoughts of a turn; None: it reads none.
-
-    A turn that called a tool is rendered, because most templates show its thoughts until the next user message.
-    """
-    answer = Message(role="tool", name="f", tool_call_id=CALL_ID, content="x")
-    for field in FIELDS:
-        turn = calling_turn("f")
-        turn[field] = TURN  # type: ignore[literal-required]  # templates read more fields than a message has
-        for messages in ([USER, turn, answer], [USER, turn]):
-            try:
-                if TURN in template.render(messages, OTHER_TOOLS, prompt=len(messages) > 2):
-                    return field
-            except TemplateError:  # the template does not support this conversation
-                continue
-    return None
-
-
-def check_history(template: Template, schemas: Sequence[ToolSchema]) -> None:
-    """Check that the template renders a history, with a call and its answer if there are tools.
+def opened_thoughts(template: Template) -> str:
+    """Return the text of the generation prompt from an open `<think>`, such as `<think>` and a line break; else "".
 
     Raises:
-        TemplateError: it does not; the text contains the reason.
+        TemplateError: the template refuses a user message.
     """
-    turn = calling_turn(schemas[0].name) if schemas else PLAIN_TURN
-    answer = Message(role="tool", name=schemas[0].name, tool_call_id=CALL_ID, content="x") if schemas else USER
-    template.render([USER, turn, answer], schemas, prompt=True)
+    without, text = (template.render([USER], (), prompt=prompt) for prompt in (False, True))
+    added = text[len(without) :] if text.startswith(without) else text
+    start = added.rfind(THINK)
+    return added[start:] if start >= 0 and THINK_END not in added[start:] else ""
 
 
-def as_served(messages: Sequence[Message], num_opening: int, field: str | None) -> list[Message]:
-    """Return the messages with the thoughts of model turns where the template reads them.
-
-    That is the field `field`, apart from the content, as a server with a reasoning parser returns them. If the template
-    reads no such field, thoughts are in the content, with their tags: some templates remove them from there.
-
-    Args:
-        num_opening: number of first messages, which come from the dataset and are not changed.
-    """
-    later = [_as_served(each, field) if each["role"] == "assistant" else each for each in messages[num_opening:]]
-    return [*messages[:num_opening], *later]
+def with_thoughts(messages: Sequence[Message], template: Template) -> list[Message]:
+    """Return the messages with their thoughts as the template reads them, or in their content if it reads none."""
+    if not any("reasoning_content" in message for message in messages):
+        return list(messages)
+    name = field_of(template)
+    return [_with_thoughts(message, name) if "reasoning_content" in message else message for message in messages]
 
 
-def _as_served(message: Message, field: str | None) -> Message:
-    served, text = message.copy(), str(message.get("content") or "")
-    thoughts = served.pop("reasoning_content", None)
-    if field is None:
-        served["content"] = text if thoughts is None else f"{THINK}\n{thoughts}\n{THINK_END}\n\n{text}"
-        return served
-    if thoughts is None:
-        thoughts, content = split_thinking(text)
-        if not thoughts and content == text:
-            return message
-        served["content"] = content.lstrip("\n")
-    served[field] = thoughts  # type: ignore[literal-required]  # templates read more fields than a message has
-    return served
+@lru_cache(maxsize=64)
+def field_of(template: Template) -> str | None:
+    """Return the name of the thoughts that the template reads in an assistant message; None if it reads none."""
+    return next((name for name in FIELDS if _reads(template, name)), None)
+
+
+def as_one_text(message: Message) -> Message:
+    """Return the message with its thoughts in its content."""
+    return _with_thoughts(message, None) if "reasoning_content" in message else message
+
+
+def _with_thoughts(message: Message, name: str | None) -> Message:
+    changed: dict[str, object] = {**message}
+    thoughts = str(changed.pop("reasoning_content"))
+    if name is None:
+        changed["content"] = join_thinking(thoughts, message_text(message))
+    else:
+        changed[name] = thoughts
+    return cast(Message, changed)
+
+
+def _reads(template: Template, name: str) -> bool:
+    turns: list[Mapping[str, object]] = [
+        {"role": "assistant", "content": TURN, name: _THOUGHT},
+        {**calling_turn("f"), name: _THOUGHT},
+    ]
+    return any(_shows(template, cast(Message, turn)) for turn in turns)
+
+
+def _shows(template: Template, turn: Message) -> bool:
+    try:
+        return _THOUGHT in template.render([USER, turn], (), prompt=False)
+    except TemplateError:  # the template does not support this turn
+        return False

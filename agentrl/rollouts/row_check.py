@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
-from agentrl.chat.history import check_history
 from agentrl.chat.parsers import check_parser
+from agentrl.chat.served import check_history
 from agentrl.chat.template import Template
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError, suggestion

@@ -14,7 +14,7 @@ from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.algos.credit import samples_of
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.history import as_served
+from agentrl.chat.history import with_thoughts
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.interactions.base import BaseInteraction
@@ -57,6 +57,7 @@ USES_TOOL = thought("I add", "So:\n" + call("add", a=2, b=3))
 def reference(messages, chat=CHAT) -> list[int]:
     """transformers' own rendering of messages, whose thoughts this template reads in the content."""
     tools = [schema.for_template() for schema in TOOLS]
+    messages = with_thoughts(messages, chat.template)
     return chat.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
 
 
@@ -209,7 +210,7 @@ def test_the_engine_is_asked_with_what_the_template_renders(replies, question):
     assert [request.token_ids for request in engine.requests] == [ids for ids, _ in contexts(rollout)]
     tools = [schema.for_template() for schema in TOOLS]
     for ids, place in contexts(rollout):
-        messages = as_served(rollout.trajectories[-1].messages[:place], 1, None)
+        messages = with_thoughts(rollout.trajectories[-1].messages[:place], CHAT.template)
         text = CHAT.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
         assert CHAT.tokenizer.decode(ids) == text
         controls = [ids.count(token) for token in CHAT.template.control_tokens.values()]

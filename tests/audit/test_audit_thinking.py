@@ -129,7 +129,7 @@ def test_other_messages_in_a_further_trajectory_are_found(tmp_path):
     def change(row):
         messages = json.loads(row["trajectories"][1]["messages"])
         turn = next(message for message in messages if message["role"] == "assistant")
-        turn["content"] = turn["content"].replace("Use", "Try")  # in a thought that the prompt does not show
+        turn["reasoning_content"] = "Other"  # the prompt does not show it
         row["trajectories"][1]["messages"] = json.dumps(messages)
 
     assert altered(strip(tmp_path, **USER), change)["further prompts"] == "trajectories[1].segments[0].token_ids"

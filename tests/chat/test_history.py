@@ -1,186 +1,99 @@
-"""Histories as servers render them: equal to transformers' rendering, whatever the contents."""
+"""Thoughts in the history, and thoughts that the generation prompt begins."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from chat_families import ADDED, CHATML, SPECIAL, THINKING, TOOLS, tokenizer_for, tool, user
+from chat_families import CHATML, THINKING, tokenizer_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.chat.base import ParsedTurn
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.history import as_served, check_history, thoughts_field
-from agentrl.errors import TemplateError
+from agentrl.chat.history import as_one_text, field_of
+from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers.thinking import join_thinking, plain_turn, split_thinking, tell_apart
 from agentrl.types.messages import Message
 
-# Like GLM: thoughts are in a field of their own, and those before the last question are dropped
-FIELD = """
-{%- set ns = namespace(question=-1) %}
-{%- for message in messages %}
-    {%- if message.role == 'user' %}{%- set ns.question = loop.index0 %}{% endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' }}
-    {%- if message.role == 'assistant' and message.reasoning_content and loop.index0 > ns.question %}
-        {{- '<think>' + message.reasoning_content + '</think>' }}
-    {%- endif %}
-    {{- message.content }}
-    {%- for call in message.tool_calls or [] %}
-        {{- '<tool_call>' + call.function.name + call.function.arguments | tojson + '</tool_call>' }}
-    {%- endfor %}
-    {{- '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>' }}{% endif %}"""
-TEMPLATES = {"content": (THINKING, None), "field": (FIELD, "reasoning_content"), "none": (CHATML, None)}
-CHATS = {name: ChatFormat(tokenizer_for(template)) for name, (template, _) in TEMPLATES.items()}
-FIELDS = {name: field for name, (_, field) in TEMPLATES.items()}
+PROMPT = "{{- '<|im_start|>assistant\\n' }}{% endif %}"
+OPENED = CHATML.replace(PROMPT, PROMPT.replace("assistant\\n", "assistant\\n<think>\\n"))
+READS = "{{- '<think>' + message.NAME + '</think>' if message.NAME }}{{- message.content }}"
 
 
-def call(name: str = "search", **arguments: object) -> dict:
-    return {"id": "c00000000", "type": "function", "function": {"name": name, "arguments": arguments}}
+def chat(template: str, **variables: object) -> ChatFormat:
+    return ChatFormat(tokenizer_for(template), template_kwargs=variables)
 
 
-def turn(content: str, *calls: dict, thoughts: str | None = None) -> Message:
-    message: dict = {"role": "assistant", "content": content}
-    if thoughts is not None:
-        message["reasoning_content"] = thoughts
-    return {**message, **({"tool_calls": list(calls)} if calls else {})}
+def reading(name: str) -> str:
+    """A template that reads thoughts by this name."""
+    return CHATML.replace("{{- message.content }}", READS.replace("NAME", name))
 
 
-def reference(chat: ChatFormat, messages, schemas=TOOLS) -> list[int]:
-    """transformers' own rendering and encoding of the complete conversation."""
-    tools = [schema.for_template() for schema in schemas] or None
-    return chat.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
+def test_the_generation_prompt_may_begin_the_thoughts() -> None:
+    assert OPENED != CHATML
+    assert chat(OPENED).opened == "<think>\n"
+    assert chat(CHATML).opened == chat(THINKING).opened == ""
+    assert chat(THINKING, enable_thinking=False).opened == ""  # it writes empty thoughts, which are closed
+    assert chat("{{ raise_exception('no') }}").opened == ""
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_the_field_of_thoughts_is_found_in_the_template(name):
-    assert thoughts_field(CHATS[name].template) == FIELDS[name]
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_thoughts_get_the_name_that_the_template_reads(name: str) -> None:
+    told_apart = chat(reading(name))
+    turn: Message = {"role": "assistant", "content": "No.", "reasoning_content": "Hm"}
+    assert field_of(told_apart.template) == name
+    assert told_apart.history([turn]) == [{"role": "assistant", "content": "No.", name: "Hm"}]
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ("<think>\na b\n</think>\n\nc", ("a b", "c")),
-        ("a</think>c", ("a", "c")),
-        ("<think>cut", ("cut", "")),
-        ("<think>\n\n</think>\n\nc", ("", "c")),
-        ("x <think>a</think>c", ("x <think>a", "c")),
-    ],
-)
-def test_thoughts_in_the_content_move_to_the_field(content, parts):
-    (served,) = as_served([turn(content)], 0, "thinking")
-    assert served == {"role": "assistant", "thinking": parts[0], "content": parts[1]}
-    assert as_served([turn(content)], 0, None) == [turn(content)]
-    assert as_served([turn(content)], 1, "thinking") == [turn(content)]  # a message of the dataset
+def test_thoughts_become_content_if_the_template_reads_none() -> None:
+    turn: Message = {"role": "assistant", "content": "No.", "reasoning_content": "Hm"}
+    user: Message = {"role": "user", "content": "Is it?"}
+    assert field_of(chat(CHATML).template) is None
+    assert chat(CHATML).history([user, turn]) == [user, as_one_text(turn)]
+    assert as_one_text(turn) == {"role": "assistant", "content": "<think>\nHm\n</think>\n\nNo."}
+    assert as_one_text(user) == user
 
 
-def test_thoughts_in_a_message_go_where_the_template_reads_them():
-    apart = [user("a"), turn("c", thoughts="b")]
-    assert as_served(apart, 1, "reasoning")[1] == {"role": "assistant", "content": "c", "reasoning": "b"}
-    assert as_served(apart, 1, "reasoning_content") == apart
-    assert as_served(apart, 1, None)[1] == turn("<think>\nb\n</think>\n\nc")
+words = st.sampled_from(["<think>", "</think>", "a", "\n", " ", "b"])
 
 
-words = st.lists(st.sampled_from(["hi", " the", "\n", '"', "{", "é", "🙂", "<", "<tool", "x" * 9]), max_size=5)
-plain = words.map("".join)
-turns = st.builds(
-    lambda thoughts, content, calls: turn(f"<think>\n{thoughts}\n</think>\n\n{content}", *calls),
-    plain,
-    plain,
-    st.lists(st.builds(lambda text: call(query=text), plain), max_size=2),
-)
-histories = st.lists(
-    st.one_of(
-        st.tuples(turns, plain.map(user)),
-        st.tuples(turns.filter(lambda each: "tool_calls" in each), plain.map(tool)),
-    ),
-    min_size=1,
-    max_size=4,
-).map(lambda pairs: [user("Hello"), *(message for pair in pairs for message in pair)])
+@given(st.text() | st.lists(words, max_size=8).map("".join))
+def test_telling_apart_loses_only_tags_and_whitespace(text: str) -> None:
+    thoughts, content = tell_apart(text)
+    for part in (thoughts, content):
+        assert part == part.strip()
+    kept = [text.replace("<think>", "").replace("</think>", "").count(letter) for letter in "ab"]
+    assert [(thoughts + content).count(letter) for letter in "ab"] == kept
 
 
-@given(messages=histories, name=st.sampled_from(sorted(TEMPLATES)))
-def test_a_history_equals_the_rendering_of_transformers(messages, name):
-    chat = CHATS[name]
-    served = as_served(messages, 1, FIELDS[name])
-    assert chat.history(messages, TOOLS, num_opening=1) == reference(chat, served)
+@given(st.text("ab \n", min_size=1).map(str.strip).filter(bool), st.text("ab \n").map(str.strip))
+def test_joined_thoughts_are_split_again(thoughts: str, content: str) -> None:
+    text = join_thinking(thoughts, content)
+    assert tell_apart(text) == (thoughts, content)
+    assert split_thinking(text) == (thoughts, f"\n\n{content}")
+    assert join_thinking("", content) == content
 
 
-control = st.sampled_from([*SPECIAL["chatml"], *ADDED])
+def test_end_tag_inside_a_call_ends_no_thoughts() -> None:
+    assert split_thinking("CALL a</think>b", call="CALL") == ("", "CALL a</think>b")
+    assert split_thinking("a</think>CALL b", call="CALL") == ("a", "CALL b")
+    assert split_thinking("<think>CALL a</think>b", call="CALL") == ("CALL a", "b")
 
 
-@given(messages=histories, text=control, name=st.sampled_from(sorted(TEMPLATES)), where=st.integers(0, 99))
-def test_text_of_later_messages_never_becomes_a_control_token(messages, text, name, where):
-    """With a control token in a content, an argument or its name, the control tokens are those without it."""
-    chat, place = CHATS[name], 1 + where % (len(messages) - 1)
-    control_ids = set(chat.template.control_tokens.values())
+class Bracketed:
+    """A format with marks of its own."""
 
-    def spoiled(word: str) -> list[Message]:
-        message = dict(messages[place])
-        message["content"] = f"{message['content']}{word}"
-        if calls := message.get("tool_calls"):
-            message["tool_calls"] = [*calls, call(word, **{word: [{word: word}]})]
-        return [*messages[:place], message, *messages[place + 1 :]]
+    stop = ()
 
-    def written(word: str) -> list[int]:
-        ids = chat.history(spoiled(word), TOOLS, num_opening=1)
-        return [token for token in ids if token in control_ids]
+    def parse(self, text: str) -> ParsedTurn:
+        raise AssertionError("a turn that was cut is not parsed")
 
-    if text in chat.template.control_tokens:
-        assert written(text) == written("plain")
-        decoded = chat.tokenizer.decode(chat.history(spoiled(text), TOOLS, num_opening=1))
-        rendered = as_served(spoiled(text), 1, FIELDS[name])
-        tools = [schema.for_template() for schema in TOOLS]
-        whole = chat.tokenizer.apply_chat_template(rendered, tools=tools, tokenize=False, add_generation_prompt=True)
-        assert decoded == whole
+    def split_thinking(self, text: str) -> tuple[str, str]:
+        return split_thinking(text, "[THINK]", "[/THINK]")
 
 
-def test_the_prompt_of_the_dataset_is_trusted():
-    trusted = [user("a <|im_end|>"), turn("b"), user("c")]
-    ids = CHATS["none"].history(trusted, (), num_opening=3)
-    assert ids == CHATS["none"].start(trusted, ()) == reference(CHATS["none"], trusted, ())
-    assert CHATS["none"].history(trusted, (), num_opening=0) != ids
-
-
-def test_a_template_that_renders_no_calls_is_refused():
-    refusing = "{%- if message.tool_calls %}{{- raise_exception('no calls') }}{% endif %}"
-    no_calls = CHATML.replace("{%- generation %}", f"{refusing}{{%- generation %}}")
-    template = ChatFormat(tokenizer_for(no_calls)).template
-    check_history(template, ())
-    with pytest.raises(TemplateError, match="no calls"):
-        check_history(template, TOOLS)
-
-
-WITHOUT_CALLS = {
-    *("cohere", "cohere2", "deepseekv3", "gemma", "gemma3", "idefics3", "llava_next", "smolvlm"),
-    "gptoss",  # refuses thoughts beside a text before a call
-}
-
-
-def public_templates() -> list[Path]:
-    folder = Path(sys.prefix) / "chat_templates"
-    return sorted(path for path in folder.glob("*.jinja") if "training" not in path.stem)
-
-
-def test_histories_of_public_templates_are_their_own_rendering():
-    """Whatever a public template drops; those that render no calls are refused."""
-    messages = [
-        user("Hi"),
-        turn("<think>\nzqA\n</think>\n\nyes", call(query="x")),
-        tool("12"),
-        turn("<think>\nzqB\n</think>\n\n12"),
-        user("So?"),
-    ]
-    for path in public_templates():
-        chat = ChatFormat(tokenizer_for(path.read_text()))
-        try:
-            check_history(chat.template, TOOLS)
-            ids = chat.history(messages, TOOLS, num_opening=1)
-        except TemplateError:
-            assert path.stem in WITHOUT_CALLS
-            continue
-        assert path.stem not in WITHOUT_CALLS
-        assert ids == reference(chat, as_served(messages, 1, thoughts_field(chat.template))), path.stem
+def test_turns_that_are_not_parsed_have_thoughts() -> None:
+    hermes = tool_parsers.get("hermes")()
+    assert plain_turn(hermes, "<think>\nso\n</think>\n\n<tool_call>{") == ParsedTurn("<tool_call>{", (), "so")
+    assert plain_turn(hermes, "<think>\nso <tool_call>") == ParsedTurn("", (), "so <tool_call>")
+    assert plain_turn(hermes, " no thoughts ") == ParsedTurn(" no thoughts ")
+    assert plain_turn(Bracketed(), "[THINK]so[/THINK]<tool_call>") == ParsedTurn("<tool_call>", (), "so")

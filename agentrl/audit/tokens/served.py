@@ -6,25 +6,62 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from agentrl.audit.conversation import Appended, AuditedRollout, AuditedTrajectory, Operation
 from agentrl.audit.reading.own_loops import OPENINGS
 from agentrl.audit.reading.run_info import Json
-from agentrl.audit.template import TemplateRefusesError
+from agentrl.audit.template import TRIAL, TemplateRefusesError
 from agentrl.audit.tokens.rendered import TokenCheck
 
-_THOUGHTS = re.compile(r"\s*<think>(.*?)(?:</think>(.*)|\Z)|(.*?)</think>(.*)", re.DOTALL)
 _REFUSED = "the template refuses the messages, so their answers were appended as with thinking=keep"
 
 Messages = Sequence[Mapping[str, Json]]
 
 
-@dataclass(frozen=True, slots=True)
+_TOOL: Json = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
+_CALL: Json = {"id": "c00000000", "type": "function", "function": {"name": "f", "arguments": {}}}
+_THOUGHT = "zqtTHOUGHTtqz"
+
+
+@dataclass(frozen=True)
 class ServedTokenCheck:
     """Render the messages before each model turn and compare the result with the context."""
 
     tokens: TokenCheck
+
+    @cached_property
+    def thoughts_field(self) -> str | None:
+        """Field of an assistant message in which the template reads thoughts; None: it reads none."""
+        for field in ("reasoning_content", "thinking", "reasoning"):
+            plain = {"role": "assistant", "content": "b", field: _THOUGHT}
+            for turn in (plain, {**plain, "content": "", "tool_calls": [_CALL]}):
+                try:
+                    text = self.tokens.oracle.render([TRIAL[1], turn], [], prompt=False)
+                except TemplateRefusesError:
+                    continue
+                if _THOUGHT in text:
+                    return field
+        return None
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that text of later messages never becomes: special tokens, and added tokens between turns."""
+        oracle = self.tokens.oracle
+        for trial in (TRIAL, [message for message in TRIAL if message["role"] != "tool"]):
+            try:
+                written = oracle.tokens("".join(oracle.pieces(trial, 2, [_TOOL])[1:]))
+            except TemplateRefusesError:
+                continue
+            return oracle.special_ids | (frozenset(written) & frozenset(oracle.added.values()))
+        return oracle.special_ids
+
+    @cached_property
+    def spells_control(self) -> re.Pattern[str]:
+        """Pattern that matches the text of any token of `control_ids`."""
+        texts = [text for text, number in self.tokens.oracle.added.items() if number in self.control_ids]
+        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
@@ -88,15 +125,15 @@ class ServedTokenCheck:
     ) -> tuple[object, object] | None:
         """Return (expected, found) if the context is not the tokens of `text`."""
         oracle, later = self.tokens.oracle, json.dumps(messages[num_opening:], ensure_ascii=False)
-        if not oracle.spells_control.search(later):
+        if not self.spells_control.search(later):
             expected = oracle.tokens(text)
             same = context == expected
             return None if same else (oracle.tokenizer.decode(expected), oracle.tokenizer.decode(context))
-        neutral = json.loads(oracle.spells_control.sub("x", later))
+        neutral = json.loads(self.spells_control.sub("x", later))
         written = self._render(trajectory, [*messages[:num_opening], *neutral], num_opening)
         if written is None:
             return None
-        wrong = oracle.differs(context, text, written, oracle.control_ids)
+        wrong = oracle.differs(context, text, written, self.control_ids)
         return (text, wrong) if wrong else None
 
     def _as_kept(
@@ -116,7 +153,7 @@ class ServedTokenCheck:
     def _render(self, trajectory: AuditedTrajectory, messages: Messages, num_opening: int) -> str | None:
         oracle, tools = self.tokens.oracle, trajectory.wording.template_tools or []
         try:
-            return oracle.render(served(messages, num_opening, oracle.thoughts_field), tools, prompt=True)
+            return oracle.render(served(messages, num_opening, self.thoughts_field), tools, prompt=True)
         except TemplateRefusesError:
             return None
 
@@ -144,14 +181,8 @@ def served(messages: Messages, num_opening: int, field: str | None) -> list[Mapp
 
 
 def _served(message: Mapping[str, Json], field: str | None) -> Mapping[str, Json]:
-    text, thoughts = str(message.get("content") or ""), message.get("reasoning_content")
-    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
-    if field is None:
-        return rest if thoughts is None else {**rest, "content": f"<think>\n{thoughts}\n</think>\n\n{text}"}
-    if thoughts is not None:
-        return {**rest, field: thoughts}
-    found = _THOUGHTS.fullmatch(text)
-    if found is None:
+    thoughts, content = message.get("reasoning_content"), message.get("content")
+    if thoughts is None:
         return message
-    cut, after = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
-    return {**rest, "content": (after or "").lstrip("\n"), field: cut.strip("\n")}
+    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return {**rest, field: thoughts} if field else {**rest, "content": f"<think>\n{thoughts}\n</think>\n\n{content}"}
