@@ -30,7 +30,7 @@ from agentrl.audit.reading.run_info import RunInfo
 from agentrl.audit.reading.table import Step
 from agentrl.audit.template import TemplateOracle, load_oracle
 from agentrl.audit.tokens import rendered, sampled, trained
-from agentrl.audit.tokens.served import ServedTokenCheck
+from agentrl.audit.tokens.contexts import Contexts
 
 
 @dataclass
@@ -108,9 +108,7 @@ class Auditor:
     def _conversations(
         self, check: Checker, known: RunInfo, oracle: TemplateOracle | None, why: str, templated: bool
     ) -> None:
-        rendering = rendered.TokenCheck(check, oracle, templated) if oracle else None
-        strips = known.get("rollout.multi_turn.thinking") == "strip"
-        contexts = ServedTokenCheck(rendering) if rendering and strips else rendering
+        contexts = Contexts(check, oracle, templated, known) if oracle else None
         for rollout in Reader(check, known, oracle, why).read():
             operations.check_operations(check, rollout, known)
             conversation = as_one(rollout)
@@ -120,7 +118,7 @@ class Auditor:
             rewards.check_named_rewards(check, rollout, known)
             rewards.check_scored_text(check, rollout, known, oracle)
             if contexts:
-                contexts.check_rollout(rollout)
+                contexts.of(rollout).check_rollout(rollout)
             else:
                 check.ledger.skip("prompt tokens", why)
                 check.ledger.skip("further prompts", why)

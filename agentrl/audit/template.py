@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,10 @@ class TemplateOracle:
     tokenizer: PreTrainedTokenizerBase
     variables: Mapping[str, Json]
     num_model_ids: int = 0
+
+    def with_variables(self, variables: Mapping[str, Json]) -> TemplateOracle:
+        """Return the same tokenizer with further variables, such as those of a row."""
+        return replace(self, variables={**self.variables, **variables}) if variables else self
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the vocabulary and of the chat template, each as JSON with sorted keys."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from agentrl.chat.served import served_ids
 from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.chat.template_check import check_template
-from agentrl.chat.variants import Variants
+from agentrl.chat.variants import Variants, check_names
 from agentrl.errors import DataError, TemplateError
 from agentrl.types.messages import Message, ToolSchema, image_names
 from agentrl.types.trajectory import Trajectory
@@ -65,10 +65,10 @@ class ChatFormat:
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self.no_images = no_images
+        self._variables = template_kwargs
         self._encoders = encoders or Variants[TextEncoder]()
         self._variants = Variants[ChatFormat]()
-        fixed = {"images": images, "no_images": no_images, "encoders": self._encoders}
-        self._made_with = lambda own: ChatFormat(tokenizer, template_kwargs={**template_kwargs, **own}, **fixed)
+        self._variant = partial(ChatFormat, tokenizer, images=images, no_images=no_images, encoders=self._encoders)
         self._place: Place | None = None
         if images:
             try:
@@ -80,8 +80,14 @@ class ChatFormat:
         self._prompts = Prompts()
 
     def with_variables(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
-        """Return the format with further template variables, such as those of a row."""
-        return self._variants.get(variables, lambda: self._made_with(variables)) if variables else self
+        """Return the format with further template variables, those of a row.
+
+        Raises:
+            DataError: the template does not read a variable.
+        """
+        check_names(self.template, variables)
+        every = {**self._variables, **variables}
+        return self._variants.get(every, lambda: self._variant(template_kwargs=every)) if variables else self
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

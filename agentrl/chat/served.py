@@ -29,11 +29,11 @@ def served_ids(
     Raises:
         TemplateError: the template refuses the messages.
     """
-    later = with_thoughts(messages[num_opening:], template)
-    shown = [*messages[:num_opening], *later]
-    hidden = [*encoder.hide(list(messages[:num_opening]), only), *encoder.hide(later)]
-    text = template.render(hidden, schemas, prompt=True)
-    return encoder.encode(text) if hidden == shown else encoder.encode_hidden(text)
+    opening, later = list(messages[:num_opening]), list(messages[num_opening:])
+    hidden = [encoder.hide(opening, only), encoder.hide(later)]
+    shown = [*hidden[0], *with_thoughts(hidden[1], template)]  # adds tags, which are not text of the model
+    text = template.render(shown, schemas, prompt=True)
+    return encoder.encode(text) if hidden == [opening, later] else encoder.encode_hidden(text)
 
 
 def check_history(template: Template, schemas: Sequence[ToolSchema]) -> None:

@@ -9,10 +9,26 @@ from typing import Generic, TypeVar
 
 from pydantic import JsonValue
 
+from agentrl.chat.template import Template
+from agentrl.errors import DataError, suggestion
+from agentrl.types.template_variables import COLUMN
+
 MAX_VARIANTS = 32
 """Number of variants that are kept; rows may have any number of different variables."""
 
 T = TypeVar("T")
+
+
+def check_names(template: Template, variables: Mapping[str, JsonValue]) -> None:
+    """Refuse a variable of a row that the chat template does not read: it would have no effect.
+
+    Raises:
+        DataError: the message names the variable and the nearest name in the template.
+    """
+    for name in variables:
+        if name not in template.names:
+            why = f"the chat template has no variable '{name}': {suggestion(name, sorted(template.names))}"
+            raise DataError(f"field '{COLUMN}': {why}")
 
 
 class Variants(Generic[T]):

@@ -12,9 +12,8 @@ from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
 from agentrl.chat.parsers import check_parser
 from agentrl.chat.served import check_history
-from agentrl.chat.template import Template
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError, suggestion
+from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
 from agentrl.tools.toolbox import Toolbox, ToolSession
@@ -125,7 +124,6 @@ class RowCheck(RowNames):
             raise DataError(str(error)) from error
 
     def _checked_loop(self, key: LoopKey, variables: Mapping[str, JsonValue]) -> LoopTraits:
-        _check_variables(self._chat.template, variables)
         try:
             loop = self._loops.build(*key[:2], variables)
             self._check_template(loop, key[1])
@@ -145,14 +143,6 @@ class RowCheck(RowNames):
         chat.check(schemas if uses_tool_role else (), roles)
         if self._config.rollout.multi_turn.thinking == "strip":
             _check_strip(loop, chat, schemas if uses_tool_role else ())
-
-
-def _check_variables(template: Template, variables: Mapping[str, JsonValue]) -> None:
-    """Refuse a variable that the chat template does not read: it would have no effect."""
-    for name in variables:
-        if name not in template.names:
-            why = f"the chat template has no variable '{name}': {suggestion(name, sorted(template.names))}"
-            raise DataError(f"field '{COLUMN}': {why}")
 
 
 def _check_strip(loop: AgentLoop, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:

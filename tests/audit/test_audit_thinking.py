@@ -65,7 +65,8 @@ class Restarting(AgentLoop):
 
 def strip(tmp_path, loop="tool_agent", reply=thinking, **options):
     multi_turn = {"thinking": "strip", **options.pop("multi_turn", {})}
-    return saved_rollouts(tmp_path, loop, reply, chat=CHAT, multi_turn=multi_turn, **options)
+    options.setdefault("chat", CHAT)
+    return saved_rollouts(tmp_path, loop, reply, multi_turn=multi_turn, **options)
 
 
 def num_trajectories(path) -> list[int]:
@@ -194,3 +195,19 @@ def test_anything_that_a_model_writes_passes_the_audit(seed, tmp_path):
     loop = random.choice(["tool_agent", "tool_agent", Asking, Restarting])
     path = strip(tmp_path, loop, lambda context: replies.setdefault(context, random.choice(REPLIES)), **options)
     assert broken(audited(path)) == {}, (loop, options)
+
+
+SILENT = {"extra_info": {"chat_template_kwargs": {"enable_thinking": False, "other": None}}}
+
+
+@pytest.mark.parametrize("thinking", ["keep", "strip"])
+def test_template_variables_of_a_row_are_audited(thinking, tmp_path):
+    path = strip(tmp_path, multi_turn={"thinking": thinking}, user=True, row={**USER["row"], **SILENT})
+    ledger = audited(path)
+    assert broken(ledger) == {}
+    assert {name for name, found in ledger.findings.items() if found.status != "passed"} <= {"rescored", "answer tokens"}
+
+    def change(row):
+        row["extra_info"] = json.dumps({"chat_template_kwargs": {"enable_thinking": True}})
+
+    assert altered(path, change)["prompt tokens"].startswith("trajectories[0].segments[0].token_ids")

@@ -26,6 +26,7 @@ class Reader:
     oracle: TemplateOracle | None
     why_no_oracle: str
     _parsed: dict[str, Json] = field(default_factory=dict)
+    _begun: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> list[AuditedRollout]:
         """Read all rollouts of the step."""
@@ -55,8 +56,17 @@ class Reader:
                 trajectory = own.build(index, number, messages, self._segments(index), trajectories)
             else:
                 trajectory = self._trajectory(number, index, messages, texts, kind, task, options)
-            trajectories.append(replace(trajectory, opened=self.oracle.opened if self.oracle else ""))
+            trajectories.append(replace(trajectory, opened=self._opened(options.variables)))
         return AuditedRollout(row, kind, why, stop, options, task, with_answers(trajectories), calls, operations)
+
+    def _opened(self, variables: Mapping[str, Json]) -> str:
+        """Text of the generation prompt that begins the model's thoughts, with the variables of a row."""
+        key = json.dumps(variables, sort_keys=True)
+        if key not in self._begun:
+            if len(self._begun) > 1000:
+                self._begun.clear()
+            self._begun[key] = self.oracle.with_variables(variables).opened if self.oracle else ""
+        return self._begun[key]
 
     def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row. A loop that is not built in is known by its operations."""
