@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from agentrl.chat.parsers import tool_parsers
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import make_importable
+from agentrl.types.template_variables import NONE
 from agentrl.utils.user_code import format_error
 
 if TYPE_CHECKING:
@@ -44,14 +44,17 @@ class LoopFactory:
         self._chat = chat
         self._config = config
         self._entries = configured_loops(config)
-        self._makers: dict[tuple[str, str | None], Callable[[], AgentLoop]] = {}
+        self._makers: dict[tuple[str, str | None], Callable[[ChatFormat], AgentLoop]] = {}
         self.build(None)
 
-    def build(self, name: str | None, tool_format: str | None = None) -> AgentLoop:
+    def build(
+        self, name: str | None, tool_format: str | None = None, variables: Mapping[str, JsonValue] = NONE
+    ) -> AgentLoop:
         """Build a new loop by name; None: the default loop.
 
         Args:
             tool_format: the tool-call format of the model, in place of `rollout.multi_turn.format`.
+            variables: variables of the chat template, in addition to `data.apply_chat_template_kwargs`.
 
         Raises:
             ConfigError, UnknownNameError: the loop is unknown, or does not accept its options or this format.
@@ -61,11 +64,11 @@ class LoopFactory:
         if key not in self._makers:
             refuse_code_of_row(self._config, self._entries, name, tool_format)
             self._makers[key] = self._maker(*key)
-        loop = self._makers[key]()
+        loop = self._makers[key](self._chat.with_variables(variables))
         loop.call_format = loop.tool_format or tool_format or self._config.rollout.multi_turn.format
         return loop
 
-    def _maker(self, name: str, tool_format: str | None) -> Callable[[], AgentLoop]:
+    def _maker(self, name: str, tool_format: str | None) -> Callable[[ChatFormat], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")
         factory = find_loop(name, self._entries)
         own_format = getattr(factory, "tool_format", None)
@@ -76,9 +79,14 @@ class LoopFactory:
                 f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'",
             )
         parser = tool_parsers.get(own_format or tool_format or self._config.rollout.multi_turn.format)()
-        make = partial(getattr(factory, "as_agent_loop", factory), self._chat, parser, self._config, **entry.options)
+        build, config = getattr(factory, "as_agent_loop", factory), self._config
+
+        def make(chat: ChatFormat) -> AgentLoop:
+            made: AgentLoop = build(chat, parser, config, **entry.options)
+            return made
+
         try:
-            loop = make()
+            loop = make(self._chat)
         except AgentRLError:
             raise
         except Exception as error:

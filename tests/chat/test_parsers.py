@@ -129,16 +129,15 @@ def test_hermes_keeps_text_that_can_be_stored() -> None:
 
 def test_hermes_calls_in_thoughts_are_not_made() -> None:
     call, other = hermes_call("f", {}), hermes_call("g", {})
-    assert HERMES.parse(f"<think>maybe {call}</think>\n{other}") == ParsedTurn(
-        f"<think>maybe {call}</think>", (ParsedCall("g", "{}"),)
-    )
-    assert HERMES.parse(f"maybe {call}</think>{other}").calls == (ParsedCall("g", "{}"),)
+    expected = ParsedTurn("", (ParsedCall("g", "{}"),), f"maybe {call}")
+    assert HERMES.parse(f"<think>maybe {call}</think>\n{other}") == expected
+    assert HERMES.parse(f"maybe {call}</think>{other}") == expected
     assert HERMES.parse(f"write <tool_call> tags</think>{other}").calls == (ParsedCall("g", "{}"),)
     assert HERMES.parse(f'<tool_call>{{"name": 1}} hm</think>{other}').calls == (ParsedCall("g", "{}"),)
     assert HERMES.parse(f"<think>{call}</think>{other}</think>").calls == (ParsedCall("g", "{}"),)
-    assert HERMES.parse(f"<think>never ends {call}").calls == ()
+    assert HERMES.parse(f"<think>never ends {call}") == ParsedTurn("", (), f"never ends {call}")
     both = HERMES.parse(f"<think>a</think>{other}<think>{call}</think>b")
-    assert both == ParsedTurn(f"<think>a</think><think>{call}</think>b", (ParsedCall("g", "{}"),))
+    assert both == ParsedTurn("b", (ParsedCall("g", "{}"),), f"a\n{call}")
 
 
 # ---- react ----------------------------------------------------------------------------------------------------------
