@@ -66,7 +66,7 @@ def calling(answers: Conversation, mark: str, form: CallForm, first: str = "x") 
     last["x"] = mark
     if form.as_text:
         for call in calls:
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])  # type: ignore[index,call-overload]  # JSON made above
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
@@ -110,7 +110,8 @@ def turn_ends(render: Render, added: re.Pattern[str], form: CallForm, refused: t
             inside = _inside(render, two, refused)
             calls = next((token for token in added.findall(answered) if token not in inside), None)
             between = after([_USER, two, *_ANSWERS], prompt=True).split("zqvqz")[1:2]
-            begins = bool(calls) and (calls not in after([_USER, one], prompt=False) or calls in "".join(between))
+            shown = after([_USER, one], prompt=False)
+            begins = calls is not None and (calls not in shown or calls in "".join(between))
     sampled = [alone or text, calls, ALSO_ENDS.get(alone or ""), text if not alone else None]
     return TurnEnds(text, calls, tuple(dict.fromkeys(filter(None, sampled))), alone is not None, begins)
 
