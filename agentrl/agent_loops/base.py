@@ -110,7 +110,8 @@ class AgentLoop:
             operations=self.operations,
             call_format=self.call_format,
         )
-        conversation = self.conversation_class(bindings, task.messages if messages is None else messages)
+        first = task.messages if messages is None else self.chat.history(messages)
+        conversation = self.conversation_class(bindings, first)
         kind = OperationKind.TASK if messages is None else OperationKind.MESSAGES
         if self.resume_point is not None and messages is None:
             conversation.resume_from(self.resume_point)

@@ -16,6 +16,7 @@ from agentrl.agent_loops.tool_calls import (
     aborted,
     as_shown,
     assistant_message,
+    parse,
     refused,
     run_calls,
     tool_calls,
@@ -23,6 +24,7 @@ from agentrl.agent_loops.tool_calls import (
     with_images,
 )
 from agentrl.chat.base import ParsedCall, ParsedTurn, parser_for
+from agentrl.chat.parsers.thinking import plain_turn
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
@@ -116,10 +118,7 @@ class Conversation:
             return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
-        """Append an answer of the simulated user. Return False if the conversation stopped.
-
-        The conversation stops if there is no simulated user, if the user ends it, or at a limit.
-        """
+        """Append an answer of the simulated user. Return False if it was the end: no user, its end, or a limit."""
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
@@ -133,7 +132,7 @@ class Conversation:
 
         Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
-        successor = type(self)(self._bound, messages)
+        successor = type(self)(self._bound, self._bound.chat.history(messages))
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
         successor._warned_no_calls_left = self._warned_no_calls_left
         successor.record_opening(OperationKind.RESTART, parent=self._number)
@@ -250,12 +249,11 @@ class Conversation:
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
         self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in self._bound.chat.stop_token_ids
-        text = self._bound.chat.text(completion.token_ids)
-        turn = ParsedTurn(text)  # no calls in a truncated turn, or without tools
+        text = self._bound.chat.opened + self._bound.chat.text(completion.token_ids)
+        turn = plain_turn(self._parser, text)  # no calls in a truncated turn, or without tools
         try:
             if self.stop is None and self.schemas:
-                off_loop = getattr(self._parser, "off_loop", False)
-                turn = await asyncio.to_thread(self._parser.parse, text) if off_loop else self._parser.parse(text)
+                turn = await parse(self._parser, text)
         finally:
             self.trajectory.messages.append(assistant_message(turn, self._num_turns))
         return turn

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.tools.toolbox import ToolResult, ToolSession
 from agentrl.types.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 
+async def parse(parser: ToolParser, text: str) -> ParsedTurn:
+    """Parse a turn, in a thread if the parser may need seconds."""
+    return await asyncio.to_thread(parser.parse, text) if getattr(parser, "off_loop", False) else parser.parse(text)
+
+
 def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
     """A model turn as a message."""
-    if not turn.calls:
-        return Message(role="assistant", content=turn.content)
-    calls = [_message_call(call, _call_id(turn_number, position)) for position, call in enumerate(turn.calls)]
-    return Message(role="assistant", content=turn.content, tool_calls=calls)
+    message = Message(role="assistant", content=turn.content)
+    if turn.thinking:
+        message["reasoning_content"] = turn.thinking
+    if turn.calls:
+        calls = enumerate(turn.calls)
+        message["tool_calls"] = [_message_call(call, _call_id(turn_number, position)) for position, call in calls]
+    return message
 
 
 def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number: int) -> list[Message]:

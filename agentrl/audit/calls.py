@@ -89,8 +89,34 @@ _LABEL = re.compile(
 )
 
 
+def thoughts_apart(text: str) -> tuple[str, str]:
+    """Return (content, thoughts) of text without calls, both stripped.
+
+    Thoughts are in `<think>...</think>`, which may be cut; all text before a first `</think>` is thought, too.
+    """
+    first = text.find("</think>")
+    text = f"<think>{text}" if first >= 0 and "<think>" not in text[:first] else text
+    thoughts = re.findall(r"<think>(.*?)(?:</think>|\Z)", text, re.DOTALL)
+    content = re.sub(r"<think>.*?(?:</think>|\Z)", "", text, flags=re.DOTALL)
+    return content.strip(), "\n".join(filter(None, map(str.strip, thoughts)))
+
+
 def read_react(text: str) -> ParsedTurn:
-    """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer."""
+    """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer.
+
+    Thoughts in `<think>...</think>` at the start of the turn contain no actions.
+    """
+    thoughts = re.match(r"\s*<think>(?:.*?</think>|.*\Z)", text, re.DOTALL)
+    if thoughts is None and "</think>" in text and "Action:" not in text.partition("</think>")[0]:
+        thoughts = re.match(".*?</think>", text, re.DOTALL)
+    if thoughts:
+        answer = read_react_actions(text[thoughts.end() :])
+        return ParsedTurn((thoughts[0] + answer.content).strip(), answer.calls)
+    return read_react_actions(text)
+
+
+def read_react_actions(text: str) -> ParsedTurn:
+    """Parse the actions of a turn without thoughts."""
     marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
     marks.append(("", len(text), len(text)))
     pieces, calls, action = [text[: marks[0][1]]], list[Call](), None

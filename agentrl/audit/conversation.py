@@ -113,6 +113,7 @@ class AuditedTrajectory:
         parent: the trajectory that a restart continues.
         opened_with_task: whether the first messages come from the task.
         appended: everything that an own loop appended between and after model turns.
+        opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
 
     index: int
@@ -127,6 +128,7 @@ class AuditedTrajectory:
     parent: int | None = None
     opened_with_task: bool = True
     appended: Sequence[Appended] = ()
+    opened: str = ""
 
 
 @dataclass(frozen=True, slots=True)

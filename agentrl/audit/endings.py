@@ -15,7 +15,7 @@ from agentrl.audit.turns import can_read, read_turn
 def _finished(end: Ending) -> str:
     if end.last is None or end.answered:
         return "last turn not answered"
-    if end.calls or (end.last.text and can_read(end.trajectory) and read_turn(end.trajectory, end.last.text).calls):
+    if end.calls or (end.last.text and can_read(end.trajectory) and read_turn(end.trajectory, end.last).calls):
         return "last turn without calls"
     if end.rollout.kind == "tool" and end.known.has_user:
         return "another reason: a simulated user is configured"

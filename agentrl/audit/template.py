@@ -86,6 +86,17 @@ class TemplateOracle:
         eos: int | None = self.tokenizer.eos_token_id
         return eos
 
+    @cached_property
+    def opened(self) -> str:
+        """Text of the generation prompt that begins the model's thoughts; "" if it begins none."""
+        user = [{"role": "user", "content": "a"}]
+        try:
+            without, whole = (self.render(user, [], prompt=prompt) for prompt in (False, True))
+        except TemplateRefusesError:
+            return ""
+        begun = re.search("<think>(?!.*</think>).*$", whole.removeprefix(without), re.DOTALL)
+        return begun[0] if begun else ""
+
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Decode each sequence. Special tokens are kept, except the end token of the turn."""
         cut = [ids[:-1] if ids and ids[-1] == self.end_id else ids for ids in sequences]

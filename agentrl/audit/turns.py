@@ -132,9 +132,14 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
     return call_format is None or call_format in reading.READERS
 
 
-def read_turn(trajectory: AuditedTrajectory, text: str) -> reading.ParsedTurn:
-    """Parse the text of a turn with the trajectory's call format."""
-    call_format = trajectory.wording.call_format
+def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
+    """The text of a turn, with the beginning of its thoughts. Older runs did not tell thoughts apart."""
+    return (trajectory.opened if "reasoning_content" in turn.message else "") + (turn.text or "")
+
+
+def read_turn(trajectory: AuditedTrajectory, turn: Turn) -> reading.ParsedTurn:
+    """Parse a turn with the trajectory's call format."""
+    call_format, text = trajectory.wording.call_format, whole_text(trajectory, turn)
     return reading.ParsedTurn(text) if call_format is None else reading.READERS[call_format](text)
 
 
@@ -142,16 +147,14 @@ def _check_turn(
     check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, number: int, made: Sequence[Call]
 ) -> None:
     turn = trajectory.turns[number]
-    text = turn.text or ""
-    parsed = read_turn(trajectory, text)
+    parsed = read_turn(trajectory, turn)
     last = number == len(trajectory.turns) - 1
     may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of an own loop has its own stop reason
     may_be_cut = last and may_stop and (not turn.closed or trajectory.wording.call_format == "react")
     if may_be_cut and "tool_calls" not in turn.message:
-        parsed = reading.ParsedTurn(text)
+        parsed = reading.ParsedTurn(whole_text(trajectory, turn))
     column = f"trajectories[{trajectory.number}].messages[{turn.position}]"
-    if turn.message.get("content") != parsed.content:
-        check.problem("calls", rollout.row, f"{column}.content", parsed.content, turn.message.get("content"))
+    _check_text(check, rollout.row, column, turn.message, parsed.content)
     calls = message_calls(turn)
     if not _agree(calls, parsed.calls):
         check.problem("calls", rollout.row, f"{column}.tool_calls", _listed(parsed.calls), calls)
@@ -162,6 +165,19 @@ def _check_turn(
         return
     for call, one in zip(made, parsed.calls, strict=False):
         _check_call(check, rollout.row, call, one)
+
+
+def _check_text(check: Checker, row: int, column: str, message: Mapping[str, Json], expected: str) -> None:
+    """Compare content and thoughts of a message with the text without calls."""
+    content, thoughts = message.get("content"), message.get("reasoning_content")
+    if thoughts is None:
+        if content != expected and (content, "") != reading.thoughts_apart(expected):
+            check.problem("calls", row, f"{column}.content", expected, content)
+        return
+    told_apart = reading.thoughts_apart(expected)
+    for name, found, one in zip(("content", "reasoning_content"), (content, thoughts), told_apart, strict=True):
+        if str(found).strip() != one:
+            check.problem("calls", row, f"{column}.{name}", one, found)
 
 
 def _agree(entries: Sequence[Json], calls: Sequence[reading.Call]) -> bool:

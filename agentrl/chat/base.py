@@ -41,6 +41,10 @@ class ParsedTurn:
 class ToolParser(Protocol):
     """Parser of tool calls in the text of a model turn. The result depends only on that text.
 
+    The text is a turn from its beginning. If the generation prompt begins the thoughts, the caller puts that beginning
+    before what the model sampled, so thoughts always begin with their mark. A turn cut inside its thoughts is only
+    thoughts. A call that is cut is returned with an `error`, so it is never run.
+
     Attributes:
         stop: stop strings that this format needs ("Observation:" for ReAct).
     """
@@ -76,6 +80,15 @@ class SchemaReader(Protocol):
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> ToolParser:
         """Return a parser for turns in which these tools are available."""
+        ...
+
+
+@runtime_checkable
+class ThoughtReader(Protocol):
+    """Tool parser whose format has marks of its own around thoughts, other than `<think>` and `</think>`."""
+
+    def split_thinking(self, text: str) -> tuple[str, str]:
+        """Split a turn, which may be cut, into (thoughts without marks, text after them)."""
         ...
 
 

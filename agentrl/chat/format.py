@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ImageTokens
 from agentrl.chat.encode import Frame, TextEncoder
+from agentrl.chat.history import opened_thoughts, with_thoughts
 from agentrl.chat.images import Place, find_place
 from agentrl.chat.prompt_cache import Prompts
 from agentrl.chat.template import OTHER_TOOLS, Template
@@ -90,6 +91,25 @@ class ChatFormat:
         except TemplateError:
             end: int | None = self._tokenizer.eos_token_id
             return () if end is None else (end,)
+
+    @cached_property
+    def opened(self) -> str:
+        """Text of the generation prompt from the mark that begins the model's thoughts; "" if it begins none.
+
+        The model then writes only the rest of its thoughts, so this text and the sampled text are the whole turn.
+        """
+        try:
+            return opened_thoughts(self.template)
+        except TemplateError:  # the run's messages will raise the same error
+            return ""
+
+    def history(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages whose thoughts (`reasoning_content`) the template can show.
+
+        The name becomes that which the template reads. If it reads none, thoughts are put into the content, between
+        `<think>` and `</think>`.
+        """
+        return with_thoughts(messages, self.template)
 
     @property
     def takes_images(self) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from agentrl.chat.history import as_one_text
+from agentrl.chat.parsers.thinking import tell_apart
 from agentrl.interactions.base import BaseInteraction, Sample
 from agentrl.interactions.session import Answer, InteractionSession
 from agentrl.tools.base import InfraError
-from agentrl.types.messages import Message
+from agentrl.types.messages import Message, message_text
 from agentrl.types.rollout import INTERACTION, Rollout, Stop, TurnReward
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Trajectory
@@ -35,7 +37,8 @@ class RecordedAnswers:
 
     def find(self, messages: Sequence[Message]) -> Answer | None:
         """Return the answer to these messages; None if it was not recorded."""
-        return next((answer for before, answer in self._known if list(before) == list(messages)), None)
+        asked = _comparable(messages)
+        return next((answer for before, answer in self._known if _comparable(before) == asked), None)
 
 
 class RecordedSession(InteractionSession):
@@ -82,6 +85,16 @@ class RecordedSession(InteractionSession):
     ) -> None:
         if self._is_live:
             await super().__aexit__(kind, error, traceback)
+
+
+def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """The messages with thoughts told apart: older runs have them in the content."""
+    return [_told_apart(message) if message["role"] == "assistant" else {**message} for message in messages]
+
+
+def _told_apart(message: Message) -> dict[str, object]:
+    thoughts, content = tell_apart(message_text(as_one_text(message)))
+    return {**message, "content": content, "reasoning_content": thoughts}
 
 
 def _known(trajectory: Trajectory, reward: TurnReward, stop: Stop) -> tuple[Sequence[Message], Answer] | None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
+from agentrl.chat.history import as_one_text
 from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, UnavailableError
 from agentrl.errors import AgentRLError, DataError, suggestion
 from agentrl.interactions.base import BaseInteraction, InteractionData, Sample
@@ -73,12 +74,12 @@ class InteractionSession:
         self._id: str | None = None
 
     async def respond(self, messages: Sequence[Message]) -> Answer:
-        """Answer the model's last turn.
+        """Answer the model's last turn. The interaction receives thoughts in the messages' content, as in verl.
 
         Raises:
             InfraError: the interaction failed or timed out.
         """
-        answer = await self._run("generate_response", self._id, list(messages))
+        answer = await self._run("generate_response", self._id, [*map(as_one_text, messages)])
         try:
             done, text, score = answer[:3]  # type: ignore[index]  # a user's code may return anything
             return Answer(bool(done), str(text), _finite(score), _observation_key(*answer[3:4]))  # type: ignore[index]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypedDict
 
-from agentrl.types.messages import Message
+from agentrl.chat.history import as_one_text
+from agentrl.chat.parsers.thinking import tell_apart
+from agentrl.types.messages import Message, message_text
 from agentrl.types.rollout import Rollout
-from agentrl.types.trajectory import Author, Segment, Trajectory
+from agentrl.types.trajectory import Author, Trajectory
 
 ENVIRONMENT = "environment"
 """Key of `extra_info` with the rollout's environment object, if there is one. It exists only during a run."""
@@ -20,12 +23,16 @@ class RolloutInfo(TypedDict):
     """Text of each model turn."""
     last_turn: str
     """Text of the last model turn; "" if there is none."""
+    turn_thoughts: list[str]
+    """Thoughts of each model turn without their tags; "" if the turn has none."""
+    turn_contents: list[str]
+    """Text of each model turn without thoughts and tool calls."""
     completion_ids: list[int]
     """Token ids after the prompt, of all trajectories, including text of tools and users."""
     response_lengths: list[int]
     """Number of tokens after the prompt, one entry per trajectory."""
     conversation: list[Message]
-    """Messages of the last trajectory, its prompt included."""
+    """Messages of the last trajectory, its prompt included. Thoughts are in their `content`, between their tags."""
     token_ids: list[int]
     """Token ids of the last trajectory, its prompt included."""
     num_turns: int
@@ -57,14 +64,17 @@ def solution_view(
     Args:
         chat_text: text of some tokens, as returned by `ChatFormat.text`.
     """
-    turns = [chat_text(segment.token_ids) for segment in _segments(rollout) if segment.author.trained]
-    calls = rollout.tool_calls
+    texts = [_turn_texts(trajectory, chat_text) for trajectory in rollout.trajectories]
+    turns, calls = list(chain.from_iterable(texts)), rollout.tool_calls
+    told_apart = [each for pair in zip(rollout.trajectories, texts, strict=True) for each in _told_apart(*pair)]
     extra: RolloutInfo = {
         "turn_texts": turns,
         "last_turn": turns[-1] if turns else "",
+        "turn_thoughts": [thoughts for thoughts, _ in told_apart],
+        "turn_contents": [content for _, content in told_apart],
         "completion_ids": [token_id for trajectory in rollout.trajectories for token_id in _response(trajectory)],
         "response_lengths": [trajectory.num_response_tokens for trajectory in rollout.trajectories],
-        "conversation": list(rollout.trajectories[-1].messages) if rollout.trajectories else [],
+        "conversation": [*map(as_one_text, rollout.trajectories[-1].messages)] if rollout.trajectories else [],
         "token_ids": list(rollout.trajectories[-1].token_ids) if rollout.trajectories else [],
         "num_turns": len(turns),
         "num_tool_calls": len(calls),
@@ -80,8 +90,21 @@ def solution_view(
     return "\n".join(turns), {**extra}
 
 
-def _segments(rollout: Rollout) -> list[Segment]:
-    return [segment for trajectory in rollout.trajectories for segment in trajectory.segments]
+def _turn_texts(trajectory: Trajectory, chat_text: Callable[[Sequence[int]], str]) -> list[str]:
+    return [chat_text(segment.token_ids) for segment in trajectory.segments if segment.author.trained]
+
+
+def _told_apart(trajectory: Trajectory, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """(thoughts, content) of each model turn: of its message, or of its text if the loop records no messages."""
+    replies = [message for message in trajectory.messages if message["role"] == "assistant"]
+    if len(replies) < len(texts):
+        return [tell_apart(text) for text in texts]
+    return [_of_message(message) for message in replies[len(replies) - len(texts) :]]
+
+
+def _of_message(message: Message) -> tuple[str, str]:
+    content = message_text(message)
+    return (message["reasoning_content"], content) if "reasoning_content" in message else tell_apart(content)
 
 
 def _response(trajectory: Trajectory) -> list[int]:

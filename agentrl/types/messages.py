@@ -25,10 +25,14 @@ class MessageToolCall(TypedDict):
 
 
 class Message(TypedDict):
-    """One chat message. `content` is text, or a list of parts for multimodal models."""
+    """One chat message. `content` is text, or a list of parts for multimodal models.
+
+    `reasoning_content` is the thoughts of an assistant message; `content` does not contain them.
+    """
 
     role: str
     content: NotRequired[JsonValue]
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[MessageToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

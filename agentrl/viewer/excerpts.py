@@ -72,7 +72,7 @@ def _messages(text: object) -> list[ShownMessage]:
 
 
 def _last(messages: Sequence[ShownMessage], role: str | None = None) -> str:
-    """The last non-empty message by `role`, on one line. A message without text is shown by its tool calls."""
+    """The last non-empty message by `role`, on one line. Without text, its tool calls or thoughts are shown."""
     for message in reversed(messages):
         if role in (None, message["role"]) and (line := _line(message)):
             return line
@@ -81,5 +81,5 @@ def _last(messages: Sequence[ShownMessage], role: str | None = None) -> str:
 
 def _line(message: ShownMessage) -> str:
     calls = " ".join(f"{call['name']}({call['arguments'][:MAX_CHARACTERS]})" for call in message["calls"])
-    words = " ".join((message["text"].strip() or calls)[: 4 * MAX_CHARACTERS].split())
+    words = " ".join((message["text"].strip() or calls or message["thoughts"])[: 4 * MAX_CHARACTERS].split())
     return words if len(words) <= MAX_CHARACTERS else f"{words[:MAX_CHARACTERS]}…"

@@ -24,6 +24,7 @@ class ShownMessage(TypedDict):
     """A message, with its content as text."""
 
     role: str
+    thoughts: str
     text: str
     calls: list[ShownCall]
 
@@ -71,10 +72,11 @@ def shown_messages(messages: object) -> list[ShownMessage]:
 
 def _message(message: Message | object) -> ShownMessage:
     if not isinstance(message, dict):
-        return {"role": "", "text": _text(message), "calls": []}
+        return {"role": "", "thoughts": "", "text": _text(message), "calls": []}
     calls = message.get("tool_calls")
     return {
         "role": str(message.get("role", "")),
+        "thoughts": _text(message.get("reasoning_content", "")),
         "text": message_text(message, write_json),
         "calls": [_call(call) for call in calls] if isinstance(calls, list) else [],
     }

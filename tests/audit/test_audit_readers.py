@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.audit.calls import Call, ParsedTurn, read_hermes, read_react
+from agentrl.audit.calls import Call, ParsedTurn, read_hermes, read_react, thoughts_apart
 from agentrl.chat.parsers.hermes import HermesParser
 from agentrl.chat.parsers.react import ReactParser
 
@@ -66,7 +66,7 @@ HERMES_PARTS += [
     '"\\ud800"',
 ]
 REACT_PARTS = ["Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:", "\n", "**", "- ", " f ", "{}"]
-REACT_PARTS += ['{"a": 1}', "[1]", "`", "json", "text", '"{}"', "NaN", "\ud800"]
+REACT_PARTS += ["<think>", "</think>", '{"a": 1}', "[1]", "`", "json", "text", '"{}"', "NaN", "\ud800"]
 
 
 @pytest.mark.one_in(2)
@@ -79,7 +79,7 @@ REACT_PARTS += ['{"a": 1}', "[1]", "`", "json", "text", '"{}"', "NaN", "\ud800"]
 def test_audit_parsers_agree_with_training_parsers(read, parser, parts, data):
     text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=14)))
     said, parsed = read(text), parser.parse(text)
-    assert said.content == parsed.content
+    assert thoughts_apart(said.content) == (parsed.content, parsed.thinking.strip())
     assert [call.name for call in said.calls] == [call.name for call in parsed.calls]
     for call, other in zip(said.calls, parsed.calls, strict=True):
         assert (call.arguments is None) == (other.error is not None)

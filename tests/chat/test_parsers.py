@@ -129,16 +129,15 @@ def test_hermes_keeps_text_that_can_be_stored() -> None:
 
 def test_hermes_calls_in_thoughts_are_not_made() -> None:
     call, other = hermes_call("f", {}), hermes_call("g", {})
-    assert HERMES.parse(f"<think>maybe {call}</think>\n{other}") == ParsedTurn(
-        f"<think>maybe {call}</think>", (ParsedCall("g", "{}"),)
-    )
-    assert HERMES.parse(f"maybe {call}</think>{other}").calls == (ParsedCall("g", "{}"),)
+    expected = ParsedTurn("", (ParsedCall("g", "{}"),), f"maybe {call}")
+    assert HERMES.parse(f"<think>maybe {call}</think>\n{other}") == expected
+    assert HERMES.parse(f"maybe {call}</think>{other}") == expected
     assert HERMES.parse(f"write <tool_call> tags</think>{other}").calls == (ParsedCall("g", "{}"),)
     assert HERMES.parse(f'<tool_call>{{"name": 1}} hm</think>{other}').calls == (ParsedCall("g", "{}"),)
     assert HERMES.parse(f"<think>{call}</think>{other}</think>").calls == (ParsedCall("g", "{}"),)
-    assert HERMES.parse(f"<think>never ends {call}").calls == ()
+    assert HERMES.parse(f"<think>never ends {call}") == ParsedTurn("", (), f"never ends {call}")
     both = HERMES.parse(f"<think>a</think>{other}<think>{call}</think>b")
-    assert both == ParsedTurn(f"<think>a</think><think>{call}</think>b", (ParsedCall("g", "{}"),))
+    assert both == ParsedTurn("b", (ParsedCall("g", "{}"),), f"a\n{call}")
 
 
 # ---- react ----------------------------------------------------------------------------------------------------------
@@ -260,7 +259,6 @@ def test_hostile_text_takes_linear_time(parser: object) -> None:
 
 
 def test_unknown_parser_name_is_refused() -> None:
-    assert tool_parsers.names() == ["hermes", "react"]
     with pytest.raises(UnknownNameError, match="did you mean 'hermes'"):
         tool_parsers.get("hermess")
 
@@ -276,9 +274,10 @@ def test_hermes_fits_templates_that_write_it(name: str) -> None:
 def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'hermes'"):
         check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
-    for name in ("headers", "inst"):
-        with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, react\)"):
-            check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
+    with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'llama3_json'"):
+        check_parser("react", ChatFormat(family_tokenizer("headers")), schemas())
+    with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, .*, react\)"):
+        check_parser("hermes", ChatFormat(family_tokenizer("inst")), schemas())
 
 
 def test_a_parser_must_read_the_same_arguments() -> None:
@@ -320,7 +319,7 @@ def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pyt
 
 
 def test_sglangs_parsers_are_named_among_the_valid() -> None:
-    with pytest.raises(UnknownNameError, match="valid: hermes, react, sglang/NAME"):
-        tool_parsers.get("qwen3_coder")
+    with pytest.raises(UnknownNameError, match=r"valid: hermes, .*, react, sglang/NAME"):
+        tool_parsers.get("of_nobody")
     assert tool_parsers.is_builtin("sglang/qwen3_coder")
     assert not tool_parsers.is_builtin("sglang/mine.py:Parser")

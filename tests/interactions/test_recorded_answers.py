@@ -69,6 +69,17 @@ def test_the_same_conversation_gets_the_recorded_answers(limits, last, stop):
     assert (user.answers, user.started) == (0, 0)
 
 
+@pytest.mark.parametrize("thoughts", ["<think>\nHm\n</think>\n\n", "Hm</think>"])
+def test_older_runs_have_thoughts_in_the_content(thoughts):
+    replies = [thoughts + reply for reply in REPLIES]
+    saved, user = run(replies, Counting(), config()), Counting()
+    for message in saved.trajectories[0].messages:
+        if message.pop("reasoning_content", None):
+            message["content"] = f"{thoughts}{message['content']}"
+    assert told(run(replies, user, config(), RecordedAnswers(saved, []))) == told(saved)
+    assert user.answers == 0
+
+
 def test_another_conversation_is_answered_by_the_user_from_there():
     saved = run(REPLIES, Counting(), config())
     user = Counting()

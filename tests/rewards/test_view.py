@@ -41,6 +41,8 @@ def test_the_reward_sees_what_the_model_wrote():
     assert extra == {
         "turn_texts": ["call", "It is 42."],
         "last_turn": "It is 42.",
+        "turn_thoughts": ["", ""],
+        "turn_contents": ["call", "It is 42."],
         "completion_ids": list(b"call<tool>42</tool>It is 42."),
         "response_lengths": [28],
         "conversation": [],

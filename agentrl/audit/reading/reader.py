@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
@@ -50,9 +50,10 @@ class Reader:
             if messages is None:
                 continue
             if kind == "own":
-                trajectories.append(own.build(index, number, messages, self._segments(index), trajectories))
+                trajectory = own.build(index, number, messages, self._segments(index), trajectories)
             else:
-                trajectories.append(self._trajectory(number, index, messages, texts, kind, task, options))
+                trajectory = self._trajectory(number, index, messages, texts, kind, task, options)
+            trajectories.append(replace(trajectory, opened=self.oracle.opened if self.oracle else ""))
         return AuditedRollout(row, kind, why, stop, options, task, trajectories, calls, operations)
 
     def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:

@@ -7,9 +7,11 @@ import re
 from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
-from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, json_type, read_json, read_object, write_json
+from agentrl.chat.parsers.json_call import call_name, call_of, read_call_json
+from agentrl.chat.parsers.json_text import BadJSONError, read_json
+from agentrl.chat.parsers.thinking import THINK, THINK_END
 
-OPEN, CLOSE, THINK, THINK_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _TAG = re.compile(f"{OPEN}|{THINK}|{THINK_END}")
 _BLOCK_END = re.compile(f"{CLOSE}|{THINK_END}")
 _EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
@@ -18,7 +20,8 @@ _EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
 class HermesParser:
     """Parser of `<tool_call>` blocks; all other text is content.
 
-    - Calls inside `<think>...</think>` are ignored. If `</think>` comes first, the prompt contained `<think>`.
+    - Text inside `<think>...</think>` is thoughts: calls in it are ignored. If `</think>` comes first, all text before
+      it is thoughts. Thoughts between calls or after them are joined by newlines.
     - `arguments` may be an object, or a string that contains an object.
     - A block ends at the first `</tool_call>` after its JSON, so an argument may contain `</tool_call>`. An argument
       must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
@@ -28,7 +31,7 @@ class HermesParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        contents, calls = list[str](), list[ParsedCall]()
+        contents, thoughts, calls = list[str](), list[str](), list[ParsedCall]()
         position, thoughts_possible = 0, True
         while tag := _TAG.search(text, position):
             contents.append(text[position : tag.start()])
@@ -38,12 +41,15 @@ class HermesParser:
                 continue
             end = text.find(THINK_END, tag.start())
             position = len(text) if end < 0 else end + len(THINK_END)
-            contents.append(text[tag.start() : position])
-            if tag[0] == THINK_END and thoughts_possible:
-                contents, calls = [text[:position]], []
+            if tag[0] == THINK:
+                thoughts.append(text[tag.end() : end if end >= 0 else len(text)].strip())
+            elif thoughts_possible:
+                contents, thoughts, calls = [], [text[: tag.start()].strip()], []
+            else:
+                contents.append(tag[0])
             thoughts_possible = False
         contents.append(text[position:])
-        return ParsedTurn("".join(contents).strip(), tuple(calls))
+        return ParsedTurn("".join(contents).strip(), tuple(calls), "\n".join(filter(None, thoughts)))
 
 
 def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
@@ -66,37 +72,12 @@ def _read_call(body: str, read: tuple[JsonValue, int] | None, *, closed: bool) -
     """Return the call in the text between two tags; `read` is the JSON value at the start of the text, if any."""
     name, num_blanks, body = "", len(body) - len(body.lstrip()), body.strip()
     try:
-        value, end = (read[0], read[1] - num_blanks) if read else _json(body)
-        if isinstance(value, dict) and isinstance(given := value.get("name"), str) and is_unicode(given):
-            name = given
+        value, end = (read[0], read[1] - num_blanks) if read else read_call_json(body)
+        name = call_name(value)
         if rest := body[end:]:
             raise BadJSONError(f"There is more than one JSON object in the tool call: {rest[:20]!r} follows the first.")
         if not closed:
             raise BadJSONError(f"The tool call is not closed: {CLOSE} is missing.")
-        if not isinstance(value, dict):
-            raise BadJSONError(f"The tool call is {json_type(value)}, not a JSON object.")
-        if not name:
-            raise BadJSONError('The tool call has no "name", or one that is not text.')
-        if "arguments" not in value:
-            raise BadJSONError('The tool call has no "arguments"; write {} for none.')
-        return ParsedCall(name, _arguments(value["arguments"]))
+        return call_of(value, body, _EXPECTED)
     except BadJSONError as error:
         return ParsedCall(name, body, f"{error} {_EXPECTED}")
-
-
-def _json(body: str) -> tuple[JsonValue, int]:
-    try:
-        return read_json(body)
-    except BadJSONError as error:
-        raise BadJSONError(f"The tool call is not valid JSON: {error}.") from None
-
-
-def _arguments(value: JsonValue) -> str:
-    try:
-        if isinstance(value, str):
-            value = read_object(value)
-        if not isinstance(value, dict):
-            raise BadJSONError(f"expected a JSON object, found {json_type(value)}")
-        return write_json(value)
-    except BadJSONError as error:
-        raise BadJSONError(f'"arguments": {error}.') from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -23,13 +24,17 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def read_json(text: str) -> tuple[JsonValue, int]:
-    """Return the JSON value at the start of `text`, after whitespace, and its end position.
+_BLANKS = re.compile(r"\s*")
+
+
+def read_json(text: str, start: int = 0) -> tuple[JsonValue, int]:
+    """Return the JSON value at `start` in `text`, after whitespace, and its end position.
 
     Raises:
         BadJSONError: invalid JSON; for a syntax error, the message has line and column in `text`, counted from 1.
     """
-    start = len(text) - len(text.lstrip())
+    blanks = _BLANKS.match(text, start)
+    start = blanks.end() if blanks else start
     try:
         value: JsonValue
         value, end = _DECODER.raw_decode(text, start)
@@ -41,7 +46,7 @@ def read_json(text: str) -> tuple[JsonValue, int]:
         raise BadJSONError("it is nested too deeply") from None
     except ValueError:  # Python's limit on digits: parsing a long integer needs quadratic time
         raise BadJSONError("a number in it is too long") from None
-    if is_too_deep(value, text):
+    if is_too_deep(value, text[start:end]):
         raise BadJSONError("it is nested too deeply")
     return value, end
 

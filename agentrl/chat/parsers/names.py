@@ -12,6 +12,10 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     "tool parser",
     builtin={
         "hermes": "agentrl.chat.parsers.hermes:HermesParser",
+        "llama3_json": "agentrl.chat.parsers.llama3_json:Llama3JSONParser",
+        "mistral": "agentrl.chat.parsers.mistral:MistralParser",
+        "pythonic": "agentrl.chat.parsers.pythonic:PythonicParser",
+        "qwen3_coder": "agentrl.chat.parsers.qwen3_coder:Qwen3CoderParser",
         "react": "agentrl.chat.parsers.react:ReactParser",
     },
     families={"sglang/": "agentrl.chat.parsers.sglang:find_sglang_parser"},

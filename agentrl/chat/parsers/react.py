@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
+from agentrl.chat.parsers.thinking import split_thinking
 
 # A label at the start of a line, with the markdown that models often write around it:
 # "Action:", "**Action:** search", "### Action Input:", "- Thought:"
@@ -24,6 +26,7 @@ class ReactParser:
       it cannot assign other text to an argument.
     - `Observation:` and all text after it are dropped: the model must not write observations. All text after
       `Final Answer:` is the answer.
+    - `<think>...</think>` at the start of the turn is thoughts: actions in it are ignored. `Thought:` is content.
     - Several actions before the first observation are several calls.
     """
 
@@ -33,24 +36,29 @@ class ReactParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        labels = list(_LABEL.finditer(text))
-        ends = [following.start() for _, following in pairwise(labels)] + [len(text)]
-        contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
-        action: str | None = None  # an action whose input has not been found yet
-        for label, end in zip(labels, ends[: len(labels)], strict=True):
-            kind, content = label[1].lower(), text[label.end() : end]
-            if action is not None:
-                calls.append(_call(action, content if kind == "action input" else None))
-            if kind == "thought" or (kind == "action input" and action is None):
-                contents.append(text[label.start() : end])
-            if kind == "final answer":
-                contents.append(text[label.start() :])
-            action = content if kind == "action" else None
-            if kind in ("final answer", "observation"):
-                break
+        thinking, answer = split_thinking(text, call="Action:")
+        return replace(_parse(answer), thinking=thinking)
+
+
+def _parse(text: str) -> ParsedTurn:
+    labels = list(_LABEL.finditer(text))
+    ends = [following.start() for _, following in pairwise(labels)] + [len(text)]
+    contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
+    action: str | None = None  # an action whose input has not been found yet
+    for label, end in zip(labels, ends[: len(labels)], strict=True):
+        kind, content = label[1].lower(), text[label.end() : end]
         if action is not None:
-            calls.append(_call(action, None))
-        return ParsedTurn("".join(contents).strip(), tuple(calls))
+            calls.append(_call(action, content if kind == "action input" else None))
+        if kind == "thought" or (kind == "action input" and action is None):
+            contents.append(text[label.start() : end])
+        if kind == "final answer":
+            contents.append(text[label.start() :])
+        action = content if kind == "action" else None
+        if kind in ("final answer", "observation"):
+            break
+    if action is not None:
+        calls.append(_call(action, None))
+    return ParsedTurn("".join(contents).strip(), tuple(calls))
 
 
 def _call(action: str, content: str | None) -> ParsedCall:

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
+from agentrl.chat.parsers.thinking import split_thinking
 from agentrl.concurrency.child import ChildProcess, EndedError
 from agentrl.errors import ConfigError, Kind, UnknownNameError, install_command, suggestion
 from agentrl.types.messages import ToolSchema
 
 PREFIX = "sglang/"
-_THINK_END = "</think>"
 MAX_HERE = 256
 """Maximum characters of a turn that is parsed in this process. Longer turns are parsed in a child process with a
 timeout, because the time of some detectors is cubic in the length."""
@@ -80,8 +80,8 @@ class SglangParser:
 
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
     - A call of an unknown tool is returned as a call; the toolbox answers such a call with an error.
-    - All text up to the first `</think>` is thinking: calls in it are ignored. The detector receives only the text
-      after `</think>`.
+    - All text up to the first `</think>` is thoughts: calls in it are ignored. The detector receives only the text
+      after `</think>`, and nothing of a turn that was cut before it.
 
     Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). Their types come from the tools' schemas
     (see `for_tools`); without schemas, these arguments are text.
@@ -102,22 +102,21 @@ class SglangParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        before, mark, rest = text.partition(_THINK_END)
-        thoughts, answer_text = (before + mark, rest) if mark else ("", text)
+        thinking, answer_text = split_thinking(text)
         found = (
             detect(self._name, answer_text, self._tools)
             if len(answer_text) <= MAX_HERE
             else self._detect_elsewhere(answer_text)
         )
         if found is None:
-            return ParsedTurn(text.strip())
+            return ParsedTurn(answer_text.strip(), thinking=thinking)
         if found.error is not None:
-            return ParsedTurn(thoughts.strip(), (self._unreadable(answer_text, found.error),))
+            return ParsedTurn("", (self._unreadable(answer_text, found.error),), thinking)
         calls = [_call(*item) for item in found.calls]
         if found.num_begun > len(calls):
             what = f"{found.num_begun} calls begin, {len(calls)} can be read" if calls else "no call can be read in it"
-            return ParsedTurn((thoughts + found.text).strip(), (*calls, self._unreadable(answer_text, what)))
-        return ParsedTurn((thoughts + found.text).strip(), tuple(calls))
+            calls.append(self._unreadable(answer_text, what))
+        return ParsedTurn(found.text.strip(), tuple(calls), thinking)
 
     def _detect_elsewhere(self, text: str) -> Detected | None:
         question = {"name": self._name, "text": text, "schemas": [schema.model_dump() for schema in self._schemas]}

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import re
+
+from agentrl.chat.base import ParsedTurn, ThoughtReader, ToolParser
+
 THINK, THINK_END = "<think>", "</think>"
+_THOUGHT = re.compile(f"({THINK}.*?(?:{THINK_END}|\\Z))", re.DOTALL)
 
 
-def split_thinking(text: str, start: str = THINK, end: str = THINK_END) -> tuple[str, str]:
+def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call: str = "") -> tuple[str, str]:
     """Split a turn into (thoughts without tags, text after the thoughts).
 
     Thoughts are the start of the turn, up to the first `end`; the tag `start` may be missing, because many templates
     write it in the generation prompt. A turn that begins with `start` and has no `end` was cut: it is all thoughts.
+
+    Args:
+        call: text that begins a call. Without `start`, an `end` after this text belongs to the call.
     """
     before, ended, after = text.partition(end)
     begun = before.lstrip().startswith(start)
-    if not ended and not begun:
+    if not begun and (not ended or (call and call in before)):
         return "", text
     thoughts = before.partition(start)[2] if begun else before
     return thoughts.strip("\n"), after
+
+
+def tell_apart(text: str) -> tuple[str, str]:
+    """Split text without calls into (thoughts, rest), both stripped. Thoughts may be anywhere in it."""
+    first, ended, rest = text.partition(THINK_END)
+    thoughts, pieces = list[str](), list[str]()
+    if ended and THINK not in first:
+        thoughts, text = [first], rest
+    for piece in _THOUGHT.split(text):
+        (thoughts if piece.startswith(THINK) else pieces).append(piece.removeprefix(THINK).removesuffix(THINK_END))
+    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(pieces).strip()
+
+
+def join_thinking(thinking: str, content: str) -> str:
+    """Return the text of a turn with these thoughts, as most models write it."""
+    return f"{THINK}\n{thinking}\n{THINK_END}\n\n{content}" if thinking else content
+
+
+def plain_turn(parser: ToolParser, text: str) -> ParsedTurn:
+    """Return a turn whose calls are not read: there are no tools, or the turn was cut."""
+    split = parser.split_thinking if isinstance(parser, ThoughtReader) else split_thinking
+    thinking, rest = split(text)
+    return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)

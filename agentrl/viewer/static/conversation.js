@@ -48,6 +48,7 @@ export function byMessages(rollout, differs = () => false) {
     rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`),
     trajectory.messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".differs" : ""}`, {},
       el("header", {}, el("b", {}, message.role || "message")),
+      message.thoughts && el("details.thoughts", {}, el("summary", {}, "thoughts"), el(".tokens", {}, cut(message.thoughts, 4000))),
       message.text && el(".tokens", {}, cut(message.text, 4000)),
       message.calls.map((call) => el("dl.called", {}, el("dt", {}, call.name || "unknown tool"), el("dd", {}, cut(call.arguments))))))));
 }

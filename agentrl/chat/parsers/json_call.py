@@ -1,0 +1,65 @@
+"""Tool calls written as JSON objects with a name and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from agentrl.chat.base import ParsedCall
+from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, json_type, read_json, read_object, write_json
+
+ARGUMENTS = ("arguments",)
+
+
+def call_name(value: JsonValue) -> str:
+    """The name in a call; "" if it has none, or one that is not text."""
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) and is_unicode(name) else ""
+
+
+def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
+    """The arguments of a call as JSON text. They may be an object, or a string that contains an object.
+
+    Args:
+        keys: names that the arguments may have in the call; errors name the first.
+
+    Raises:
+        BadJSONError: the value is no call with a name and arguments.
+    """
+    if not isinstance(value, dict):
+        raise BadJSONError(f"The tool call is {json_type(value)}, not a JSON object.")
+    if not call_name(value):
+        raise BadJSONError('The tool call has no "name", or one that is not text.')
+    found = next((key for key in keys if key in value), None)
+    if found is None:
+        raise BadJSONError(f'The tool call has no "{keys[0]}"; write {{}} for none.')
+    try:
+        arguments = value[found]
+        if isinstance(arguments, str):
+            arguments = read_object(arguments)
+        if not isinstance(arguments, dict):
+            raise BadJSONError(f"expected a JSON object, found {json_type(arguments)}")
+        return write_json(arguments)
+    except BadJSONError as error:
+        raise BadJSONError(f'"{found}": {error}.') from None
+
+
+def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = ARGUMENTS) -> ParsedCall:
+    """The call in a JSON value; with an error that ends with `expected`, the right form, if it is malformed.
+
+    Args:
+        body: the text of the value, which a malformed call keeps as its arguments.
+    """
+    try:
+        return ParsedCall(call_name(value), call_arguments(value, keys))
+    except BadJSONError as error:
+        return ParsedCall(call_name(value), body, f"{error} {expected}")
+
+
+def read_call_json(body: str, start: int = 0) -> tuple[JsonValue, int]:
+    """`read_json` with an error that is a sentence about the tool call."""
+    try:
+        return read_json(body, start)
+    except BadJSONError as error:
+        raise BadJSONError(f"The tool call is not valid JSON: {error}.") from None
