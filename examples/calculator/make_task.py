@@ -28,7 +28,10 @@ DATA_SOURCE = "calculator"
 NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
 TEACHER_SHARE_CORRECT = 0.25
 NUM_TOKENIZER_TEXTS = 2000
-MAX_VOCAB_SIZE = 8192  # more than needed: training the tokenizer ends when the fixed text of the prompts is merged
+FOR_LONG_TEMPLATES = {"vocab_size": 8192, "isolated": r"\d|[-+*()]"}
+"""Options of the tokenizer: all fixed text of the prompts is merged, line breaks included, into few tokens.
+
+Then no pair is left to merge, so the vocabulary stays far smaller."""
 CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
 
@@ -50,7 +53,7 @@ def make_task(
     Args:
         template: file with another chat template.
     """
-    options = {"template": template.read_text(encoding="utf-8"), "vocab_size": MAX_VOCAB_SIZE} if template else {}
+    options = {"template": template.read_text(encoding="utf-8"), **FOR_LONG_TEMPLATES} if template else {}
     rng = random.Random(seed)
     problems = distinct_problems(rng)
     splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}

@@ -52,7 +52,7 @@ def test_the_tokenizer_has_the_template_and_its_control_tokens(task_with_headers
     assert tokenizer.eos_token == "<|eot|>"  # ends the last turn
     for token in ("<|begin|>", "<|start_header|>", "<|end_header|>", "<|eot|>"):
         assert len(tokenizer.encode(token)) == 1
-    assert json.loads((task_with_headers / "task.json").read_text())["prompt_tokens"] < 100
+    assert json.loads((task_with_headers / "task.json").read_text())["prompt_tokens"] < 64
 
 
 def test_demonstrations_call_in_the_form_of_the_template(task_with_headers):
@@ -76,7 +76,7 @@ def test_sft_and_grpo_with_the_template_of_another_model(task_with_headers, tmp_
                 f"data.train_files=[{task_with_headers}/{rows}.jsonl]",
                 f"data.val_files=[{task_with_headers}/val.jsonl]",
             ),
-            *("data.max_prompt_length=256", f"trainer.default_local_dir={run}"),
+            f"trainer.default_local_dir={run}",
             *("trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0"),
         )
         subprocess.run([*agentrl(), "train", *words], check=True)
