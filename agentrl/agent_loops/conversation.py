@@ -71,7 +71,7 @@ class Conversation:
         self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
         self._num_user_turns = 0
         self._turn_segment = 0  # index of the model's last segment
-        self._turn_closed = True
+        self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # the last token of the model's turn
         self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
@@ -248,7 +248,7 @@ class Conversation:
         self.trajectory.append(model_segment(completion, sampling))
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
-        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in self._bound.chat.stop_token_ids
+        self._last_id = next(reversed(completion.token_ids), None)
         text = self._bound.chat.opened + self._bound.chat.text(completion.token_ids)
         turn = plain_turn(self._parser, text)  # no calls in a truncated turn, or without tools
         try:
@@ -308,8 +308,9 @@ class Conversation:
         return [content_hash(data) for data in result.images]
 
     def _render(self, messages: Sequence[Message]) -> list[int]:
-        chat, images = self._bound.chat, self._bound.images
-        return chat.extend(messages, self.template_schemas, turn_closed=self._turn_closed, images=images)
+        chat, own, schemas = self._bound.chat, self.trajectory.messages, self.template_schemas
+        closed = chat.is_closed(self._last_id, messages)
+        return chat.extend(messages, schemas, turn_closed=closed, images=self._bound.images, history=own)
 
     def _record(
         self, calls: Sequence[ParsedCall], results: Sequence[ToolResult], num_tokens: Sequence[int] | None = None

@@ -14,8 +14,9 @@ from agentrl.chat.base import ImageTokens
 from agentrl.chat.encode import Frame, TextEncoder
 from agentrl.chat.history import opened_thoughts, with_thoughts
 from agentrl.chat.images import Place, find_place
+from agentrl.chat.probes import OTHER_TOOLS
 from agentrl.chat.prompt_cache import Prompts
-from agentrl.chat.template import OTHER_TOOLS, Template
+from agentrl.chat.template import EndOfTurn, Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.chat.template_check import check_template
 from agentrl.errors import DataError, TemplateError
@@ -85,9 +86,12 @@ class ChatFormat:
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """The template's end-of-turn token, or the tokenizer's end-of-sequence token if the template has none."""
+        """Tokens that end a model turn, or the tokenizer's end-of-sequence token if the template has none.
+
+        The first one ends a turn without calls.
+        """
         try:
-            return (self.template.end_of_turn.token_id,)
+            return tuple(self.template.stop_tokens.values())
         except TemplateError:
             end: int | None = self._tokenizer.eos_token_id
             return () if end is None else (end,)
@@ -148,20 +152,35 @@ class ChatFormat:
         *,
         turn_closed: bool,
         images: Mapping[str, bytes] = NO_IMAGES,
+        history: Sequence[Message] = (),
     ) -> list[int]:
         """Return the tokens that follow a model turn: its end, the new messages, and the generation prompt.
 
+        Tool messages must have the name and the id of the call that they answer, if the template writes them.
+
         Args:
-            turn_closed: True if the model sampled the end-of-turn token; otherwise the token is added.
+            turn_closed: whether the model sampled the end-of-turn token (see `is_closed`); if not, it is added.
             images: as for `start`.
+            history: the conversation up to the model turn. Needed if `template.history_matters`, or if tool messages
+                have no names.
 
         Raises:
             DataError: the messages have images, but the model accepts none.
             TemplateError: the template refuses the messages here, or does not write one placeholder per image.
         """
         self._refuse_images(new_messages)
-        ids = self._with_images(self._after_turn(new_messages, schemas), new_messages, images)
-        return ids if turn_closed else [*self._end_ids, *ids]
+        ids = self._with_images(self._after_turn(new_messages, schemas, history), new_messages, images)
+        return ids if turn_closed else [*self._end_ids(self.template.end_before(new_messages)), *ids]
+
+    def is_closed(self, last_id: int | None, new_messages: Sequence[Message]) -> bool:
+        """Whether `new_messages` can follow a turn with the last token `last_id` without a further end-of-turn token.
+
+        After any end-of-turn token they can, unless theirs is also their first token (`<|observation|>` in GLM).
+        """
+        if last_id not in self.stop_token_ids:
+            return False
+        end = self.template.end_before(new_messages)
+        return last_id == end.token_id or not end.opens
 
     def check_image(self, data: bytes) -> None:
         """Check that messages may contain this image.
@@ -200,17 +219,19 @@ class ChatFormat:
         is_turn = [index > 0 and message["role"] == "assistant" for index, message in enumerate(messages)]
         first = is_turn.index(True) if any(is_turn) else len(messages)
         trajectory = Trajectory([Segment(Author.PROMPT, self.start(messages[:first], schemas))], messages)
-        pending: list[Message] = []
-        for number, message in enumerate(messages[first:]):
+        pending, last_id = list[Message](), -1
+        for number, message in enumerate(messages[first:], start=first):
             if message["role"] != "assistant":
                 pending.append(message)
                 continue
-            if number:
-                trajectory.append(self._reply(pending, schemas))
+            if number > first:
+                trajectory.append(self._reply(pending, schemas, messages[: number - len(pending)], last_id))
                 pending = []
-            trajectory.append(Segment(Author.DEMONSTRATION, self._demonstration(message, schemas)))
+            turn_ids = self._demonstration(message, schemas)
+            last_id = turn_ids[-1]
+            trajectory.append(Segment(Author.DEMONSTRATION, turn_ids))
         if pending:
-            trajectory.append(self._reply(pending, schemas))
+            trajectory.append(self._reply(pending, schemas, messages[: len(messages) - len(pending)], last_id))
         return trajectory
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
@@ -227,9 +248,12 @@ class ChatFormat:
         if self._place is None and image_names(messages):
             raise DataError(f"field 'images': {self.no_images}")
 
-    def _reply(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Segment:
+    def _reply(
+        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], history: Sequence[Message], last_id: int
+    ) -> Segment:
         author = Author.TOOL if messages and messages[0]["role"] == "tool" else Author.USER
-        return Segment(author, self.extend(messages, schemas, turn_closed=True))
+        closed = self.is_closed(last_id, messages)
+        return Segment(author, self.extend(messages, schemas, turn_closed=closed, history=history))
 
     def _demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
         head, turn = self.template.turn(message, self._stand_in_tools(schemas))
@@ -238,13 +262,19 @@ class ChatFormat:
             return whole_ids[len(prompt_ids) :]
         return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
 
-    def _after_turn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
+    def _after_turn(
+        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], history: Sequence[Message]
+    ) -> list[int]:
         """Tokens after the end-of-turn token.
 
         The text is encoded after the end-of-turn token, which is then dropped: some tokenizers encode the start of a
         text differently.
         """
-        end, encoder = self.template.end_of_turn, self._encoder
+        end, encoder = self.template.end_before(messages), self._encoder
+        if history and (self.template.history_matters or not all(map(_has_names, messages))):
+            text = end.token + self.template.follow(encoder.hide(list(messages)), schemas, history)
+            ids = encoder.encode_hidden(text)
+            return ids[ids.index(end.token_id) + 1 :]
         known, values = self._known(messages, schemas), values_of(messages)
         if known and values is not None:
             shape, frame = known
@@ -274,15 +304,14 @@ class ChatFormat:
         if shape is None:
             return None
         first, *rest = shape.literals
-        return shape, self._encoder.frame(self.template.end_of_turn.token + first, rest)
+        return shape, self._encoder.frame(self.template.end_before(messages).token + first, rest)
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
         """Tools for rendering a continuation: two small placeholders if the continuation does not depend on them."""
         return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
 
-    @cached_property
-    def _end_ids(self) -> list[int]:
-        return self._encoder.encode(self.template.end_of_turn.text)
+    def _end_ids(self, end: EndOfTurn) -> list[int]:
+        return self._encoder.encode(end.text)
 
     @cached_property
     def _encoder(self) -> TextEncoder:
@@ -295,3 +324,8 @@ class ChatFormat:
     @property
     def _place_token(self) -> dict[str, int]:
         return {self._place.text: self._place.token_id} if self._place else {}
+
+
+def _has_names(message: Message) -> bool:
+    """Whether a message states the call that it answers, if it answers one."""
+    return message["role"] != "tool" or ("name" in message and "tool_call_id" in message)

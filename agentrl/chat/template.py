@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from agentrl.chat.probes import (
+    CALL_ID,
+    OTHER_TOOLS,
+    PLAIN_TURN,
+    REPLY,
+    RESULT,
+    TURN,
+    USER,
+    answers_of_tools,
+    calling_turn,
+    turn_of,
+    with_text_arguments,
+    without_contents,
+)
 from agentrl.errors import TemplateError
-from agentrl.types.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
+from agentrl.types.messages import Message, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TURN = "zqTURNqz"  # placeholder for the model's text
-CALL_ID = "zqCALL0qz"  # some templates require nine letters and digits
-USER: Message = {"role": "user", "content": "Hi"}
-PLAIN_TURN: Message = {"role": "assistant", "content": TURN}
-OTHER_TOOLS = [ToolSchema(function=FunctionSchema(name=name, description=f"Does {name}.")) for name in ("f", "g")]
-
-
-def calling_turn(name: str, content: str = "", arguments: JsonValue = None) -> Message:
-    """An assistant message that calls a tool."""
-    call = MessageToolCall(id=CALL_ID, type="function", function=FunctionCall(name=name, arguments=arguments or {}))
-    return Message(role="assistant", content=content, tool_calls=[call])
+DATE = "2026-01-01"
+"""Date that a template reads from the clock, unless the variable `template_date` has another: a run repeats exactly."""
+ALSO_END = {"<|eot_id|>": "<|eom_id|>"}
+"""End-of-turn token -> another one that models sample in its place but their templates never write (Llama 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfTurn:
-    """End of an assistant turn in the template: whitespace and the end-of-turn token."""
+    """End of an assistant turn in the template: whitespace and the end-of-turn token.
+
+    Attributes:
+        opens: whether the token also begins the messages after the turn, such as `<|observation|>` in GLM. Then these
+            messages need this token, even if the model has ended its turn with another one.
+    """
 
     blanks: str
     token: str
     token_id: int
+    opens: bool = False
 
     @property
     def text(self) -> str:
@@ -45,6 +61,10 @@ class EndOfTurn:
 class Template:
     """A chat template and its properties, found by rendering conversations of a few messages.
 
+    Args:
+        variables: further variables for the template. `template_date` (such as "2026-11-25") is the date that the
+            template reads from the clock; all clock reads are midnight of that date.
+
     Raises:
         TemplateError: (any method) the template fails, or cannot be continued after a model turn.
     """
@@ -53,10 +73,15 @@ class Template:
         if not tokenizer.chat_template:
             raise TemplateError(f"tokenizer '{tokenizer.name_or_path}' has no chat template: set model.chat_template")
         self._tokenizer = tokenizer
-        self._variables = dict(variables)
+        self._variables = {**variables, "strftime_now": _clock(variables.get("template_date", DATE)).strftime}
 
     def render(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], *, prompt: bool) -> str:
         """Render the full conversation as text; `prompt` adds the generation prompt at the end."""
+        if self._needs_text_arguments and any("tool_calls" in message for message in messages):
+            messages = [with_text_arguments(message) for message in messages]
+        return self._render(messages, schemas, prompt=prompt)
+
+    def _render(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], *, prompt: bool) -> str:
         tools = [schema.for_template() for schema in schemas] or None
         try:
             text: str = self._tokenizer.apply_chat_template(
@@ -69,23 +94,114 @@ class Template:
         return text
 
     @cached_property
+    def _needs_text_arguments(self) -> bool:
+        """Whether the template takes the arguments of a call as JSON text (DeepSeek-V3), not as an object."""
+        turn = calling_turn("f", arguments={"x": TURN})
+        for message in (turn, with_text_arguments(turn)):
+            try:
+                if TURN in self._render([USER, message], OTHER_TOOLS, prompt=False):
+                    return message is not turn
+            except TemplateError:
+                continue
+        return False
+
+    @cached_property
     def end_of_turn(self) -> EndOfTurn:
-        """End of an assistant turn."""
+        """End of an assistant turn without calls, before a user message."""
+        return self._end_of_text([USER])
+
+    def _end_of_text(self, new: Sequence[Message]) -> EndOfTurn:
+        """End of an assistant turn of text before the messages `new`."""
         try:
-            text = self.render([USER, PLAIN_TURN, USER], (), prompt=True)
+            text = self.render([USER, PLAIN_TURN, *new], (), prompt=True)
         except TemplateError:  # some templates support only one user and one assistant message
             text = self.render([USER, PLAIN_TURN], (), prompt=False)
         _, found, after = text.partition(TURN)
         if not found:
             raise TemplateError("the chat template loses the assistant's content")
         token = after.lstrip()
-        names = sorted(self.added_tokens, key=len, reverse=True)
-        name = next((name for name in names if token.startswith(name)), None)
+        name = self._first_added(token)
         if name is None:
             raise TemplateError(
                 f"the chat template has no end-of-turn token after the assistant's content: {after[:30]!r} follows"
             )
-        return EndOfTurn(after[: len(after) - len(token)], name, self.added_tokens[name])
+        return EndOfTurn(after[: len(after) - len(token)], name, self.added_tokens[name], opens=self._own_end is None)
+
+    @cached_property
+    def _own_end(self) -> str | None:
+        """The added token that follows the content of a last turn."""
+        return self._first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
+
+    def _first_added(self, text: str) -> str | None:
+        """The added token with which `text` begins."""
+        found = self._any_added.match(text)
+        return found[0] if found else None
+
+    @cached_property
+    def end_of_calls(self) -> EndOfTurn:
+        """End of an assistant turn with calls, before the tools' answers.
+
+        This is the token of `end_of_turn`, if the template writes it there. Otherwise it is the first added token that
+        follows the calls and is not part of them: `<|call|>` in gpt-oss, `<|observation|>` in GLM.
+        """
+        try:
+            after = self._answered(1)
+        except TemplateError:  # the template has no calls: the answers follow a turn of text
+            return self._end_of_text(answers_of_tools(1))
+        if self.end_of_turn.token in after:
+            return self.end_of_turn
+        inside, between = self._inside_calls(), self._between_answers()
+        found = next((text for text in self._any_added.findall(after) if text not in inside), None)
+        if found is None:
+            raise TemplateError(f"the chat template has no token between tool calls and their answers: {after!r}")
+        alone = self.render([USER, turn_of(answers_of_tools(1))], OTHER_TOOLS, prompt=False).partition(TURN)[2]
+        return EndOfTurn("", found, self.added_tokens[found], opens=found not in alone or found in between)
+
+    def _answered(self, number: int) -> str:
+        """Text between a turn of calls and the content of the first of `number` answers."""
+        answers = answers_of_tools(number)
+        _, found, after = self.render([USER, turn_of(answers), *answers], OTHER_TOOLS, prompt=True).partition(TURN)
+        before, answered, _ = after.partition(RESULT)
+        if not found or not answered:
+            raise TemplateError("the chat template loses tool calls, or the answers to them")
+        return before
+
+    def _inside_calls(self) -> frozenset[str]:
+        """Added tokens that the template writes between the arguments of two calls of a turn."""
+        two = turn_of(answers_of_tools(2))
+        two["tool_calls"][0]["function"]["arguments"] = {"x": RESULT}
+        try:
+            text = self.render([USER, two], OTHER_TOOLS, prompt=False)
+        except TemplateError:  # one call in a turn
+            return frozenset()
+        between, both, _ = text.partition(RESULT)[2].partition(TURN)
+        return frozenset(self._any_added.findall(between)) if both else frozenset()
+
+    def _between_answers(self) -> str:
+        answers = answers_of_tools(2)
+        try:
+            text = self.render([USER, turn_of(answers), *answers], OTHER_TOOLS, prompt=True)
+        except TemplateError:  # one call in a turn
+            return ""
+        return text.partition(RESULT)[2].partition(RESULT)[0]
+
+    @cached_property
+    def _any_added(self) -> re.Pattern[str]:
+        names = sorted(self.added_tokens, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    def end_before(self, messages: Sequence[Message]) -> EndOfTurn:
+        """End of the assistant turn that `messages` follow."""
+        return self.end_of_calls if messages and messages[0]["role"] == "tool" else self.end_of_turn
+
+    @cached_property
+    def stop_tokens(self) -> dict[str, int]:
+        """Text -> id of the tokens that end a model turn; first the one that ends a turn without calls."""
+        first = self._own_end or self.end_of_turn.token
+        found = [first, self.end_of_calls.token, ALSO_END.get(first, first)]
+        if self.end_of_turn.opens:
+            found.append(self.end_of_turn.token)
+        return {text: self.added_tokens[text] for text in found if text in self.added_tokens}
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
@@ -96,10 +212,10 @@ class Template:
     def control_tokens(self) -> dict[str, int]:
         """Text -> id of the added tokens that only the template may write: special tokens and tokens between turns."""
         written = []
-        for role in ("tool", "user"):
+        for probe in ([{"role": "user", "content": ""}], answers_of_tools(1)):
             try:
-                follows = self.follow([{"role": role, "content": "", "tool_call_id": CALL_ID}], OTHER_TOOLS)
-                written.append(self.end_of_turn.token + follows)
+                follows = self.follow(probe, OTHER_TOOLS)
+                written.append(self.end_before(probe).token + follows)
             except TemplateError:  # the template does not support this role
                 continue
         special = set(self._tokenizer.all_special_tokens)
@@ -112,28 +228,39 @@ class Template:
         }
 
     def follow(
-        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message] = (USER,)
+        self,
+        messages: Sequence[Message],
+        schemas: Sequence[ToolSchema],
+        history: Sequence[Message] = (USER, PLAIN_TURN),
     ) -> str:
-        """Return the text after the end of a model turn: `messages` and the generation prompt."""
-        if not messages or messages[0]["role"] != "tool":
-            return self._after(PLAIN_TURN, messages, schemas, earlier)
-        try:
-            return self._after(calling_turn(TURN, TURN), messages, schemas, earlier)
-        except TemplateError:  # the template does not support these tool calls: use a plain text turn
-            return self._after(PLAIN_TURN, messages, schemas, earlier)
+        """Return the text after the end of a model turn: `messages` and the generation prompt.
+
+        Tool messages follow a turn that calls these tools: one call per message, or one call if the template takes
+        only one; a turn of text if the template has no calls.
+
+        Args:
+            history: the conversation up to the model turn. Its contents do not matter, only its calls do.
+        """
+        earlier, last = [without_contents(message) for message in history[:-1]], history[-1]
+        answers = list(takewhile(lambda message: message["role"] == "tool", messages))
+        for turn in (turn_of(answers, last), turn_of(answers[:1], last)) if answers else ():
+            try:
+                return self._after(turn, self.end_of_calls, [*earlier, turn, *messages], schemas)
+            except TemplateError:
+                continue
+        return self._after(PLAIN_TURN, self.end_before(messages), [*earlier, PLAIN_TURN, *messages], schemas)
 
     def _after(
-        self, turn: Message, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message]
+        self, turn: Message, end: EndOfTurn, conversation: Sequence[Message], schemas: Sequence[ToolSchema]
     ) -> str:
-        text = self.render([*earlier, turn, *messages], schemas, prompt=True)
+        text = self.render(conversation, schemas, prompt=True)
         _, found, after = text.partition(TURN)
         if not found:
             raise TemplateError("the chat template loses the assistant's content")
-        inside, ended, rest = after.partition(self.end_of_turn.token)
+        inside, ended, rest = after.partition(end.token)
         if not ended or ("tool_calls" not in turn and inside.strip()):
             raise TemplateError(
-                f"the chat template does not end the assistant's turn with {self.end_of_turn.token!r} "
-                f"here: {after[:30]!r} follows"
+                f"the chat template does not end the assistant's turn with {end.token!r} here: {after[:30]!r} follows"
             )
         if TURN in rest:
             raise TemplateError("the chat template repeats the assistant's turn in the text after it")
@@ -148,17 +275,43 @@ class Template:
                 "the chat template does not begin a saved assistant turn with the generation prompt: "
                 f"{head[-40:]!r} against {whole[len(head) - 40 : len(head)]!r}"
             )
-        text, ended, _ = whole[len(head) :].rpartition(self.end_of_turn.token)
-        return (head, text + ended) if ended else (head, whole[len(head) :] + self.end_of_turn.text)
+        text = whole[len(head) :]
+        last = max((text.rfind(token) + len(token) for token in self.stop_tokens if token in text), default=None)
+        end = self.end_of_calls if message.get("tool_calls") else self.end_of_turn
+        return head, text + end.text if last is None else text[:last]
+
+    def without_end(self, text: str) -> str:
+        """Text of a turn without its end-of-turn token."""
+        return next((text.removesuffix(token) for token in self.stop_tokens if text.endswith(token)), text)
 
     @cached_property
     def tools_matter(self) -> bool:
         """Whether the text after a turn depends on the tools themselves, not only on whether tools exist."""
+        return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS[:count]) for count in (1, 2)])
+
+    @cached_property
+    def history_matters(self) -> bool:
+        """Whether the text after a turn depends on earlier turns (DeepSeek-V3)."""
+        answer = answers_of_tools(1)
+        histories = [
+            [*earlier, PLAIN_TURN] for earlier in ([USER], [USER, REPLY, USER], [USER, turn_of(answer), *answer])
+        ]
+        return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
+
+    def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
+        """Whether the variants of a text differ, for an answer of a tool or for a user message."""
         for role in ("tool", "user"):
-            probe: list[Message] = [{"role": role, "content": "x", "name": "f", "tool_call_id": CALL_ID}]
             try:
-                if self.follow(probe, OTHER_TOOLS[:1]) != self.follow(probe, OTHER_TOOLS):
-                    return True
+                found = variants([Message(role=role, content="x", name="f", tool_call_id=CALL_ID)])
             except TemplateError:  # the run's messages will raise the same error
                 continue
+            if len(set(found)) > 1:
+                return True
         return False
+
+
+def _clock(date: JsonValue) -> datetime:
+    try:
+        return datetime.strptime(str(date), "%Y-%m-%d")
+    except ValueError:
+        raise TemplateError(f"template_date: expected a date such as '{DATE}', found {date!r}") from None

@@ -154,7 +154,7 @@ _SAMPLES = [
 
 
 @lru_cache
-def _backend(alphabet: str) -> str:
+def byte_level(alphabet: str) -> str:
     """A byte-level BPE tokenizer, as JSON."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -174,7 +174,7 @@ def _backend(alphabet: str) -> str:
 def tokenizer_for(template: str, alphabet: str = "chatml") -> PreTrainedTokenizerFast:
     special = SPECIAL[alphabet]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_backend(alphabet)), bos_token=special[0], eos_token=special[1]
+        tokenizer_object=Tokenizer.from_str(byte_level(alphabet)), bos_token=special[0], eos_token=special[1]
     )
     tokenizer.chat_template = template
     return tokenizer

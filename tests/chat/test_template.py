@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chat_families import CHATS, TOOLS, end_text, families, full_ids, tokenizer_for, user
+from chat_families import CHATS, TOOLS, end_text, families, full_ids, tokenizer_for, tool, user
 
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.probes import REPLY
 from agentrl.errors import TemplateError
 
 
@@ -32,8 +33,6 @@ def refusals() -> Iterator[tuple[str, str, str]]:
     yield "user", MINIMAL + "{{ messages | tojson }}", "repeats the assistant's turn"
     yield "user", MINIMAL.replace("messages", "messages[::-1]"), "no end-of-turn token|loses the content"
     yield "user", MINIMAL.replace(content, "{{ m.content }} #{{ loop.index }}"), "no end-of-turn token"
-    counted = MINIMAL.replace("{{ m.role }}", "{{ m.role }}{{ loop.index if m.role == 'user' }}")
-    yield "user", counted, "independently of earlier turns"
     yield (
         "user",
         MINIMAL.replace(content, "{{ m.content if loop.first or m.role != 'user' }}"),
@@ -64,17 +63,26 @@ def test_the_minimal_template_itself_is_accepted() -> None:
     ChatFormat(tokenizer_for(MINIMAL)).check(TOOLS, ("tool", "user"))
 
 
-def test_turn_without_fixed_end_token_is_refused() -> None:
-    """As in GLM-4: the next role's token ends the previous turn. This works with one such role, but not with two."""
+def test_a_template_may_depend_on_earlier_turns() -> None:
+    tokenizer = tokenizer_for(MINIMAL.replace("{{ m.role }}", "{{ m.role }}{{ loop.index if m.role == 'user' }}"))
+    chat, history = ChatFormat(tokenizer), [user("a"), REPLY, user("b"), REPLY]
+    chat.check((), ("user",))
+    assert chat.template.history_matters
+    ids = chat.extend([user("c")], (), turn_closed=True, history=history)
+    assert chat.text(ids) == "\n<|im_start|>user5\nc<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_next_roles_token_may_end_a_turn() -> None:
     template = (
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     tokenizer = tokenizer_for(template)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|tool|>", "<|assistant|>"]})
-    ChatFormat(tokenizer).check((), ("user",))
-    with pytest.raises(TemplateError, match=r"does not end the assistant's turn with '<\|user\|>' here"):
-        ChatFormat(tokenizer).check(TOOLS, ("user", "tool"))
+    chat = ChatFormat(tokenizer)
+    chat.check(TOOLS, ("user", "tool"))
+    assert list(chat.template.stop_tokens) == ["<|user|>", "<|tool|>"]
+    assert chat.text(chat.extend([tool("x")], TOOLS, turn_closed=False)) == "<|tool|>\nx<|assistant|>"
 
 
 def test_no_template_is_an_error() -> None:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
-from agentrl.chat.template import calling_turn
+from agentrl.chat.probes import calling_turn
 from agentrl.errors import ConfigError, Kind, TemplateError
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
@@ -66,7 +66,7 @@ def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None
         _, text = chat.template.turn(calling_turn(name, arguments=ARGUMENTS), schemas)
     except TemplateError:  # the template does not support tool calls
         return None
-    return text.removesuffix(chat.template.end_of_turn.token) if name in text else None
+    return chat.template.without_end(text) if name in text else None
 
 
 def _reads(parser: ToolParser, text: str, name: str) -> bool:
