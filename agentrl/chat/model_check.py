@@ -1,0 +1,170 @@
+"""Check of a model's tokenizer and chat template: what a run with tools needs, and what it would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from agentrl.chat.base import parser_for
+from agentrl.chat.example import example_conversation, example_turn
+from agentrl.chat.history import with_thoughts
+from agentrl.chat.parsers.fit import check_parser
+from agentrl.chat.parsers.names import tool_parsers
+from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
+from agentrl.errors import AgentRLError, ConfigError, TemplateError
+from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+
+_THOUGHT = "zqTHOUGHTqz"
+
+
+class Thoughts(StrEnum):
+    """Which thoughts of earlier turns a chat template shows."""
+
+    KEPT = "kept"
+    UNTIL_USER = "kept until the next user message"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that a run would refuse, and the reason."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What agentrl found out about a chat template.
+
+    Attributes:
+        tool_format: the format of tool calls; None if there is none.
+        parallel_calls: whether one turn may have several calls.
+        thoughts: None if the template refuses an earlier turn.
+        stop_tokens: the tokens that end a model turn.
+        conversation: an example; None if the template refuses all of it.
+    """
+
+    tool_format: str | None
+    parallel_calls: bool
+    thoughts: Thoughts | None
+    stop_tokens: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+    conversation: Trajectory | None
+
+
+def check_model(
+    chat: ChatFormat, schemas: Sequence[ToolSchema], wanted_format: str, start: Sequence[Message]
+) -> ModelCheck:
+    """Check a model's chat template with tools, as a run does before it starts.
+
+    Args:
+        wanted_format: name of a tool parser, or `auto`.
+        start: first messages of the example conversation.
+    """
+    refusals: list[Refusal] = []
+    tool_format = _tool_format(chat, schemas, wanted_format, refusals)
+    tools, users = (_accepts(chat, schemas, role, refusals) for role in ("tool", "user"))
+    parallel = tool_format is not None and tools and _reads_two_calls(chat, schemas, tool_format)
+    num_calls = 0 if tool_format is None or not tools else 1 + parallel
+    return ModelCheck(
+        tool_format=tool_format,
+        parallel_calls=parallel,
+        thoughts=thoughts_of(chat),
+        stop_tokens=tuple(map(chat.tokenizer.convert_ids_to_tokens, chat.stop_token_ids)),
+        conversation=_conversation(chat, schemas if tools else (), start, num_calls, users, refusals),
+        refusals=tuple(refusals),
+    )
+
+
+def thoughts_of(chat: ChatFormat) -> Thoughts | None:
+    """Which thoughts of earlier turns the template shows; None if it refuses earlier turns."""
+    calling = turn_of(answers := answers_of_tools(1))
+    plain = Message(role="assistant", content=TURN, reasoning_content=_THOUGHT)
+    if _shows(chat, [USER, plain, USER]):
+        return Thoughts.KEPT
+    within = _shows(chat, [USER, Message(**{**calling, "reasoning_content": _THOUGHT}), *answers])
+    if within:
+        return Thoughts.UNTIL_USER
+    return None if _shows(chat, [USER, Message(role="assistant", content=_THOUGHT), USER]) is None else Thoughts.DROPPED
+
+
+def _shows(chat: ChatFormat, messages: Sequence[Message]) -> bool | None:
+    """Whether the template shows the thoughts; None if it refuses the messages."""
+    try:
+        return _THOUGHT in chat.template.render(with_thoughts(messages, chat.template), (), prompt=True)
+    except TemplateError:
+        return None
+
+
+def choose_format(wanted: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str:
+    names = tool_parsers.names() if wanted == "auto" else [wanted]
+    for name in names:
+        try:
+            check_parser(name, chat, schemas)
+            return name
+        except ConfigError as error:
+            last = error
+    raise last
+
+
+def _tool_format(chat: ChatFormat, schemas: Sequence[ToolSchema], wanted: str, refusals: list[Refusal]) -> str | None:
+    try:
+        return choose_format(wanted, chat, schemas)
+    except AgentRLError as error:
+        refusals.append(Refusal("tool calls", str(error)))
+        return None
+
+
+def _accepts(chat: ChatFormat, schemas: Sequence[ToolSchema], role: str, refusals: list[Refusal]) -> bool:
+    try:
+        chat.check(schemas, [role])
+    except TemplateError as error:
+        refusals.append(Refusal({"tool": "tool results", "user": "further user messages"}[role], str(error)))
+        return False
+    return True
+
+
+def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_format: str) -> bool:
+    """Whether the template writes two calls in a turn, and the parser reads them."""
+    turn = example_turn(schemas, 2)
+    try:
+        _, text = chat.template.turn(turn, schemas)
+    except TemplateError:
+        return False
+    parsed = parser_for(tool_parsers.get(tool_format)(), schemas).parse(chat.opened + chat.template.without_end(text))
+    return [call.name for call in parsed.calls if call.error is None] == [
+        call["function"]["name"] for call in turn["tool_calls"]
+    ]
+
+
+def _conversation(
+    chat: ChatFormat,
+    schemas: Sequence[ToolSchema],
+    start: Sequence[Message],
+    num_calls: int,
+    user_turn: bool,
+    refusals: list[Refusal],
+) -> Trajectory | None:
+    """The longest example that the template accepts."""
+    reason = ""
+    for messages in _examples(start, schemas, num_calls, user_turn):
+        try:
+            return chat.dialogue(messages, schemas)
+        except AgentRLError as error:
+            reason = reason or str(error)
+    refusals.append(Refusal("the conversation", reason))
+    return None
+
+
+def _examples(
+    start: Sequence[Message], schemas: Sequence[ToolSchema], num_calls: int, user_turn: bool
+) -> Iterator[list[Message]]:
+    for calls, user in ((num_calls, user_turn), (num_calls, False), (0, False)):
+        yield example_conversation(start, schemas, calls, user_turn=user)
