@@ -273,8 +273,8 @@ class ChatFormat:
         end, encoder = self.template.end_before(messages), self._encoder
         if history and (self.template.history_matters or not all(map(_has_names, messages))):
             text = end.token + self.template.follow(encoder.hide(list(messages)), schemas, history)
-            ids = encoder.encode_hidden(text)
-            return ids[ids.index(end.token_id) + 1 :]
+            found = encoder.encode_hidden(text)
+            return found[found.index(end.token_id) + 1 :]
         known, values = self._known(messages, schemas), values_of(messages)
         if known and values is not None:
             shape, frame = known

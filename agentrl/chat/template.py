@@ -212,7 +212,7 @@ class Template:
     def control_tokens(self) -> dict[str, int]:
         """Text -> id of the added tokens that only the template may write: special tokens and tokens between turns."""
         written = []
-        for probe in ([{"role": "user", "content": ""}], answers_of_tools(1)):
+        for probe in ([USER], answers_of_tools(1)):
             try:
                 follows = self.follow(probe, OTHER_TOOLS)
                 written.append(self.end_before(probe).token + follows)
