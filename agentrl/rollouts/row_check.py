@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
-from agentrl.chat.parsers import check_parser
+from agentrl.chat.parsers import AUTO, check_parser
+from agentrl.chat.parsers.choice import find_format
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
@@ -121,10 +122,16 @@ class RowCheck(RowNames):
         schemas = self._toolbox.schemas
         uses_tool_role = bool(schemas) and "tool" in loop.roles
         if uses_tool_role:
-            name = loop.tool_format or tool_format or self._config.rollout.multi_turn.format
-            check_parser(name, self._chat, schemas)
+            self._check_chosen(loop, tool_format)
+            check_parser(loop.call_format, self._chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
         self._chat.check(schemas if uses_tool_role else (), roles)
+
+    def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
+        """Refuse to go on without a format, if the chat template had to choose it."""
+        named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
+        if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
+            raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)
 
 
 def _asked(key: LoopKey) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from agentrl.chat.base import ToolParser
 from agentrl.registry import Registry
 
+AUTO = "auto"
+"""Name for the format that fits the chat template (`agentrl.chat.parsers.choice`)."""
+
 # An entry is called without arguments: `tool_parsers.get("hermes")()`.
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     "tool parser",
