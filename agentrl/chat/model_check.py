@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from agentrl.chat.base import parser_for
 from agentrl.chat.example import example_conversation, example_turn
 from agentrl.chat.history import with_thoughts
+from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.parsers.fit import check_parser
-from agentrl.chat.parsers.names import tool_parsers
+from agentrl.chat.parsers.names import AUTO, tool_parsers
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
-from agentrl.errors import AgentRLError, ConfigError, TemplateError
+from agentrl.errors import AgentRLError, TemplateError
 from agentrl.types.messages import Message, ToolSchema
 from agentrl.types.trajectory import Trajectory
 
@@ -72,7 +73,7 @@ def check_model(
     tool_format = _tool_format(chat, schemas, wanted_format, refusals)
     tools, users = (_accepts(chat, schemas, role, refusals) for role in ("tool", "user"))
     parallel = tool_format is not None and tools and _reads_two_calls(chat, schemas, tool_format)
-    num_calls = 0 if tool_format is None or not tools else 1 + parallel
+    num_calls = 1 + parallel if tools else 0
     return ModelCheck(
         tool_format=tool_format,
         parallel_calls=parallel,
@@ -103,23 +104,19 @@ def _shows(chat: ChatFormat, messages: Sequence[Message]) -> bool | None:
         return None
 
 
-def choose_format(wanted: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str:
-    names = tool_parsers.names() if wanted == "auto" else [wanted]
-    for name in names:
-        try:
-            check_parser(name, chat, schemas)
-            return name
-        except ConfigError as error:
-            last = error
-    raise last
-
-
 def _tool_format(chat: ChatFormat, schemas: Sequence[ToolSchema], wanted: str, refusals: list[Refusal]) -> str | None:
     try:
-        return choose_format(wanted, chat, schemas)
+        if wanted != AUTO:
+            check_parser(wanted, chat, schemas)
+            return wanted
+        found = find_format(chat)
     except AgentRLError as error:
         refusals.append(Refusal("tool calls", str(error)))
         return None
+    if found.problem:
+        refusals.append(Refusal("tool calls", found.problem))
+        return None
+    return found.name
 
 
 def _accepts(chat: ChatFormat, schemas: Sequence[ToolSchema], role: str, refusals: list[Refusal]) -> bool:

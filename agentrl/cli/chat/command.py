@@ -22,12 +22,12 @@ def chat(options: argparse.Namespace) -> int:
     """
     config = _config(options)
     # these import transformers
+    from agentrl.chat.model_check import check_model
     from agentrl.cli.chat.inputs import read_inputs
     from agentrl.cli.chat.output import document, print_check
-    from agentrl.chat.model_check import check_model
 
     inputs = read_inputs(config, _json_tools(options), options.data)
-    found = check_model(inputs.chat, inputs.schemas, _wanted_format(config), inputs.start)
+    found = check_model(inputs.chat, inputs.schemas, config.rollout.multi_turn.format, inputs.start)
     if options.json:
         print(json.dumps(document(config.model.path, inputs.chat, found), indent=2))
     else:
@@ -52,8 +52,3 @@ def _config(options: argparse.Namespace) -> RunConfig:
 def _json_tools(options: argparse.Namespace) -> Path | None:
     tools: Path | None = options.tools
     return tools if tools is not None and tools.suffix == ".json" else None
-
-
-def _wanted_format(config: RunConfig) -> str:
-    turns = config.rollout.multi_turn
-    return turns.format if "format" in turns.model_fields_set else "auto"

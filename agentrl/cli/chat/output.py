@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from agentrl.reporting.transcript import STYLES
 from agentrl.security.visible_text import visible
 from agentrl.types.trajectory import Author, Segment
 
+_NARROW = 20
 _AUTHORS = {Author.DEMONSTRATION: Author.MODEL}  # the example's model turns are not sampled
 
 
@@ -79,22 +79,45 @@ def _print_conversation(console: Console, chat: ChatFormat, segments: list[Segme
     console.print(_legend(segments, bar))
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True)
+    width = max(_NARROW, console.width - max(len(_author(segment)) for segment in segments) - 1)
     for segment in segments:
-        style = STYLES[_author(segment)]
-        tokens = Text().join(_tokens(chat, segment, added, bar))
-        table.add_row(Text(_author(segment), f"bold {style}"), tokens)
-    console.print(Padding(table, (0, 0, 1, 0)))
+        lines = Text("\n").join(_lines(_tokens(chat, segment, added, bar), width))
+        table.add_row(Text(_author(segment), f"bold {STYLES[_author(segment)]}"), lines)
+    console.print(table)
+    console.print()
 
 
 def _tokens(chat: ChatFormat, segment: Segment, added: frozenset[int], bar: str) -> Iterator[Text]:
-    """The text of each token, with a bar after it. A line break is shown, and also made."""
+    """The text of each token with a bar after it, in pieces that end where a line ends."""
     style = STYLES[_author(segment)]
     for token_id, piece in zip(segment.token_ids, id_pieces(chat.tokenizer, segment.token_ids), strict=True):
-        shown = visible(piece)
-        ends = len(shown) - len(shown.rstrip("\n"))
-        text = Text(shown[: len(shown) - ends].replace("\n", "\\n\n"), f"bold {style}" if token_id in added else style)
-        yield text.append("\\n" * ends).append(bar, "dim").append("\n" * bool(ends))
+        shown = f"bold {style}" if token_id in added else style
+        *lines, last = visible(piece).split("\n")
+        for number, line in enumerate(lines, start=1):
+            end = bar if number == len(lines) and not last else ""
+            yield Text(f"{line}\\n", shown).append(end, "dim").append("\n")
+        if last or not lines:
+            yield Text(last, shown).append(bar, "dim")
+
+
+def _lines(pieces: Iterable[Text], width: int) -> Iterator[Text]:
+    """Join pieces to lines of at most `width` characters; a piece starts a new line if it fits only there."""
+    line = Text()
+    for piece in pieces:
+        text, ends = piece[: len(piece.plain.rstrip("\n"))], piece.plain.endswith("\n")
+        if line and line.cell_len + text.cell_len > width:
+            yield line
+            line = Text()
+        while text.cell_len > width:
+            yield text[:width]
+            text = text[width:]
+        line.append_text(text)
+        if ends:
+            yield line
+            line = Text()
+    if line:
+        yield line
 
 
 def _legend(segments: list[Segment], bar: str) -> Text:
