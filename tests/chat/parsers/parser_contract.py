@@ -47,6 +47,8 @@ class Format:
         write: (content, calls) -> text of a turn without thoughts, as the models' chat template writes it.
         marks: the format's own markers, for fuzzing and for very long text.
         write_thoughts: text of thoughts; the content follows.
+        write_in_thoughts: (content, calls) -> text of calls inside thoughts; None for `write`. Some formats have marks
+            that always end the thoughts.
         fits: whether the format can express a call. Some formats cannot express a text that contains their markers.
         keys: strategy of argument names; identifiers in formats that allow no other.
         parallel: whether a turn may contain several calls.
@@ -58,6 +60,7 @@ class Format:
     write: Callable[[str, Sequence[Call]], str]
     marks: tuple[str, ...]
     write_thoughts: Callable[[str], str] = "<think>\n{}\n</think>\n\n".format
+    write_in_thoughts: Callable[[str, Sequence[Call]], str] | None = None
     fits: Callable[[Call], bool] = lambda call: True
     keys: st.SearchStrategy[str] = field(default_factory=lambda: st.text() | identifiers)
     parallel: bool = True
@@ -198,7 +201,7 @@ def check_cut(form: Format, whole: str, calls: Sequence[Call]) -> None:
 
 def check_cut_thoughts(form: Format, thoughts: str, calls: Sequence[Call]) -> None:
     """Calls inside thoughts are not made, neither before nor after the thoughts end."""
-    parser, inside = form.parser(calls), form.write(thoughts, calls)
+    parser, inside = form.parser(calls), (form.write_in_thoughts or form.write)(thoughts, calls)
     whole = form.write_thoughts(inside)
     for length in range(len(whole) + 1):
         assert parser.parse(whole[:length]).calls == (), whole[:length]
