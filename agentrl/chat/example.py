@@ -41,13 +41,9 @@ EXAMPLE_TOOLS = [
 
 
 def example_turn(schemas: Sequence[ToolSchema], num_calls: int) -> Message:
-    """A model turn that calls the first tools, with thoughts."""
-    return Message(
-        role="assistant",
-        content="",
-        reasoning_content=THOUGHTS,
-        tool_calls=[_call(schemas[index % len(schemas)], index) for index in range(num_calls)],
-    )
+    """A model turn that calls the first tools."""
+    calls = [_call(schemas[index % len(schemas)], index) for index in range(num_calls)]
+    return Message(role="assistant", content="", tool_calls=calls)
 
 
 def example_arguments(schema: ToolSchema) -> dict[str, JsonValue]:
@@ -59,17 +55,24 @@ def example_arguments(schema: ToolSchema) -> dict[str, JsonValue]:
 
 
 def example_conversation(
-    start: Sequence[Message], schemas: Sequence[ToolSchema], num_calls: int, *, user_turn: bool
+    start: Sequence[Message], schemas: Sequence[ToolSchema], num_calls: int, *, user_turn: bool, thoughts: bool = True
 ) -> list[Message]:
-    """Continue `start` with tool calls (if `num_calls` is not 0), their results, an answer, and a further question."""
+    """Continue `start` with tool calls (if `num_calls` is not 0), their results, an answer, and a further question.
+
+    Args:
+        thoughts: whether model turns have thoughts.
+    """
     messages = list(start)
     if num_calls:
         turn = example_turn(schemas, num_calls)
         messages += [turn, *map(_result, turn["tool_calls"])]
-    messages.append(Message(role="assistant", content=ANSWER))
-    if user_turn:
-        messages += [FOLLOW_UP, Message(role="assistant", content=ANSWER)]
-    return messages
+    answer = Message(role="assistant", content=ANSWER)
+    messages += [answer, FOLLOW_UP, answer] if user_turn else [answer]
+    return [_thinking(message) if thoughts and message["role"] == "assistant" else message for message in messages]
+
+
+def _thinking(message: Message) -> Message:
+    return Message(**{**message, "reasoning_content": THOUGHTS})
 
 
 def _call(schema: ToolSchema, index: int) -> MessageToolCall:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, cast
 
 from agentrl.chat.base import parser_for
 from agentrl.chat.example import example_conversation, example_turn
+from agentrl.chat.example_rollout import example_rollout
 from agentrl.chat.history import with_thoughts
 from agentrl.chat.parsers.choice import find_format
-from agentrl.chat.parsers.fit import check_parser
+from agentrl.chat.parsers.fit import Arguments, check_parser, written_turn
 from agentrl.chat.parsers.names import AUTO, tool_parsers
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
 from agentrl.errors import AgentRLError, TemplateError
@@ -50,6 +52,7 @@ class ModelCheck:
         thoughts: None if the template refuses an earlier turn.
         stop_tokens: the tokens that end a model turn.
         conversation: an example; None if the template refuses all of it.
+        unsaved: why saved conversations cannot be trained on (SFT, DPO); "" if they can.
     """
 
     tool_format: str | None
@@ -58,6 +61,7 @@ class ModelCheck:
     stop_tokens: tuple[str, ...]
     refusals: tuple[Refusal, ...]
     conversation: Trajectory | None
+    unsaved: str
 
 
 def check_model(
@@ -74,13 +78,17 @@ def check_model(
     tools, users = (_accepts(chat, schemas, role, refusals) for role in ("tool", "user"))
     parallel = tool_format is not None and tools and _reads_two_calls(chat, schemas, tool_format)
     num_calls = 1 + parallel if tools else 0
+    shown, unsaved = _conversation(chat, schemas if tools else (), start, num_calls, users)
+    if shown is None:
+        refusals.append(Refusal("the conversation", unsaved))
     return ModelCheck(
         tool_format=tool_format,
         parallel_calls=parallel,
         thoughts=thoughts_of(chat),
         stop_tokens=tuple(map(chat.tokenizer.convert_ids_to_tokens, chat.stop_token_ids)),
-        conversation=_conversation(chat, schemas if tools else (), start, num_calls, users, refusals),
         refusals=tuple(refusals),
+        conversation=shown,
+        unsaved=unsaved,
     )
 
 
@@ -131,37 +139,30 @@ def _accepts(chat: ChatFormat, schemas: Sequence[ToolSchema], role: str, refusal
 def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_format: str) -> bool:
     """Whether the template writes two calls in a turn, and the parser reads them."""
     turn = example_turn(schemas, 2)
-    try:
-        _, text = chat.template.turn(turn, schemas)
-    except TemplateError:
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in turn["tool_calls"]]
+    written = written_turn(chat, schemas, [(name, cast(Arguments, arguments)) for name, arguments in calls])
+    if written is None:
         return False
-    parsed = parser_for(tool_parsers.get(tool_format)(), schemas).parse(chat.opened + chat.template.without_end(text))
-    return [call.name for call in parsed.calls if call.error is None] == [
-        call["function"]["name"] for call in turn["tool_calls"]
-    ]
+    parsed = parser_for(tool_parsers.get(tool_format)(), schemas).parse(written)
+    return [call.name for call in parsed.calls if call.error is None] == [name for name, _ in calls]
 
 
 def _conversation(
-    chat: ChatFormat,
-    schemas: Sequence[ToolSchema],
-    start: Sequence[Message],
-    num_calls: int,
-    user_turn: bool,
-    refusals: list[Refusal],
-) -> Trajectory | None:
-    """The longest example that the template accepts."""
+    chat: ChatFormat, schemas: Sequence[ToolSchema], start: Sequence[Message], num_calls: int, user_turn: bool
+) -> tuple[Trajectory | None, str]:
+    """The longest example that the template accepts, and why none is accepted as a saved conversation."""
     reason = ""
-    for messages in _examples(start, schemas, num_calls, user_turn):
+    examples = [(num_calls, user_turn), (num_calls, False), (0, False)]
+    for (calls, user), thoughts in product(examples, (True, False)):
+        messages = example_conversation(start, schemas, calls, user_turn=user, thoughts=thoughts)
         try:
-            return chat.dialogue(messages, schemas)
+            return chat.dialogue(chat.history(messages), schemas), ""
         except AgentRLError as error:
             reason = reason or str(error)
-    refusals.append(Refusal("the conversation", reason))
-    return None
-
-
-def _examples(
-    start: Sequence[Message], schemas: Sequence[ToolSchema], num_calls: int, user_turn: bool
-) -> Iterator[list[Message]]:
-    for calls, user in ((num_calls, user_turn), (num_calls, False), (0, False)):
-        yield example_conversation(start, schemas, calls, user_turn=user)
+    for calls, user in examples:
+        try:
+            messages = example_conversation(start, schemas, calls, user_turn=user, thoughts=False)
+            return example_rollout(chat, messages, schemas), reason
+        except AgentRLError:
+            continue
+    return None, reason
