@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,7 +120,12 @@ def _without_tools(found: ModelCheck) -> Row | None:
 def _refused(found: ModelCheck) -> Row | None:
     if not found.refusals or _has_no_tools(found):
         return None
-    return ("; ".join(f"{each.what}: {each.why.partition(',')[0]}" for each in found.refusals),)
+    return ("; ".join(f"{each.what}: {_short(each.why)}" for each in found.refusals),)
+
+
+def _short(reason: str) -> str:
+    """A reason without the list of formats and the text that no format reads."""
+    return re.sub(r"^(no built-in format) \(.*", r"\1 reads the chat template's calls", reason, flags=re.DOTALL)
 
 
 def _others(chosen: Iterable[str | None]) -> Iterator[tuple[str, ...]]:

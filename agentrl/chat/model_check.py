@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 from agentrl.chat.base import parser_for
 from agentrl.chat.example import example_conversation, example_turn
 from agentrl.chat.example_rollout import example_rollout
-from agentrl.chat.history import with_thoughts
+from agentrl.chat.history import field_of, with_thoughts
 from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.parsers.fit import Arguments, check_parser, written_turn
 from agentrl.chat.parsers.names import AUTO, tool_parsers
+from agentrl.chat.parsers.thinking import THINK_END
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
 from agentrl.errors import AgentRLError, TemplateError
 from agentrl.types.messages import Message, ToolSchema
@@ -153,7 +154,7 @@ def _conversation(
     """The longest example that the template accepts, and why none is accepted as a saved conversation."""
     reason = ""
     examples = [(num_calls, user_turn), (num_calls, False), (0, False)]
-    for (calls, user), thoughts in product(examples, (True, False)):
+    for (calls, user), thoughts in product(examples, (True, False) if _has_thoughts(chat) else (False,)):
         messages = example_conversation(start, schemas, calls, user_turn=user, thoughts=thoughts)
         try:
             return chat.dialogue(chat.history(messages), schemas), ""
@@ -166,3 +167,8 @@ def _conversation(
         except AgentRLError:
             continue
     return None, reason
+
+
+def _has_thoughts(chat: ChatFormat) -> bool:
+    """Whether the template reads thoughts, in a field of a message or in its text."""
+    return field_of(chat.template) is not None or THINK_END in str(chat.tokenizer.chat_template)
