@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers.thinking import plain_turn
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
 Call = tuple[str, dict[str, JsonValue]]
@@ -204,10 +205,19 @@ def check_cut_thoughts(form: Format, thoughts: str, calls: Sequence[Call]) -> No
     parser, inside = form.parser(calls), (form.write_in_thoughts or form.write)(thoughts, calls)
     whole = form.write_thoughts(inside)
     for length in range(len(whole) + 1):
-        assert parser.parse(whole[:length]).calls == (), whole[:length]
+        turn = parser.parse(whole[:length])
+        assert turn.calls == (), whole[:length]
+        check_not_parsed(parser, whole[:length], turn)
     turn = parser.parse(whole + form.write("", calls))
     assert [(call.name, meant(call)) for call in turn.calls] == list(calls)
     assert turn.thinking.strip() == inside.strip()
+
+
+def check_not_parsed(parser: ToolParser, text: str, turn: ParsedTurn) -> None:
+    """A turn that a limit cut is not parsed: it has no calls, and the same thoughts as if it were."""
+    plain = plain_turn(parser, text)
+    assert plain.calls == ()
+    assert (plain.thinking.strip(), plain.content.strip()) == (turn.thinking.strip(), turn.content.strip()), text
 
 
 def complete(turn: ParsedTurn) -> list[tuple[str, object]]:
