@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from agentrl.chat.parsers.thinking import THINK, THINK_END, join_thinking
-from agentrl.chat.template import TURN, USER, Template, calling_turn
+from agentrl.chat.probes import TURN, USER, calling_turn
+from agentrl.chat.template import Template
 from agentrl.errors import TemplateError
 from agentrl.types.messages import Message, message_text
 

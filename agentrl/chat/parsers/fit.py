@@ -70,6 +70,12 @@ def probe_tool(name: str) -> ToolSchema:
 
 def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str = "") -> str | None:
     """The text that the template writes for a model turn, as a parser receives it; None if a call is missing in it."""
+    written = _written(chat, schemas, calls, content)
+    # The template of DeepSeek-R1's distilled models writes calls only if the content is None.
+    return _written(chat, schemas, calls, None) if written is None and not content else written
+
+
+def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str | None) -> str | None:
     message = Message(role="assistant", content=content)
     if calls:
         message["tool_calls"] = [_message_call(number, *call) for number, call in enumerate(calls)]
@@ -82,10 +88,10 @@ def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, 
     if not whole.startswith(head) or any(name not in text for name, _ in calls):
         return None
     try:
-        end = max(map(text.rfind, chat.template.stop_tokens), default=-1)
+        last = max((text.rfind(token) for token in chat.template.stop_tokens), default=-1)
     except TemplateError:  # no token ends a turn
         return text
-    return text if end < 0 else text[:end]
+    return text if last < 0 else text[:last]
 
 
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:

@@ -14,11 +14,11 @@ AUTO = "auto"
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     "tool parser",
     builtin={
-        "deepseek_v3": "agentrl.chat.parsers.deepseek:DeepSeekV3Parser",
-        "deepseek_v3.1": "agentrl.chat.parsers.deepseek:DeepSeekV31Parser",
-        "gpt_oss": "agentrl.chat.parsers.gpt_oss:GptOssParser",
+        "deepseek_v3": "agentrl.chat.parsers.marked.deepseek:DeepSeekV3Parser",
+        "deepseek_v3.1": "agentrl.chat.parsers.marked.deepseek:DeepSeekV31Parser",
+        "gpt_oss": "agentrl.chat.parsers.marked.gpt_oss:GptOssParser",
         "hermes": "agentrl.chat.parsers.hermes:HermesParser",
-        "kimi_k2": "agentrl.chat.parsers.kimi_k2:KimiK2Parser",
+        "kimi_k2": "agentrl.chat.parsers.marked.kimi_k2:KimiK2Parser",
         "llama3_json": "agentrl.chat.parsers.llama3_json:Llama3JSONParser",
         "mistral": "agentrl.chat.parsers.mistral:MistralParser",
         "pythonic": "agentrl.chat.parsers.pythonic:PythonicParser",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from parser_contract import Call, Format
 
-from agentrl.chat.parsers.deepseek import CALL, SECTION, SEPARATOR
+from agentrl.chat.parsers.marked.deepseek import CALL, SECTION, SEPARATOR
 
 
 def write(content: str, calls: Sequence[Call]) -> str:

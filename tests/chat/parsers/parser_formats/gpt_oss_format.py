@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from parser_contract import Call, Format
 
-from agentrl.chat.parsers.gpt_oss import CHANNEL, MESSAGE, START
+from agentrl.chat.parsers.marked.gpt_oss import CHANNEL, MESSAGE, START
 
 HEADERS = (
     f" to=functions.{{}}{CHANNEL}commentary json{MESSAGE}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from parser_contract import Call, Format
 
-from agentrl.chat.parsers.kimi_k2 import ARGUMENTS, CALL, SECTION
+from agentrl.chat.parsers.marked.kimi_k2 import ARGUMENTS, CALL, SECTION
 
 
 def write(content: str, calls: Sequence[Call]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.parsers.marked_calls import NAME, MarkedCallsParser, Marks
+from agentrl.chat.parsers.marked.marked_calls import NAME, MarkedCallsParser, Marks
 
 SECTION = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
 CALL = ("<|tool_call_begin|>", "<|tool_call_end|>")

@@ -18,9 +18,7 @@ from agentrl.chat.parsers.json_text import BadJSONError
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
 _END = re.compile(r"(<\|(?:end|call|return|start)\|>)")
 _TO = r"(?: ?\bto=(?:functions\.)?([^\s<>]{1,200}))?"
-_HEADER = re.compile(
-    rf"(?:assistant\b)?{_TO} ?(?:<\|channel\|> ?(\w{{1,20}})\b)?{_TO} ?(?:<\|constrain\|>)? ?\w{{0,20}}"
-)
+_HEADER = re.compile(rf"{_TO} ?(?:<\|channel\|> ?(\w{{1,20}})\b)?{_TO} ?(?:<\|constrain\|>)? ?\w{{0,20}}")
 _RECIPIENT = re.compile(r"\bto=\S")
 _EXPECTED = f'Write {CHANNEL}commentary to=functions.name <|constrain|>json{MESSAGE}{{"argument": "value"}}<|call|>'
 
@@ -80,10 +78,11 @@ class _Message:
 
 def _messages(text: str) -> Iterator[_Message]:
     """The messages of a turn that are not empty."""
-    pieces = [*_END.split(text), ""]
-    for written, end in zip(pieces[::2], pieces[1::2], strict=True):
+    pieces = ["", *_END.split(text), ""]
+    for before, piece, after in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
+        written = piece.removeprefix("assistant") if before == START else piece
         if written.strip():
-            yield _read_message(written, closed=end != START)
+            yield _read_message(written, closed=after != START)
 
 
 def _read_message(written: str, *, closed: bool) -> _Message:
@@ -96,8 +95,8 @@ def _read_message(written: str, *, closed: bool) -> _Message:
         return _Message("call", "" if mistake else names[0], written if mistake else body, written, mistake)
     kind: Literal["content", "thoughts"] = "thoughts" if f"{CHANNEL}analysis" in header else "content"
     if begun:
-        return _Message(kind, "", body if found else written, written)
-    return _Message(kind, "", "" if CHANNEL in header or header == "assistant" else written, written)
+        return _Message(kind, "", written if found is None and kind == "content" else body, written)
+    return _Message(kind, "", "" if CHANNEL in header else written, written)
 
 
 def _mistake(header: str, names: Sequence[str], *, begun: bool, closed: bool) -> str:

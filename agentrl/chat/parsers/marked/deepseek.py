@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.parsers.marked_calls import NAME, MarkedCallsParser, Marks
+from agentrl.chat.parsers.marked.marked_calls import NAME, MarkedCallsParser, Marks
 
 SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 CALL = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
