@@ -76,7 +76,8 @@ class Template:
     def _needs_text_arguments(self) -> bool:
         """Whether the template takes the arguments of a call as JSON text (DeepSeek-V3), not as an object."""
         turn = calling_turn("f", arguments={"x": TURN})
-        for message in (turn, with_text_arguments(turn)):
+        as_text = with_text_arguments(turn)
+        for message in (turn, as_text, as_text | {"content": None}):  # DeepSeek-R1's distilled models: only for None
             try:
                 if TURN in self._render([USER, message], OTHER_TOOLS, prompt=False):
                     return message is not turn

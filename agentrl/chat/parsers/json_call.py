@@ -57,6 +57,27 @@ def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = AR
         return ParsedCall(call_name(value), body, f"{error} {expected}")
 
 
+def call_with_name(name: str, value: JsonValue) -> ParsedCall:
+    """The call whose name stands outside of `value`, its arguments.
+
+    Raises:
+        BadJSONError: the arguments are not a JSON object, or the name is not valid Unicode.
+    """
+    if not is_unicode(name):
+        raise BadJSONError("The name of the tool call is not text.")
+    if not isinstance(value, dict):
+        raise BadJSONError(f"The arguments of the tool call are {json_type(value)}, not a JSON object.")
+    try:
+        return ParsedCall(name, write_json(value))
+    except BadJSONError as error:
+        raise BadJSONError(f"The tool call has invalid arguments: {error}.") from None
+
+
+def malformed_call(name: str, body: str, error: BadJSONError, expected: str) -> ParsedCall:
+    """A call with an error that ends with `expected`, the right form."""
+    return ParsedCall(name if is_unicode(name) else "", body.strip(), f"{error} {expected}")
+
+
 def read_call_json(body: str, start: int = 0) -> tuple[JsonValue, int]:
     """`read_json` with an error that is a sentence about the tool call."""
     try:

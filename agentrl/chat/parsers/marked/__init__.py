@@ -1,0 +1,1 @@
+"""Parsers of formats whose calls stand between special tokens."""
