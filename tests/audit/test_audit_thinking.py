@@ -136,6 +136,17 @@ def test_other_messages_in_a_further_trajectory_are_found(tmp_path):
     assert altered(strip(tmp_path, **USER), change)["further prompts"] == "trajectories[1].segments[0].token_ids"
 
 
+def test_other_token_counts_of_answers_in_a_further_trajectory_are_found(tmp_path):
+    def change(row):
+        row["tool_calls"][0]["num_tokens"] += 1
+
+    path = strip(
+        tmp_path, reply=lambda context: thinking(context).replace("I add.\n", "")
+    )  # not as the template writes it
+    assert num_trajectories(path)[0] == 2
+    assert altered(path, change) == {"answers": "tool_calls[0].num_tokens"}
+
+
 def test_further_trajectories_of_a_run_that_keeps_thoughts_are_found(tmp_path):
     path = strip(tmp_path, **USER)
     table = pq.read_table(path)

@@ -23,7 +23,7 @@ from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
 AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
-_ANY_TURN: Mapping[str, Json] = {"role": "assistant", "content": "x"}
+ANY_TURN: Mapping[str, Json] = {"role": "assistant", "content": "x"}
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -123,8 +123,8 @@ class TokenCheck:
     ) -> None:
         """Compare one operation with the text that the template writes for its messages after a model turn."""
         end = list(self.oracle.end_ids[:1])
-        before = Turn(-1, end, "", True, 0, _ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
-        messages = [*trajectory.messages[: trajectory.num_opening], _ANY_TURN, *one.messages]
+        before = Turn(-1, end, "", True, 0, ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
+        messages = [*trajectory.messages[: trajectory.num_opening], ANY_TURN, *one.messages]
         alone = replace(trajectory, messages=messages)
         pieces = self.rendered(alone, tools)
         if isinstance(pieces, str):

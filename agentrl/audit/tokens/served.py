@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
@@ -13,7 +13,7 @@ from agentrl.audit.conversation import Appended, AuditedRollout, AuditedTrajecto
 from agentrl.audit.reading.own_loops import OPENINGS
 from agentrl.audit.reading.run_info import Json
 from agentrl.audit.template import TRIAL, TemplateRefusesError
-from agentrl.audit.tokens.rendered import TokenCheck
+from agentrl.audit.tokens.rendered import ANY_TURN, TokenCheck
 
 _REFUSED = "the template refuses the messages, so their answers were appended as with thinking=keep"
 
@@ -74,9 +74,31 @@ class ServedTokenCheck:
                 ledger.skip("answer tokens", why, len(trajectory.turns))
                 continue
             num_opening = _num_opening(rollout, trajectory)
+            self._answers_elsewhere(rollout, trajectory)
             for operation in rollout.operations:
                 if operation.trajectory == trajectory.number and operation.num_segments:
                     self._operation(rollout, trajectory, operation, num_opening)
+
+    def _answers_elsewhere(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
+        """Check the token counts of calls whose answers are in the prompt of the next trajectory.
+
+        They count the tokens that the answers would have added to this trajectory.
+        """
+        number = len(trajectory.turns) - 1
+        made = rollout.calls_of(trajectory, number) if trajectory.turns else []
+        last = trajectory.turns[-1] if made else None
+        spelled = last and self.spells_control.search(json.dumps(last.replies, ensure_ascii=False))
+        if last is None or last.reply >= 0 or not last.replies or spelled:
+            return
+        opening = trajectory.messages[: trajectory.num_opening]
+        alone = replace(trajectory, messages=[*opening, ANY_TURN, *last.replies])
+        pieces = self.tokens.rendered(alone, trajectory.wording.template_tools or [])
+        if isinstance(pieces, str):
+            return
+        expected, found = len(self.tokens.after(last, pieces[1])), sum(call.num_tokens for call in made)
+        if found != expected:
+            column = f"{self.tokens.check.step.items['tool_calls'].label(made[0].index, 'num_tokens')}"
+            self.tokens.check.problem("answers", rollout.row, column, f"{expected} in total for the turn", found)
 
     def _operation(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, operation: Operation, num_opening: int
