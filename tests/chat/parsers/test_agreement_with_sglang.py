@@ -116,7 +116,7 @@ DETECTORS: Mapping[str, tuple[str, Sequence[Rule]]] = {
     "pythonic": ("lfm2", []),
     "qwen3_coder": ("qwen3_coder", [_close_tag_in_value, _null_as_text]),
 }
-"""Our format -> SGLang's detector, and the known differences. In each of them ours reads the calls as they were written."""
+"""Our format -> SGLang's detector, and the known differences. In each, ours reads the calls as they were written."""
 
 
 @pytest.mark.parametrize("name", DETECTORS)
