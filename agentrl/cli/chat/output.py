@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -75,7 +75,7 @@ def _facts(model: str, found: ModelCheck) -> Table:
     return table
 
 
-def _print_conversation(console: Console, chat: ChatFormat, segments: list[Segment]) -> None:
+def _print_conversation(console: Console, chat: ChatFormat, segments: Sequence[Segment]) -> None:
     bar = "│" if console.encoding.startswith("utf") else "|"
     added = frozenset(chat.template.added_tokens.values())
     console.print(_legend(segments, bar))
@@ -122,7 +122,7 @@ def _lines(pieces: Iterable[Text], width: int) -> Iterator[Text]:
         yield line
 
 
-def _legend(segments: list[Segment], bar: str) -> Text:
+def _legend(segments: Sequence[Segment], bar: str) -> Text:
     legend = Text.assemble((f"{bar} ends a token; authors: ", "dim"))
     for author in dict.fromkeys(map(_author, segments)):
         legend.append(author, f"bold {STYLES[author]}").append(" (trained on)  " if author.trained else "  ")
