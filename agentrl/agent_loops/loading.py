@@ -11,7 +11,8 @@ import yaml
 from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop, agent_loops
-from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers import AUTO, tool_parsers
+from agentrl.chat.parsers.choice import format_of
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import make_importable
@@ -65,20 +66,25 @@ class LoopFactory:
             refuse_code_of_row(self._config, self._entries, name, tool_format)
             self._makers[key] = self._maker(*key)
         loop = self._makers[key](self._chat.with_variables(variables))
-        loop.call_format = loop.tool_format or tool_format or self._config.rollout.multi_turn.format
+        loop.call_format = loop.tool_format or self._format(tool_format)
         return loop
+
+    def _format(self, tool_format: str | None) -> str:
+        """Name of the tool-call format: of the row, of the configuration, or the one that fits the chat template."""
+        configured = self._config.rollout.multi_turn.format
+        return format_of(configured if tool_format in (None, AUTO) else tool_format, self._chat)
 
     def _maker(self, name: str, tool_format: str | None) -> Callable[[ChatFormat], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")
         factory = find_loop(name, self._entries)
         own_format = getattr(factory, "tool_format", None)
-        if own_format and tool_format not in (None, own_format):
+        if own_format and tool_format not in (None, AUTO, own_format):
             raise ConfigError.at(
                 "rollout.multi_turn.format",
                 Kind.CONFLICT,
                 f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'",
             )
-        parser = tool_parsers.get(own_format or tool_format or self._config.rollout.multi_turn.format)()
+        parser = tool_parsers.get(own_format or self._format(tool_format))()
         build, config = getattr(factory, "as_agent_loop", factory), self._config
 
         def make(chat: ChatFormat) -> AgentLoop:
@@ -123,7 +129,7 @@ def refuse_code_of_row(
             f"field 'agent_name': '{agent_name}' is code, and code that a row names is not run: add"
             " rollout.agent.agent_loop_config_path=FILE with an entry of that name"
         )
-    if tool_format not in (None, rollout.multi_turn.format) and tool_parsers.is_path(tool_format):
+    if tool_format not in (None, AUTO, rollout.multi_turn.format) and tool_parsers.is_path(tool_format):
         raise DataError(
             f"field 'tool_config.tool_format': '{tool_format}' is code, and code that a row names is not run: set"
             f" rollout.multi_turn.format={tool_format}, or register the parser under a name"

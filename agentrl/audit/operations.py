@@ -159,17 +159,18 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
         yield first, "detail", "how the conversation was opened", first.detail
     elif opening.parent is not None and not 0 <= opening.parent < first.trajectory:
         yield first, "detail", "an earlier trajectory as parent", first.detail
-    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first)):
+    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
         yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
 
 
-def _built_in(rollout: AuditedRollout, first: Operation) -> Opening:
-    """The opening of a trajectory of a built-in loop."""
+def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
+    """The opening of a trajectory. A run without tools saves the format `auto`; then it is the recorded one."""
     parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":
         return Opening("react", "react", names, [], parent)
-    return Opening("chat", rollout.options.call_format, names, names, parent)
+    configured = rollout.options.call_format
+    return Opening("chat", recorded.call_format if configured == "auto" else configured, names, names, parent)

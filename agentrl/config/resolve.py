@@ -80,7 +80,7 @@ def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") ->
         choices.append(_group_size(config))
     if purpose == "train" and config.actor.optim.lr is None:
         choices.append(_learning_rate(config, model.num_parameters))
-    return _with(config, {choice.key: choice.value for choice in choices}), choices
+    return with_values(config, {choice.key: choice.value for choice in choices}), choices
 
 
 def notices(config: RunConfig) -> list[str]:
@@ -147,7 +147,8 @@ def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
     return [Choice(key, value, reason) for key, value in new.items() if key.removeprefix("data.") not in given]
 
 
-def _with(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
+def with_values(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
+    """Return the configuration with other values under dotted keys."""
     for key, value in values.items():
         config = _set(config, key.split("."), value)
     return config

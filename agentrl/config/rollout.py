@@ -60,8 +60,9 @@ class AgentConfig(Section):
 class MultiTurnConfig(Section):
     """Tools, simulated user and conversation limits. Each limit has its own stop reason."""
 
-    format: Annotated[str, code("tool parser")] = "hermes"
-    """Format of tool calls: hermes, react, sglang/NAME (a parser of SGLang), or a registered name."""
+    format: Annotated[str, code("tool parser")] = "auto"
+    """Format of tool calls: a built-in format such as hermes, sglang/NAME (a parser of SGLang), or a registered name.
+    auto: the built-in format that reads the calls that the chat template writes."""
     tool_config_path: CodeFile | None = None
     """YAML file of tools, in verl's format or the short form."""
     function_tool_path: CodeFile | None = None

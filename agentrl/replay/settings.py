@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.loading import read_entries
-from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers import AUTO, tool_parsers
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.replay.base import Replay
@@ -113,7 +113,7 @@ def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
                 " it, add rollout.agent.agent_loop_config_path=FILE with an entry of that name",
             )
         tool_format = task.tool_options.tool_format
-        if tool_format is not None and not tool_parsers.is_builtin(tool_format):
+        if tool_format not in (None, AUTO) and not tool_parsers.is_builtin(tool_format):
             raise ConfigError.at(
                 "rollout.multi_turn.format",
                 Kind.NOT_SUPPORTED,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from agentrl.agent_loops.base import agent_loops
 from agentrl.capabilities import BACKENDS
-from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers import AUTO, tool_parsers
 from agentrl.config.base import Section
 from agentrl.config.presets import PRESETS
 from agentrl.config.reward import MANAGERS, NO_REWARD
@@ -35,7 +35,7 @@ def _is_our_loss(name: str) -> bool:
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "agent loop": agent_loops.is_builtin,
-    "tool parser": tool_parsers.is_builtin,
+    "tool parser": lambda name: name == AUTO or tool_parsers.is_builtin(name),
     "backend": BACKENDS.is_builtin,
     "attention": _ATTENTION.__contains__,
     "advantage estimator": _is_our_estimator,

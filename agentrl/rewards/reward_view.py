@@ -66,12 +66,12 @@ def solution_view(
     """
     texts = [_turn_texts(trajectory, chat_text) for trajectory in rollout.trajectories]
     turns, calls = list(chain.from_iterable(texts)), rollout.tool_calls
-    told_apart = [each for pair in zip(rollout.trajectories, texts, strict=True) for each in _told_apart(*pair)]
+    replies = [each for pair in zip(rollout.trajectories, texts, strict=True) for each in _replies(*pair)]
     extra: RolloutInfo = {
         "turn_texts": turns,
         "last_turn": turns[-1] if turns else "",
-        "turn_thoughts": [thoughts for thoughts, _ in told_apart],
-        "turn_contents": [content for _, content in told_apart],
+        "turn_thoughts": [thoughts for thoughts, _ in map(told_apart, replies)],
+        "turn_contents": [content for _, content in map(told_apart, replies)],
         "completion_ids": [token_id for trajectory in rollout.trajectories for token_id in _response(trajectory)],
         "response_lengths": [trajectory.num_response_tokens for trajectory in rollout.trajectories],
         "conversation": [*map(as_one_text, rollout.trajectories[-1].messages)] if rollout.trajectories else [],
@@ -90,21 +90,28 @@ def solution_view(
     return "\n".join(turns), {**extra}
 
 
+def parts_of_texts(replies: Sequence[Message]) -> dict[str, list[str]]:
+    """`turn_thoughts` and `turn_contents` of model turns that are known only as messages."""
+    turns = [told_apart(message) for message in replies]
+    return {"turn_thoughts": [thoughts for thoughts, _ in turns], "turn_contents": [content for _, content in turns]}
+
+
+def told_apart(message: Message) -> tuple[str, str]:
+    """Thoughts and content of a model turn. In older runs, and in texts, the content contains the thoughts."""
+    content = message_text(message)
+    return (message["reasoning_content"], content) if "reasoning_content" in message else tell_apart(content)
+
+
 def _turn_texts(trajectory: Trajectory, chat_text: Callable[[Sequence[int]], str]) -> list[str]:
     return [chat_text(segment.token_ids) for segment in trajectory.segments if segment.author.trained]
 
 
-def _told_apart(trajectory: Trajectory, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """(thoughts, content) of each model turn: of its message, or of its text if the loop records no messages."""
+def _replies(trajectory: Trajectory, texts: Sequence[str]) -> list[Message]:
+    """Message of each model turn. If the loop records no messages, its content is the text of the turn."""
     replies = [message for message in trajectory.messages if message["role"] == "assistant"]
     if len(replies) < len(texts):
-        return [tell_apart(text) for text in texts]
-    return [_of_message(message) for message in replies[len(replies) - len(texts) :]]
-
-
-def _of_message(message: Message) -> tuple[str, str]:
-    content = message_text(message)
-    return (message["reasoning_content"], content) if "reasoning_content" in message else tell_apart(content)
+        return [Message(role="assistant", content=text) for text in texts]
+    return replies[len(replies) - len(texts) :]
 
 
 def _response(trajectory: Trajectory) -> list[int]:

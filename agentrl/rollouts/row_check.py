@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row, refuse_strip
-from agentrl.chat.parsers import check_parser
+from agentrl.chat.parsers import AUTO, check_parser
+from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.served import check_history
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
@@ -137,13 +138,19 @@ class RowCheck(RowNames):
         schemas, chat = self._toolbox.schemas, loop.chat
         uses_tool_role = bool(schemas) and "tool" in loop.roles
         if uses_tool_role:
-            name = loop.tool_format or key[1] or self._config.rollout.multi_turn.format
-            check_parser(name, chat, schemas)
+            self._check_chosen(loop, key[1])
+            check_parser(loop.call_format, chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
         chat.check(schemas if uses_tool_role else (), roles)
         if self._config.rollout.multi_turn.thinking == "strip":
             shown = schemas if uses_tool_role else ()
             _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)
+
+    def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
+        """Refuse to go on without a format, if the chat template had to choose it."""
+        named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
+        if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
+            raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)
 
 
 def _check_strip(loop: AgentLoop, name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:

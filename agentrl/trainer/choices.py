@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from agentrl.agent_loops.base import agent_loops
+from agentrl.chat.parsers import AUTO
+from agentrl.chat.parsers.choice import FoundFormat, find_format
 from agentrl.config import RunConfig
-from agentrl.config.resolve import Choice, ModelFacts, Purpose, notices, resolve, table
+from agentrl.config.resolve import Choice, ModelFacts, Purpose, notices, resolve, table, with_values
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.rules.model_layout import check_layout
+from agentrl.errors import ConfigError, TemplateError
 from agentrl.models.facts import model_facts
+from agentrl.trainer.builders.overview import rolls_out
+
+FORMAT = "rollout.multi_turn.format"
 
 
 def resolved(config: RunConfig, purpose: Purpose | None = None) -> RunConfig:
@@ -33,7 +40,35 @@ def choose(config: RunConfig, purpose: Purpose | None = None) -> tuple[RunConfig
     facts = model_facts(config.model.path)
     if purpose == "train":
         _check_layouts(config, facts)
-    return resolve(config, facts, purpose)
+    changed, choices = resolve(config, facts, purpose)
+    if (found := _tool_format(changed)) is None:
+        return changed, choices
+    choice = Choice(FORMAT, found.name, found.reason)
+    return with_values(changed, {FORMAT: found.name}), [*choices, choice]
+
+
+def _tool_format(config: RunConfig) -> FoundFormat | None:
+    """Find the format of tool calls for `auto`. None: it is given, not needed, or cannot be found.
+
+    In the last case, the check of the rows refuses the run, before a model is loaded.
+    """
+    turns = config.rollout.multi_turn
+    given = (turns.tool_config_path, turns.function_tool_path, turns.environment, *config.trainer.python_objects)
+    if turns.format != AUTO or not rolls_out(config) or all(each is None for each in given):
+        return None
+    name = config.rollout.agent_loop
+    loop = agent_loops.get(name) if agent_loops.is_builtin(name) else None
+    if own := getattr(loop, "tool_format", None):
+        return FoundFormat(own, f"the format of the agent loop '{name}'")
+    from agentrl.chat.format import ChatFormat
+    from agentrl.models.loading import load_tokenizer  # imports torch
+
+    try:
+        tokenizer = load_tokenizer(config.model)
+        chat = ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs) if tokenizer else None
+    except (ConfigError, TemplateError):  # raised again where the run loads them
+        return None
+    return found if chat and not (found := find_format(chat)).problem else None
 
 
 def _check_layouts(config: RunConfig, facts: ModelFacts) -> None:

@@ -13,6 +13,7 @@ from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.errors import DataError, RewardError, suggestion
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.rewards.reward_view import parts_of_texts
 from agentrl.tools.base import InfraError
 from agentrl.types.messages import Message
 from agentrl.types.rollout import Group, Rollout, Stop
@@ -94,7 +95,8 @@ def _info(task: Task, answer: str, column: str) -> dict[str, object]:
         "stop": Stop.FINISHED.value,
     }
     known = {"index": task.index, "prompt": list(task.messages), **_without(task.extra_info, column)}
-    return {**assumed, **known, "last_turn": answer, "turn_texts": [answer]}
+    apart = parts_of_texts([Message(role="assistant", content=answer)])
+    return {**assumed, **known, "last_turn": answer, "turn_texts": [answer], **apart}
 
 
 def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:

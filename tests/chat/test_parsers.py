@@ -259,7 +259,6 @@ def test_hostile_text_takes_linear_time(parser: object) -> None:
 
 
 def test_unknown_parser_name_is_refused() -> None:
-    assert tool_parsers.names() == ["hermes", "react"]
     with pytest.raises(UnknownNameError, match="did you mean 'hermes'"):
         tool_parsers.get("hermess")
 
@@ -275,9 +274,10 @@ def test_hermes_fits_templates_that_write_it(name: str) -> None:
 def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'hermes'"):
         check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
-    for name in ("headers", "inst"):
-        with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, react\)"):
-            check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
+    with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'llama3_json'"):
+        check_parser("react", ChatFormat(family_tokenizer("headers")), schemas())
+    with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, .*, react\)"):
+        check_parser("hermes", ChatFormat(family_tokenizer("inst")), schemas())
 
 
 def test_a_parser_must_read_the_same_arguments() -> None:
@@ -319,7 +319,7 @@ def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pyt
 
 
 def test_sglangs_parsers_are_named_among_the_valid() -> None:
-    with pytest.raises(UnknownNameError, match="valid: hermes, react, sglang/NAME"):
-        tool_parsers.get("qwen3_coder")
+    with pytest.raises(UnknownNameError, match=r"valid: hermes, .*, react, sglang/NAME"):
+        tool_parsers.get("of_nobody")
     assert tool_parsers.is_builtin("sglang/qwen3_coder")
     assert not tool_parsers.is_builtin("sglang/mine.py:Parser")

@@ -30,7 +30,7 @@ def replay_of(saved_run, folder, config, **overrides):
 def test_keys_that_name_code_are_dropped_and_the_rest_is_kept(saved_run, tmp_path):
     config = replay_config(replay_of(saved_run, tmp_path, EVIL))
     assert (config.model.trust_remote_code, config.model.attn_implementation) == (False, "sdpa")
-    assert (config.rollout.agent_loop, config.rollout.multi_turn.format) == ("single_turn_agent", "hermes")
+    assert (config.rollout.agent_loop, config.rollout.multi_turn.format) == ("single_turn_agent", "auto")
     assert config.rollout.agent.agent_loop_config_path is None
     assert config.rollout.multi_turn.function_tool_path is None
     assert (config.rollout.temperature, config.rollout.multi_turn.max_user_turns) == (0.5, 3)

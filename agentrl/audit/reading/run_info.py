@@ -153,10 +153,10 @@ class RunInfo:
         if isinstance(names, list):
             by_name = {tool_name(tool): tool for tool in tools}
             tools = [by_name[name] for name in names if isinstance(name, str) and name in by_name]
-        limit = own.get("max_tool_calls")
+        limit, of_row = own.get("max_tool_calls"), own.get("tool_format")
         return RowOptions(
             tools,
-            str(own.get("tool_format") or self.get("rollout.multi_turn.format")),
+            str(self.get("rollout.multi_turn.format") if of_row in (None, "auto") else of_row),
             limit if isinstance(limit, int) else self.limit("max_tool_calls"),
             _given(info.get("chat_template_kwargs")),
         )

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from agentrl.chat.parsers.fit import check_parser
-from agentrl.chat.parsers.names import tool_parsers
+from agentrl.chat.parsers.names import AUTO, tool_parsers
 
-__all__ = ["check_parser", "tool_parsers"]
+__all__ = ["AUTO", "check_parser", "tool_parsers"]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.base import ToolParser, parser_for
+from agentrl.chat.base import ParsedTurn, ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
-from agentrl.chat.template import calling_turn
+from agentrl.chat.template import USER
 from agentrl.errors import ConfigError, Kind, TemplateError
-from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.types.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
-ARGUMENTS: dict[str, JsonValue] = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
+Arguments = Mapping[str, JsonValue]
+Calls = Sequence[tuple[str, Arguments]]
+
+KEY = "rollout.multi_turn.format"
+ARGUMENTS: Arguments = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
 TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "integer"}, "options": {"type": "object"}}
 
 
@@ -35,43 +39,64 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     parser = tool_parsers.get(parser_name)()
     if not schemas:
         return
-    written = _written_call(chat, schemas)
+    calls: Calls = [(schemas[0].name, ARGUMENTS)]
+    written = written_turn(chat, schemas, calls)
     if written is None:
         if getattr(parser, "taught_by_prompt", False):
             return
         raise ConfigError.at(
-            "rollout.multi_turn.format",
+            KEY,
             Kind.CONFLICT,
             f"tool parser '{parser_name}' does not fit the chat template, which writes no tool calls: "
             "use a template that does, or 'react'",
         )
-    if _reads(parser, written, schemas[0].name):
+    if reads(parser, written, calls) is not None:
         return
-    others = [name for name in tool_parsers.names() if _reads(tool_parsers.get(name)(), written, schemas[0].name)]
+    others = [name for name in tool_parsers.names() if reads(tool_parsers.get(name)(), written, calls) is not None]
     none_does = (
         f"no registered parser does ({', '.join(tool_parsers.names())}); SGLang's parsers are called sglang/NAME"
     )
     hint = f"use '{others[0]}'" if others else none_does
     raise ConfigError.at(
-        "rollout.multi_turn.format",
-        Kind.CONFLICT,
-        f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}",
+        KEY, Kind.CONFLICT, f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}"
     )
 
 
-def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None:
-    """Text of a turn that calls the first tool; None if the template writes no calls."""
-    name = schemas[0].name
-    try:
-        _, text = chat.template.turn(calling_turn(name, arguments=ARGUMENTS), schemas)
-    except TemplateError:  # the template does not support tool calls
-        return None
-    return text.removesuffix(chat.template.end_of_turn.token) if name in text else None
-
-
-def _reads(parser: ToolParser, text: str, name: str) -> bool:
+def probe_tool(name: str) -> ToolSchema:
+    """A tool with the arguments `TYPES`."""
     parameters: dict[str, JsonValue] = {"type": "object", "properties": TYPES}
-    probe = ToolSchema(function=FunctionSchema(name=name, parameters=parameters))
-    calls = parser_for(parser, [probe]).parse(text).calls
-    well_formed = [call.name for call in calls] == [name] and not calls[0].error
-    return well_formed and json.loads(calls[0].arguments) == ARGUMENTS
+    return ToolSchema(function=FunctionSchema(name=name, description=f"Does {name}.", parameters=parameters))
+
+
+def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str = "") -> str | None:
+    """The text that the template writes for a model turn, as a parser receives it; None if a call is missing in it."""
+    message = Message(role="assistant", content=content)
+    if calls:
+        message["tool_calls"] = [_message_call(number, *call) for number, call in enumerate(calls)]
+    try:
+        head = chat.template.render([USER], schemas, prompt=True).removesuffix(chat.opened)
+        whole = chat.template.render([USER, message], schemas, prompt=False)
+    except TemplateError:  # the template does not support these calls
+        return None
+    text = whole.removeprefix(head)
+    if not whole.startswith(head) or any(name not in text for name, _ in calls):
+        return None
+    try:
+        before, ended, _ = text.rpartition(chat.template.end_of_turn.token)
+    except TemplateError:  # no token ends a turn
+        return text
+    return before if ended else text
+
+
+def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:
+    """The parsed turn, if the parser reads exactly these calls; else None."""
+    turn = parser_for(parser, [probe_tool(name) for name, _ in calls]).parse(text)
+    if [call.name for call in turn.calls if not call.error] != [name for name, _ in calls]:
+        return None
+    same = [json.loads(call.arguments) for call in turn.calls] == [arguments for _, arguments in calls]
+    return turn if same else None
+
+
+def _message_call(number: int, name: str, arguments: Arguments) -> MessageToolCall:
+    call_id = f"zqCALL{number}qz"  # some templates require nine letters and digits
+    return MessageToolCall(id=call_id, type="function", function=FunctionCall(name=name, arguments=dict(arguments)))

@@ -13,7 +13,7 @@ from itertools import chain
 from agentrl.errors import AgentRLError
 from agentrl.replay.base import Key, key_of
 from agentrl.rewards.base import Reward
-from agentrl.rewards.reward_view import solution_view
+from agentrl.rewards.reward_view import parts_of_texts, solution_view
 from agentrl.store import StoredRollout
 from agentrl.tools.base import InfraError
 from agentrl.types.messages import Message, message_text
@@ -122,8 +122,10 @@ def view_of(
         return solution, extra
     histories = [_new_messages(stored, trajectory.messages) for trajectory in stored.rollout.trajectories]
     new = list(chain.from_iterable(histories))
-    turns = [message_text(message) for message in new if message["role"] == "assistant"]
+    replies = [message for message in new if message["role"] == "assistant"]
+    turns = [message_text(message) for message in replies]
     extra |= {"turn_texts": turns, "last_turn": turns[-1] if turns else "", "num_turns": len(turns)}
+    extra |= parts_of_texts(replies)
     return "\n".join(map(message_text, new) if include_tool_text else turns), extra
 
 

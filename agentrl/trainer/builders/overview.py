@@ -45,9 +45,10 @@ def _components(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield "mode", config.trainer.mode
     yield "model", _model(config)
     yield "source", _source(config)
-    if _rolls_out(config):
+    if rolls_out(config):
         yield "agent loop", config.rollout.agent_loop
         yield "tools", _tools(config)
+        yield "tool calls", config.rollout.multi_turn.format if _tools(config) else ""
         yield "reward", _reward(config)
     yield "engine", _engine(config) if _has_engine(config) else ""
     if _trains(config):
@@ -73,7 +74,7 @@ def _has_engine(config: RunConfig) -> bool:
     return config.trainer.mode != "train_only" or bool(config.data.val_files)
 
 
-def _rolls_out(config: RunConfig) -> bool:
+def rolls_out(config: RunConfig) -> bool:
     """Return whether the run samples rollouts, in training or validation."""
     live = config.algorithm.live and config.trainer.mode in ("train", "rollout_only")
     return _has_engine(config) and (live or bool(config.data.val_files))

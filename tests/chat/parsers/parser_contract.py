@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers.thinking import plain_turn
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
 Call = tuple[str, dict[str, JsonValue]]
@@ -144,35 +145,32 @@ def _strings(value: JsonValue) -> Iterator[str]:
         yield from value
 
 
-def occurs(piece: str, text: str) -> bool:
+def occurs(piece: str, text: str, depth: int = 3) -> bool:
     """Whether `piece` is in the text, as it is or with the escapes of JSON or Python."""
-    for _ in range(4):
-        if piece in text:
-            return True
-        before, text = text, unescaped(text)
-        if before == text:
-            return False
-    return False
+    if piece in text:
+        return True
+    if not depth or "\\" not in text:
+        return False
+    return any(occurs(piece, unescaped(text, keep=keep), depth - 1) for keep in (False, True))
 
 
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|N\{[^}]*\}|[0-7]{1,3}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 
 
-def unescaped(text: str) -> str:
-    """The text with every escape of JSON or Python replaced by its character."""
-    text = _ESCAPE.sub(_character, text)
+def unescaped(text: str, *, keep: bool) -> str:
+    """The text with every escape of JSON or Python replaced by its character; `keep` keeps unknown escapes."""
+    text = _ESCAPE.sub(lambda match: _character(match[1], match[0] if keep else match[1]), text)
     return re.sub("[\ud800-\udbff][\udc00-\udfff]", lambda pair: _joined(pair[0]), text)
 
 
-def _character(match: re.Match[str]) -> str:
-    code = match[1]
+def _character(code: str, unknown: str) -> str:
     if code[0] in "uUx" and len(code) > 1:
         number = int(code[1:], 16)
-        return chr(number) if number < 0x110000 else match[0]
+        return chr(number) if number < 0x110000 else unknown
     if code[0] in "01234567":
         return chr(int(code, 8))
-    return _LETTERS.get(code, code)
+    return code if code in "\\\"'/" else _LETTERS.get(code, unknown)
 
 
 def _joined(pair: str) -> str:
@@ -204,10 +202,19 @@ def check_cut_thoughts(form: Format, thoughts: str, calls: Sequence[Call]) -> No
     parser, inside = form.parser(calls), form.write(thoughts, calls)
     whole = form.write_thoughts(inside)
     for length in range(len(whole) + 1):
-        assert parser.parse(whole[:length]).calls == (), whole[:length]
+        turn = parser.parse(whole[:length])
+        assert turn.calls == (), whole[:length]
+        check_not_parsed(parser, whole[:length], turn)
     turn = parser.parse(whole + form.write("", calls))
     assert [(call.name, meant(call)) for call in turn.calls] == list(calls)
     assert turn.thinking.strip() == inside.strip()
+
+
+def check_not_parsed(parser: ToolParser, text: str, turn: ParsedTurn) -> None:
+    """A turn that a limit cut is not parsed: it has no calls, and the same thoughts as if it were."""
+    plain = plain_turn(parser, text)
+    assert plain.calls == ()
+    assert (plain.thinking.strip(), plain.content.strip()) == (turn.thinking.strip(), turn.content.strip()), text
 
 
 def complete(turn: ParsedTurn) -> list[tuple[str, object]]:

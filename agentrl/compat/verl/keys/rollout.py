@@ -73,7 +73,11 @@ TURNS: tuple[Row, ...] = (
     Mapped(f"{_TURNS}.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
     Mapped(f"{_TURNS}.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
     Mapped(f"{_TURNS}.interaction_config_path", "rollout.multi_turn.interaction_config_path", read=expand_home),
-    Mapped(f"{_TURNS}.format", "rollout.multi_turn.format", "hermes"),
+    Mapped(
+        f"{_TURNS}.format",
+        "rollout.multi_turn.format",
+        note="not given: `auto`, the format of the chat template (verl: `hermes`)",
+    ),
     Mapped(f"{_TURNS}.max_assistant_turns", "rollout.multi_turn.max_assistant_turns"),
     Mapped(f"{_TURNS}.max_turns", "rollout.multi_turn.max_assistant_turns", note="older name"),
     Mapped(

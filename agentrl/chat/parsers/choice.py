@@ -1,0 +1,88 @@
+"""Choice of the tool-call format that reads back what a chat template writes (`rollout.multi_turn.format=auto`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from agentrl.chat.base import ParsedTurn
+from agentrl.chat.parsers.fit import ARGUMENTS, Calls, probe_tool, reads, written_turn
+from agentrl.chat.parsers.names import AUTO, tool_parsers
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+
+FALLBACK = "hermes"
+"""Format if the template decides nothing. It is used only without tools."""
+_FIRST, _SECOND = "look_up", "add_up"
+_TOOLS = [probe_tool(_FIRST), probe_tool(_SECOND)]
+_PROBES: Sequence[tuple[Calls, str]] = (
+    ([(_FIRST, ARGUMENTS)], ""),
+    ([(_FIRST, {})], ""),
+    ([(_FIRST, {"count": 1})], "I look it up."),
+    ([(_FIRST, {"text": "a"}), (_SECOND, {"text": "null", "count": 2})], ""),
+    ((), "No call [1], {2}."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFormat:
+    """The format that fits a chat template.
+
+    Attributes:
+        name: name of the parser; `FALLBACK` if no parser is chosen.
+        reason: why it is chosen.
+        problem: why none can be chosen; "" if one is.
+    """
+
+    name: str
+    reason: str = ""
+    problem: str = ""
+
+
+class _Reading(NamedTuple):
+    name: str
+    turns: Sequence[ParsedTurn]
+
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        return [(turn.content, turn.thinking.strip()) for turn in self.turns]
+
+
+def format_of(name: str, chat: ChatFormat) -> str:
+    """The name of the format; for `auto`, of the format that fits the template."""
+    return find_format(chat).name if name == AUTO else name
+
+
+@lru_cache(maxsize=4)
+def find_format(chat: ChatFormat) -> FoundFormat:
+    """Find the built-in parser that reads back what the chat template writes.
+
+    Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed; without
+    those that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
+    is chosen.
+    """
+    if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
+        return FoundFormat(FALLBACK, problem="the chat template writes no tool calls")
+    written = [(calls, written_turn(chat, _TOOLS, calls, content)) for calls, content in _PROBES]
+    probes = [(calls, text) for calls, text in written if text is not None]
+    readings = [found for name in tool_parsers.builtins() if (found := _reading(name, probes))]
+    if not readings:
+        names = ", ".join(tool_parsers.builtins())
+        problem = f"no built-in format ({names}) reads the chat template's calls, {probes[0][1]!r}"
+        return FoundFormat(FALLBACK, problem=f"{problem}: name your own parser, or one of SGLang's, sglang/NAME")
+    first, *others = readings
+    if different := [other.name for other in others if other.texts != first.texts]:
+        names = " and ".join([first.name, *different])
+        problem = f"{names} read the chat template's calls, but not the same text around them: choose one of them"
+        return FoundFormat(FALLBACK, problem=problem)
+    also = f", as do {', '.join(other.name for other in others)}" if others else ""
+    return FoundFormat(first.name, f"reads the calls that the chat template writes{also}")
+
+
+def _reading(name: str, probes: Sequence[tuple[Calls, str]]) -> _Reading | None:
+    parser = tool_parsers.get(name)()
+    turns = [turn for calls, text in probes if (turn := reads(parser, text, calls)) is not None]
+    return _Reading(name, turns) if len(turns) == len(probes) else None

@@ -1,0 +1,98 @@
+"""Types of arguments that a model writes as plain text, from the tools' schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from agentrl.chat.parsers.json_text import BadJSONError, read_json
+from agentrl.chat.parsers.python_text import BadPythonError, read_literal
+from agentrl.types.messages import ToolSchema
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+_WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "none": None}
+"""Values that templates write as in Python, and models as in JSON."""
+
+
+class ParameterTypes:
+    """Converts the text of an argument to the first type of its schema that fits the text.
+
+    The text itself is returned if no type fits, if the schema names none, or if there is no schema. So a wrong value
+    reaches the tool's check, which reports it to the model.
+    """
+
+    def __init__(self, schemas: Sequence[ToolSchema]) -> None:
+        self._properties = {schema.name: _properties(schema.function.parameters) for schema in schemas}
+
+    def value(self, tool: str, parameter: str, text: str) -> JsonValue:
+        """Return the value of an argument."""
+        schema = self._properties.get(tool, {}).get(parameter)
+        for name in _types_of(schema):
+            if name == "string":
+                return text
+            try:
+                value = _readers[name](text) if name in _readers else _read_any(text)
+            except (BadJSONError, BadPythonError):
+                continue
+            if isinstance(value, _TYPES.get(name, ())) and (name == "boolean" or not isinstance(value, bool)):
+                return value
+        return text
+
+
+def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    properties = parameters.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _types_of(schema: JsonValue) -> Iterable[str]:
+    """Names of the types that a schema allows, in order."""
+    if not isinstance(schema, dict):
+        return
+    given = schema.get("type")
+    names = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    yield from (name for name in names if isinstance(name, str))
+    for key in ("anyOf", "oneOf"):
+        choices = schema.get(key)
+        for choice in choices if isinstance(choices, list) else ():
+            yield from _types_of(choice)
+
+
+def _read_word(text: str) -> JsonValue:
+    word = text.strip().lower()
+    if word not in _WORDS:
+        raise BadJSONError("no such word")
+    return _WORDS[word]
+
+
+def _read_number(text: str) -> JsonValue:
+    value, end = read_json(text)
+    if text[end:].strip():
+        raise BadJSONError("there is more after the number")
+    return value
+
+
+def _read_any(text: str) -> JsonValue:
+    """Read JSON, or a Python literal: some models write `{'a': True}`."""
+    try:
+        return _read_number(text)
+    except BadJSONError:
+        value, end = read_literal(text, 0)
+        if text[end:].strip():
+            raise BadJSONError("there is more after the value") from None
+        return value
+
+
+_readers: Mapping[str, Callable[[str], JsonValue]] = {
+    "boolean": _read_word,
+    "null": _read_word,
+    "integer": _read_number,
+    "number": _read_number,
+}
