@@ -97,7 +97,7 @@ def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, cont
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:
     """The parsed turn, if the parser reads exactly these calls; else None."""
     turn = parser_for(parser, [probe_tool(name) for name, _ in calls]).parse(text)
-    if [call.name for call in turn.calls if not call.error] != [name for name, _ in calls]:
+    if [(call.name, call.error) for call in turn.calls] != [(name, None) for name, _ in calls]:
         return None
     same = [json.loads(call.arguments) for call in turn.calls] == [arguments for _, arguments in calls]
     return turn if same else None
