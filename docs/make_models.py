@@ -69,7 +69,7 @@ _OTHERS = {
     "react": "any model, with the tools in the prompt",
 }
 """Format -> models that write it, for formats of which the public templates have no example."""
-_ACCEPTED = ("model", "format", "calls in a turn", "thoughts of earlier turns", "a turn ends with", "SFT")
+_ACCEPTED = ("model", "format", "calls in a turn", "thoughts of earlier turns", "a turn ends with", "strip", "SFT")
 _EXAMPLE = "qwen2_5"
 _HEAD = 10  # first lines of the example
 Row = tuple[str, ...]
@@ -102,8 +102,8 @@ def _accepted(found: ModelCheck) -> Row | None:
     if found.refusals:
         return None
     calls = "several" if found.parallel_calls else "one"
-    saved = "no" if found.unsaved else "yes"
-    return f"`{found.tool_format}`", calls, str(found.thoughts), " ".join(map(_code, found.stop_tokens)), saved
+    also = ("no" if why else "yes" for why in (found.unstripped, found.unsaved))
+    return f"`{found.tool_format}`", calls, str(found.thoughts), " ".join(map(_code, found.stop_tokens)), *also
 
 
 def _has_no_tools(found: ModelCheck) -> bool:
