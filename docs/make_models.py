@@ -85,7 +85,7 @@ def page() -> str:
         "example": _example(ChatFormat(public_tokenizer(_EXAMPLE)), found[_EXAMPLE]),
         "accepted": _table(_ACCEPTED, found, _accepted),
         "without tools": _table(("model", "further user messages"), found, _without_tools),
-        "refused": _table(("model", "reason"), found, _refused),
+        "refused": _refusals(found),
         "others": _lines(("format", "models"), _others(each.tool_format for each in found.values())),
     }
     text = FRAME.read_text(encoding="utf-8")
@@ -115,6 +115,12 @@ def _without_tools(found: ModelCheck) -> Row | None:
         return None
     whys = [each.why for each in found.refusals if each.what == "further user messages"]
     return (f"refused: {whys[0]}" if whys else "accepted",)
+
+
+def _refusals(found: Mapping[str, ModelCheck]) -> str:
+    if not any(map(_refused, found.values())):
+        return "Every other of these templates is accepted with tools."
+    return "These models are refused with tools:\n\n" + _table(("model", "reason"), found, _refused)
 
 
 def _refused(found: ModelCheck) -> Row | None:
