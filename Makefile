@@ -33,9 +33,10 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)
 	$(BIN)/agentrl quickstart
 
-# docs/reference.md, which a test compares with the code
-reference: $(READY)
+# docs/reference.md, docs/metrics.md and docs/models.md, which tests compare with the code
+reference: $(READY) templates
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_models.py
 
 test: $(READY) bubblewrap templates
 	$(PYTEST) $(TWO_AT_ONCE)

@@ -19,6 +19,7 @@ from agentrl.types.messages import Message
 from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -51,6 +52,8 @@ class AgentLoop:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
         roles: roles that the loop may append after a model turn; the chat template is checked for them at the start.
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
+        strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise it is refused. A loop
+            that builds its `Rollout` itself sets it to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
         operations: what the conversations of this rollout did, for the audit (`agentrl.types.operation`).
@@ -62,6 +65,7 @@ class AgentLoop:
     tool_format: ClassVar[str | None] = None
     roles: ClassVar[tuple[str, ...]] = ("tool", "user")
     uses_tools: ClassVar[bool] = True
+    strips_thinking: ClassVar[bool] = True
     conversation_class: ClassVar[type[Conversation]] = Conversation
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig) -> None:
@@ -70,6 +74,7 @@ class AgentLoop:
         self.parser = parser
         self.config = config
         self.conversations: list[Conversation] = []
+        self.trajectories: list[Trajectory] = []
         self.operations: list[Operation] = []
         self.call_format = ""
         self.resume_point: ResumePoint | None = None
@@ -106,6 +111,7 @@ class AgentLoop:
         limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
         bindings = ConversationContext(
             *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
+            trajectories=self.trajectories,
             images=dict(task.images),
             operations=self.operations,
             call_format=self.call_format,

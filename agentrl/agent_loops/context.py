@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.limits import Limits
 from agentrl.chat.base import ToolParser
-from agentrl.engines.base import SamplingParams
+from agentrl.engines.base import Completion, SamplingParams
+from agentrl.types.messages import Message
 from agentrl.types.operation import Operation
+from agentrl.types.rollout import Outcome, Rollout, Stop
+from agentrl.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from agentrl.agent_loops.conversation import Conversation
@@ -20,9 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConversationContext:
-    """Everything that a conversation needs. All conversations of one rollout share `conversations` and `operations`.
+    """Everything that a conversation needs. All conversations of one rollout share the last five lists and mappings.
 
     Attributes:
+        trajectories: the trajectories of all conversations; a conversation has several if its history was rendered
+            again.
         images: the names in messages -> image bytes: images of the task and of tool answers.
         operations: the operations of all conversations, in the order in which they ended.
         call_format: name of the tool-call format that `parser` reads.
@@ -36,6 +42,44 @@ class ConversationContext:
     interaction: InteractionSession | None
     sampling: SamplingParams
     conversations: list[Conversation]
+    trajectories: list[Trajectory]
     images: dict[str, bytes] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     call_format: str = ""
+
+    def new_trajectory(self, messages: Sequence[Message]) -> tuple[int, Trajectory]:
+        """Add a trajectory without tokens to the rollout; return its position and the trajectory."""
+        self.trajectories.append(Trajectory((), messages))
+        return len(self.trajectories) - 1, self.trajectories[-1]
+
+    def rollout(self, stop: Stop) -> Rollout:
+        """Return the rollout of all conversations, in the order of their trajectories."""
+        rewards = [reward for each in self.conversations for reward in each.turn_rewards]
+        calls = [call for each in self.conversations for call in each.tool_calls]
+        return Rollout(
+            list(self.trajectories),
+            stop=stop,
+            turn_rewards=sorted(rewards, key=lambda reward: reward.trajectory),
+            tool_calls=sorted(calls, key=lambda call: call.trajectory),
+            operations=self.operations,
+        )
+
+    @property
+    def num_calls(self) -> int:
+        """Number of calls of all conversations that count towards the limit."""
+        calls = (call for each in self.conversations for call in each.tool_calls)
+        return sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
+
+    async def sample(
+        self, trajectory: Trajectory, number: int, sampling: SamplingParams, image_starts: Sequence[int]
+    ) -> Completion:
+        """Sample after the tokens of `trajectory`, whose position in the rollout is `number`."""
+        if not image_starts:  # a custom `generate` need not support images
+            return await self.generate(trajectory.token_ids, sampling, trajectory=number)
+        return await self.generate(
+            trajectory.token_ids,
+            sampling,
+            trajectory=number,
+            images=[trajectory.images[name] for name in trajectory.media],
+            image_starts=list(image_starts),
+        )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from agentrl.agent_loops.context import ConversationContext
+from agentrl.agent_loops.further import Further, served
 from agentrl.agent_loops.operations import RecordedOperation, opening
 from agentrl.agent_loops.recording import model_segment
 from agentrl.agent_loops.resume import ResumePoint
@@ -38,6 +39,8 @@ from agentrl.utils.images import content_hash
 class Conversation:
     """One trajectory while it grows: `model_turn`, `tool_turn`, `user_turn` and `say` each append to it.
 
+    With `rollout.multi_turn.thinking=strip`, answers may begin a further trajectory: see `agent_loops.further`.
+
     The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
     - A turn that reached a length limit is kept. Tool calls in this turn are not run.
@@ -49,7 +52,7 @@ class Conversation:
 
     Attributes:
         schemas: list of `ToolSchema`, the tools of this rollout.
-        trajectory: the `Trajectory` so far; `trajectory.messages` are its messages, `trajectory.token_ids` its tokens.
+        trajectory: the `Trajectory` so far; `trajectory.messages` are all messages, `trajectory.token_ids` the context.
         stop: the `Stop` reason; None while the conversation can continue.
         tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
         turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
@@ -59,7 +62,7 @@ class Conversation:
     form: ClassVar[str] = "chat"
 
     def __init__(self, bindings: ConversationContext, messages: Sequence[Message]) -> None:
-        self.trajectory = Trajectory()
+        self._number, self.trajectory = bindings.new_trajectory(())
         self.stop: Stop | None = None
         self.tool_calls: list[ToolCall] = []
         self.turn_rewards: list[TurnReward] = []
@@ -67,16 +70,17 @@ class Conversation:
         self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
-        self._number = len(bindings.conversations)
+        self._further: Further | None = None  # entered when the operation has ended
         self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
         self._num_user_turns = 0
-        self._turn_segment = 0  # index of the model's last segment
         self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # the last token of the model's turn
+        self._turn_place = self._number, 0  # trajectory and segment of the model's last turn
         self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
         self.trajectory.messages += (first := self.opening(messages))
         prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
+        self._opening_lengths = len(first), len(prompt_ids)  # messages and tokens
         self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
 
     @property
@@ -100,7 +104,7 @@ class Conversation:
                 await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
                 return None
             sampling = self._turn_sampling()
-            completion = await self._generate(sampling)
+            completion = await self._bound.sample(self.trajectory, self._number, sampling, self._image_starts)
             self.stop = self._limits.truncated_by(completion, self._num_tokens_left)
             turn = await self._append_model(completion, sampling)
         return turn if self.stop is None else None
@@ -141,7 +145,7 @@ class Conversation:
     def resume_from(self, resume_point: ResumePoint) -> None:
         """Restore the state of a saved rollout before a model turn; limits count from there."""
         messages = resume_point.messages_after(len(self.trajectory.messages))
-        self.trajectory = Trajectory((), messages)
+        self.trajectory = self._bound.trajectories[self._number] = Trajectory((), messages)
         self._image_starts = []
         for segment in resume_point.segments:
             self._append_segment(segment.author, segment.token_ids, segment.media)
@@ -160,14 +164,7 @@ class Conversation:
 
     def rollout(self) -> Rollout:
         """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
-        conversations = self._bound.conversations
-        return Rollout(
-            [conversation.trajectory for conversation in conversations],
-            stop=self.stop or Stop.FINISHED,
-            turn_rewards=[reward for conversation in conversations for reward in conversation.turn_rewards],
-            tool_calls=[call for conversation in conversations for call in conversation.tool_calls],
-            operations=self._bound.operations,
-        )
+        return self._bound.rollout(self.stop or Stop.FINISHED)
 
     async def _tool_turn(self, turn: ParsedTurn) -> bool:
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
@@ -191,8 +188,7 @@ class Conversation:
         if self.stop is not None or self._bound.interaction is None:
             return False
         answer = await self._bound.interaction.respond(self.trajectory.messages)
-        place = self._number, self._turn_segment
-        self.turn_rewards.append(TurnReward(*place, "interaction", answer.score, answer.observation_key))
+        self.turn_rewards.append(TurnReward(*self._turn_place, "interaction", answer.score, answer.observation_key))
         self._num_user_turns += 1
         self._stop_if(answer.done, Stop.INTERACTION_ENDED)
         return self._say(answer.text)
@@ -204,7 +200,16 @@ class Conversation:
         return self.stop is None
 
     def _operation(self, kind: OperationKind) -> RecordedOperation:
-        return RecordedOperation(self, self._number, kind, self._bound.operations)
+        return RecordedOperation(self, self._number, kind, self._bound.operations, self._enter_further)
+
+    def _enter_further(self) -> None:
+        """Continue in the further trajectory that the ended operation has prepared, if there is one."""
+        if (further := self._further) is None:
+            return
+        parent, self._further, self._image_starts = self._number, None, []
+        self._number, self.trajectory = self._bound.new_trajectory(further.messages)
+        self._append_segment(Author.PROMPT, further.token_ids, image_names(further.messages))
+        self.record_opening(OperationKind.RENDER, parent)
 
     def _stop_if(self, reached: bool, stop: Stop) -> None:
         if reached and self.stop is None:
@@ -212,7 +217,7 @@ class Conversation:
 
     @property
     def _num_tokens_left(self) -> int:
-        return self._limits.max_response_tokens - self.trajectory.num_response_tokens
+        return self._limits.max_response_tokens - len(self.trajectory.token_ids) + self._opening_lengths[1]
 
     @property
     def _no_turn_left(self) -> bool:
@@ -223,28 +228,15 @@ class Conversation:
         """Number of calls that the rollout may still make; None: no limit."""
         if (limit := self._limits.multi_turn.max_tool_calls) is None:
             return None
-        calls = (call for conversation in self._bound.conversations for call in conversation.tool_calls)
-        return limit - sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
+        return limit - self._bound.num_calls
 
     def _turn_sampling(self) -> SamplingParams:
         sampling = self._bound.sampling
         stop = sampling.stop + self._parser.stop if self.schemas else sampling.stop
         return replace(sampling, stop=stop, max_new_tokens=self._limits.turn_tokens(self._num_tokens_left))
 
-    async def _generate(self, sampling: SamplingParams) -> Completion:
-        trajectory = self.trajectory
-        if not self._image_starts:  # a custom `generate` need not support images
-            return await self._bound.generate(trajectory.token_ids, sampling, trajectory=self._number)
-        return await self._bound.generate(
-            trajectory.token_ids,
-            sampling,
-            trajectory=self._number,
-            images=[trajectory.images[name] for name in trajectory.media],
-            image_starts=list(self._image_starts),
-        )
-
     async def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
-        self._turn_segment = len(self.trajectory.segments)
+        self._turn_place = self._number, len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
@@ -286,12 +278,17 @@ class Conversation:
 
     def _append(self, author: Author, messages: Sequence[Message]) -> int:
         """Append messages and return their number of tokens; stop and return 0 if the model could not reply."""
-        token_ids = self._render(messages)
-        if len(token_ids) >= self._num_tokens_left:
+        following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
+        token_ids = following if isinstance(following, list) else self._render(messages)
+        added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)
+        if added >= self._num_tokens_left:
             self.stop = Stop.MAX_RESPONSE_TOKENS
             return 0
-        self._append_segment(author, token_ids, image_names(messages))
-        self.trajectory.messages.extend(messages)
+        if isinstance(following, Further):
+            self._further = following
+        else:
+            self._append_segment(author, token_ids, image_names(messages))
+            self.trajectory.messages.extend(messages)
         return len(token_ids)
 
     def _append_segment(self, author: Author, token_ids: Sequence[int], media: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from agentrl.chat.parsers.choice import format_of
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import make_importable
+from agentrl.types.template_variables import NONE
 from agentrl.utils.user_code import format_error
 
 if TYPE_CHECKING:
@@ -45,14 +45,17 @@ class LoopFactory:
         self._chat = chat
         self._config = config
         self._entries = configured_loops(config)
-        self._makers: dict[tuple[str, str | None], Callable[[], AgentLoop]] = {}
+        self._makers: dict[tuple[str, str | None], Callable[[ChatFormat], AgentLoop]] = {}
         self.build(None)
 
-    def build(self, name: str | None, tool_format: str | None = None) -> AgentLoop:
+    def build(
+        self, name: str | None, tool_format: str | None = None, variables: Mapping[str, JsonValue] = NONE
+    ) -> AgentLoop:
         """Build a new loop by name; None: the default loop.
 
         Args:
             tool_format: the tool-call format of the model, in place of `rollout.multi_turn.format`.
+            variables: variables of the chat template, in addition to `data.apply_chat_template_kwargs`.
 
         Raises:
             ConfigError, UnknownNameError: the loop is unknown, or does not accept its options or this format.
@@ -62,7 +65,7 @@ class LoopFactory:
         if key not in self._makers:
             refuse_code_of_row(self._config, self._entries, name, tool_format)
             self._makers[key] = self._maker(*key)
-        loop = self._makers[key]()
+        loop = self._makers[key](self._chat.with_variables(variables))
         loop.call_format = loop.tool_format or self._format(tool_format)
         return loop
 
@@ -71,7 +74,7 @@ class LoopFactory:
         configured = self._config.rollout.multi_turn.format
         return format_of(configured if tool_format in (None, AUTO) else tool_format, self._chat)
 
-    def _maker(self, name: str, tool_format: str | None) -> Callable[[], AgentLoop]:
+    def _maker(self, name: str, tool_format: str | None) -> Callable[[ChatFormat], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")
         factory = find_loop(name, self._entries)
         own_format = getattr(factory, "tool_format", None)
@@ -82,9 +85,14 @@ class LoopFactory:
                 f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'",
             )
         parser = tool_parsers.get(own_format or self._format(tool_format))()
-        make = partial(getattr(factory, "as_agent_loop", factory), self._chat, parser, self._config, **entry.options)
+        build, config = getattr(factory, "as_agent_loop", factory), self._config
+
+        def make(chat: ChatFormat) -> AgentLoop:
+            made: AgentLoop = build(chat, parser, config, **entry.options)
+            return made
+
         try:
-            loop = make()
+            loop = make(self._chat)
         except AgentRLError:
             raise
         except Exception as error:

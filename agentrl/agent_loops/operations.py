@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,12 +22,23 @@ class RecordedOperation:
     """Context in which a conversation runs one operation. Records it at the end, also after an exception.
 
     An operation that changed nothing is not recorded.
+
+    Args:
+        then: called at the end, after the operation was recorded.
     """
 
-    __slots__ = ("_before", "_chat", "_kind", "_num_before", "_operations", "_trajectory")
+    __slots__ = ("_before", "_chat", "_kind", "_num_before", "_operations", "_then", "_trajectory")
 
-    def __init__(self, chat: Conversation, trajectory: int, kind: OperationKind, operations: list[Operation]) -> None:
+    def __init__(
+        self,
+        chat: Conversation,
+        trajectory: int,
+        kind: OperationKind,
+        operations: list[Operation],
+        then: Callable[[], None],
+    ) -> None:
         self._chat, self._trajectory, self._kind, self._operations = chat, trajectory, kind, operations
+        self._then = then
 
     def __enter__(self) -> None:
         self._num_before, self._before = len(self._operations), _state(self._chat)
@@ -35,11 +47,11 @@ class RecordedOperation:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         after = _state(self._chat)
-        if after == self._before:
-            return
-        segments, messages, calls, *_ = self._before
-        added = segments, after[0] - segments, messages, after[1] - messages, after[2] - calls
-        self._operations.append(Operation(self._kind, self._trajectory, self._num_before, *added))
+        if after != self._before:
+            segments, messages, calls, *_ = self._before
+            added = segments, after[0] - segments, messages, after[1] - messages, after[2] - calls
+            self._operations.append(Operation(self._kind, self._trajectory, self._num_before, *added))
+        self._then()
 
 
 def _state(chat: Conversation) -> tuple[int, int, int, int, bool]:
@@ -52,6 +64,7 @@ def opening(
 ) -> Operation:
     """Return the operation that opened `chat`: everything in its trajectory belongs to it."""
     num_segments, num_messages, num_calls, *_ = _state(chat)
+    num_calls = num_calls if kind is OperationKind.RESUME else 0
     tools, shown = (tuple(schema.name for schema in each) for each in (chat.schemas, chat.template_schemas))
     detail = _detail(_form(type(chat)), context.call_format, tools, shown, parent)
     return Operation(kind, trajectory, len(context.operations), 0, num_segments, 0, num_messages, num_calls, detail)

@@ -59,6 +59,7 @@ class ReactAgent(ToolAgent):
 
     tool_format = "react"
     roles = ("user",)
+    strips_thinking = False  # the template would write calls in its own format
     conversation_class = ReactConversation
 
 

@@ -29,10 +29,10 @@ class ResumePoint:
 
     @classmethod
     def of(cls, saved: Rollout, num_turns: int) -> Self | None:
-        """Return the state; None if `saved` has no such turn, or has several trajectories (rewritten history)."""
-        if len(saved.trajectories) != 1:
+        """Return the state; None if `saved` has no such turn in its first trajectory, or rewrote its history."""
+        if not saved.trajectories or len(saved.dialogues) > 1:
             return None
-        (trajectory,) = saved.trajectories
+        trajectory = saved.trajectories[0]
         turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
         if num_turns >= len(turns):
             return None
@@ -41,7 +41,7 @@ class ResumePoint:
             [_given(segment) for segment in trajectory.segments[:before]],
             trajectory.messages,
             [call for call in saved.tool_calls if call.turn < num_turns],
-            [reward for reward in saved.turn_rewards if reward.segment < before],
+            [reward for reward in saved.turn_rewards if not reward.trajectory and reward.segment < before],
             num_turns,
         )
 

@@ -10,7 +10,7 @@ from agentrl.audit.checks import Checker
 from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
 from agentrl.audit.reading.run_info import NO_CONFIG, Json, RunInfo
 from agentrl.audit.reading.table import Step
-from agentrl.audit.trained_tokens import (
+from agentrl.audit.tokens.trained import (
     SEGMENTS,
     TRAJECTORIES,
     Credited,

@@ -18,19 +18,19 @@ from agentrl.audit import (
     identity,
     operations,
     rewards,
-    sampled_tokens,
-    tokens,
-    trained_tokens,
     turns,
 )
 from agentrl.audit.base import Ledger, Problem
 from agentrl.audit.checks import Checker
 from agentrl.audit.files import check_gaps, named_step, open_steps
 from agentrl.audit.reading.checksums import check_seals
+from agentrl.audit.reading.further import as_one
 from agentrl.audit.reading.reader import Reader
 from agentrl.audit.reading.run_info import RunInfo
 from agentrl.audit.reading.table import Step
 from agentrl.audit.template import TemplateOracle, load_oracle
+from agentrl.audit.tokens import rendered, sampled, trained
+from agentrl.audit.tokens.contexts import Contexts
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Auditor:
         if known is None or not len(step):
             return
         oracle, why = self._oracle(known, step.metadata)
-        same = tokens.check_hashes(check, oracle, why)
+        same = rendered.check_hashes(check, oracle, why)
         oracle = oracle if same["tokenizer"] else None
         why = why or "the vocabulary differs from the one that made the rollouts"
         split = self.split or (step["split"][0] if len(step) else "train")
@@ -96,11 +96,11 @@ class Auditor:
         identity.check_identity(check, known, split, groups)
         own = [row for row, name in enumerate(check.step["agent_name"]) if known.loop(name)[0] is None]
         recorded = operations.rows(check.step).intersection(own)
-        tokens.check_segments(check, oracle, known.continued_from is not None, recorded)
-        sampled_tokens.check_logprobs(check)
-        sampled_tokens.check_versions(check, known, split)
-        sampled_tokens.check_temperature(check, known, split)
-        trained_tokens.check_scores(check, known, split)
+        rendered.check_segments(check, oracle, known.continued_from is not None, recorded)
+        sampled.check_logprobs(check)
+        sampled.check_versions(check, known, split)
+        sampled.check_temperature(check, known, split)
+        trained.check_scores(check, known, split)
         advantages.check_advantages(check, known, split, groups)
         rewards.check_rewards(check)
         rewards.check_times(check, known.continued_from or 0)
@@ -108,23 +108,25 @@ class Auditor:
     def _conversations(
         self, check: Checker, known: RunInfo, oracle: TemplateOracle | None, why: str, templated: bool
     ) -> None:
-        rendering = tokens.TokenCheck(check, oracle, templated) if oracle else None
+        contexts = Contexts(check, oracle, templated, known) if oracle else None
         for rollout in Reader(check, known, oracle, why).read():
             operations.check_operations(check, rollout, known)
-            turns.check_messages(check, rollout, known)
-            turns.check_calls(check, rollout, known)
-            endings.check_ending(check, rollout, known)
+            conversation = as_one(rollout)
+            turns.check_messages(check, conversation, known)
+            turns.check_calls(check, conversation, known)
+            endings.check_ending(check, conversation, known)
             rewards.check_named_rewards(check, rollout, known)
             rewards.check_scored_text(check, rollout, known, oracle)
-            if rendering:
-                rendering.check_rollout(rollout)
+            if contexts:
+                contexts.of(rollout).check_rollout(rollout)
             else:
                 check.ledger.skip("prompt tokens", why)
+                check.ledger.skip("further prompts", why)
                 check.ledger.skip("answer tokens", why)
 
     def _oracle(self, known: RunInfo, metadata: Mapping[str, str]) -> tuple[TemplateOracle | None, str]:
         folders, template = self._folders(known), known.get("model.chat_template")
-        variables, hashes = tokens.template_variables(known), tokens.saved_hashes(metadata)
+        variables, hashes = rendered.template_variables(known), rendered.saved_hashes(metadata)
         key = repr((folders, template, variables, hashes))
         if key not in self._oracles:
             self._oracles[key] = load_oracle(folders, template, variables, hashes)

@@ -24,6 +24,7 @@ INVARIANTS: Mapping[str, str] = {
     "messages": "messages start with those of the task; each model turn is one of them",
     "operations": "each message, segment and call was added by a recorded operation of its conversation, in order",
     "prompt tokens": "prompt tokens equal the text of the template, tokenized again",
+    "further prompts": "the prompt of a further trajectory equals the messages so far, rendered and tokenized again",
     "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
     "calls": "messages and calls equal the text of the model, parsed again",
     "answers": "tool messages equal the results of the calls, and their token counts add up",

@@ -109,8 +109,11 @@ class AuditedTrajectory:
         index: position in the flat arrays.
         number: position in its rollout.
         fits: messages and segments match one to one, so that they can be compared.
-        first_turn: number of model turns before the trajectory that count for it (own loops: a restart).
-        parent: the trajectory that a restart continues.
+        first_turn: number of model turns before the trajectory that count for it (after a restart).
+        parent: the trajectory that the trajectory continues.
+        rendered: whether its prompt is the history of `parent`, rendered again; its turns belong to one conversation.
+        first_prompt: segment of the first prompt of the conversation, from which the response length counts; -1: its
+            own prompt.
         opened_with_task: whether the first messages come from the task.
         appended: everything that an own loop appended between and after model turns.
         opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
@@ -126,6 +129,8 @@ class AuditedTrajectory:
     wording: Wording
     first_turn: int = 0
     parent: int | None = None
+    rendered: bool = False
+    first_prompt: int = -1
     opened_with_task: bool = True
     appended: Sequence[Appended] = ()
     opened: str = ""

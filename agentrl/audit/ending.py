@@ -39,9 +39,17 @@ class Ending:
         return lengths
 
     @cached_property
+    def num_prompt(self) -> int:
+        """Number of tokens of the conversation's first prompt."""
+        first = self.trajectory.first_prompt
+        if first < 0:
+            return sum(self.num_tokens[:1])
+        return int(self.check.step.items["trajectories.segments.token_ids"].lengths[first])
+
+    @cached_property
     def num_response(self) -> int:
-        """Number of tokens after the prompt."""
-        return sum(self.num_tokens[1:])
+        """Number of tokens of the context after the first prompt."""
+        return sum(self.num_tokens) - self.num_prompt
 
     @cached_property
     def num_users(self) -> int:

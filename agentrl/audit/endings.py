@@ -157,5 +157,5 @@ def check_limits(end: Ending) -> None:
     check_limit(end, "model turns", len(turns), known.limit("max_assistant_turns"))
     check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
     check_limit(end, "user messages", end.num_users if known.has_user else 0, known.limit("max_user_turns"))
-    check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
+    check_limit(end, "tokens in the prompt", end.num_prompt, known.number("data.max_prompt_length"))
     check_limit(end, "tool calls", num_calls, end.rollout.options.max_tool_calls)

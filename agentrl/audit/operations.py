@@ -140,10 +140,15 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
 
 
 def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
-    """A trajectory begins with one opening; built-in loops open one, and take turns."""
+    """A trajectory begins with one opening; built-in loops open one conversation, and take turns."""
     first, *others = operations
     if first.kind not in OPENINGS:
         yield first, "kind", "an opening", first.kind
+    strips, renders = known.get("rollout.multi_turn.thinking") == "strip", first.kind == "render"
+    if renders and not strips:
+        yield first, "kind", "another opening: rollout.multi_turn.thinking is not strip", first.kind
+    elif not rollout.own and renders != (first.trajectory > 0):
+        yield first, "kind", "the task first, then its history rendered again", first.kind
     for operation in others:
         if operation.kind in OPENINGS:
             yield operation, "kind", "a turn: the trajectory was opened before", operation.kind
@@ -154,17 +159,21 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
         yield first, "detail", "how the conversation was opened", first.detail
     elif opening.parent is not None and not 0 <= opening.parent < first.trajectory:
         yield first, "detail", "an earlier trajectory as parent", first.detail
-    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, opening)):
+    elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
         yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
 
 
-def _built_in(rollout: AuditedRollout, recorded: Opening) -> Opening:
-    """The opening of a built-in loop. A run without tools saves `auto`; then its format is the recorded one."""
+def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
+    """The opening of a trajectory of a built-in loop.
+
+    A run without tools saves the format `auto`; then its format is the recorded one.
+    """
+    parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":
-        return Opening("react", "react", names, [], None)
+        return Opening("react", "react", names, [], parent)
     configured = rollout.options.call_format
-    return Opening("chat", recorded.call_format if configured == "auto" else configured, names, names, None)
+    return Opening("chat", recorded.call_format if configured == "auto" else configured, names, names, parent)

@@ -100,4 +100,4 @@ def _check_limits(end: Ending) -> None:
     check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
     check_limit(end, "turns of the simulated user", _num_users(end), known.limit("max_user_turns"))
     if trajectory.opened_with_task:
-        check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
+        check_limit(end, "tokens in the prompt", end.num_prompt, known.number("data.max_prompt_length"))

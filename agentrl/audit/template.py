@@ -7,21 +7,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.audit.reading.run_info import Json
+from agentrl.audit.turn_ends import FORMS, MARKED, CallForm, Conversation, TurnEnds, marked, turn_ends
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-Conversation = Sequence[Mapping[str, Json]]
-
-_MARK = "zqw{:05d}wqz"  # placeholder for a model turn; templates do not change letters and digits
-_MARKED = re.compile(r"zqw(\d{5})wqz")
+_TOOLS: Sequence[Json] = [{"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}]
+_DATE = "2026-01-01"  # the date that templates read from the clock, unless a variable has another
 _MAX_CACHED = 100_000
 
 
@@ -40,6 +40,10 @@ class TemplateOracle:
     tokenizer: PreTrainedTokenizerBase
     variables: Mapping[str, Json]
     num_model_ids: int = 0
+
+    def with_variables(self, variables: Mapping[str, Json]) -> TemplateOracle:
+        """Return the same tokenizer with further variables, such as those of a row."""
+        return replace(self, variables={**self.variables, **variables}) if variables else self
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the vocabulary and of the chat template, each as JSON with sorted keys."""
@@ -62,29 +66,42 @@ class TemplateOracle:
         return dict(self.tokenizer.get_added_vocab())
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
+        """Special tokens."""
         listed = self.tokenizer.added_tokens_decoder.items()
         return frozenset([*self.tokenizer.all_special_ids, *(number for number, token in listed if token.special)])
 
     @cached_property
     def spells_added(self) -> re.Pattern[str]:
         """Pattern that matches the text of any added token."""
-        return re.compile("|".join(map(re.escape, self.added)) or "(?!)")
+        return re.compile("|".join(map(re.escape, sorted(self.added, key=len, reverse=True))) or "(?!)")
 
     @cached_property
-    def end_id(self) -> int | None:
-        """Token that ends a model turn: the first added token after the turn in the template, else the EOS token."""
-        user, turn = {"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK.format(0)}
-        for messages in ([user, turn, user], [user, turn]):
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a model turn, first the one of a turn without calls; the EOS token if there is none."""
+        eos: int | None = self.tokenizer.eos_token_id
+        found = tuple(self.added[text] for text in self.ends.sampled if text in self.added)
+        return found or (() if eos is None else (eos,))
+
+    @cached_property
+    def ends(self) -> TurnEnds:
+        """Where model turns end in the template."""
+        return turn_ends(self._render_trial, self.spells_added, self._form, TemplateRefusesError)
+
+    def _render_trial(self, messages: Conversation, prompt: bool) -> str:
+        return self.render(messages, _TOOLS if any("tool_calls" in m for m in messages) else [], prompt=prompt)
+
+    @cached_property
+    def _form(self) -> CallForm:
+        """How the template takes the calls of a turn."""
+        trial = [message for message in TRIAL[:5] if message["role"] != "system"]
+        for form in FORMS[:-1]:
             try:
-                after = _MARKED.split(self.render(messages, [], prompt=False))[-1].lstrip()
+                _cut(self.render(marked(trial, 1, form), _TOOLS, prompt=True), 1)
             except TemplateRefusesError:
                 continue
-            found = [text for text in sorted(self.added, key=len, reverse=True) if after.startswith(text)]
-            if found:
-                return self.added[found[0]]
-        eos: int | None = self.tokenizer.eos_token_id
-        return eos
+            return form
+        return FORMS[-1]
 
     @cached_property
     def opened(self) -> str:
@@ -99,7 +116,7 @@ class TemplateOracle:
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Decode each sequence. Special tokens are kept, except the end token of the turn."""
-        cut = [ids[:-1] if ids and ids[-1] == self.end_id else ids for ids in sequences]
+        cut = [ids[:-1] if ids and ids[-1] in self.end_ids else ids for ids in sequences]
         decoded = self.tokenizer.batch_decode(cut, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [str(text) for text in decoded]
 
@@ -129,11 +146,18 @@ class TemplateOracle:
                     tools=list(tools) or None,
                     tokenize=False,
                     add_generation_prompt=prompt,
-                    **self.variables,
+                    **{**self.variables, "strftime_now": self._date.strftime},
                 )
             )
         except Exception as error:  # a template can raise any error
             raise TemplateRefusesError(" ".join(str(error).split()) or type(error).__name__) from error
+
+    @cached_property
+    def _date(self) -> datetime:
+        try:
+            return datetime.strptime(str(self.variables.get("template_date", _DATE)), "%Y-%m-%d")
+        except ValueError as error:
+            raise TemplateRefusesError(f"template_date: {error}") from None
 
     def pieces(self, messages: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
         """Return the text pieces around the model's turns: one piece more than turns.
@@ -144,18 +168,29 @@ class TemplateOracle:
         Raises:
             TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
         """
-        marked = _marked(messages, num_opening)
+        shown = marked(messages, num_opening, self._form)
+        num_turns = sum(message["role"] == "assistant" for message in messages[num_opening:])
         if self._renders_at_once(tools):
-            return self._at_once(marked, tools)
-        return self._turn_by_turn(marked, num_opening, tools)
+            pieces = self._at_once(shown, num_turns, tools)
+        else:
+            pieces = self._turn_by_turn(shown, num_opening, tools)
+        called = ["tool_calls" in message for message in shown[num_opening:] if message["role"] == "assistant"]
+        return [
+            pieces[0],
+            *(self._after_calls(piece) if calls else piece for piece, calls in zip(pieces[1:], called, strict=True)),
+        ]
 
-    def _at_once(self, marked: Conversation, tools: Sequence[Json]) -> list[str]:
-        return _cut(self.render(marked, tools, prompt=marked[-1]["role"] != "assistant"), _num_marks(marked))
+    def _after_calls(self, piece: str) -> str:
+        """The text from the end of a turn of calls."""
+        return piece[max(0, piece.find(self.ends.calls or "")) :]
 
-    def _turn_by_turn(self, marked: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
-        turns = [i for i, message in enumerate(marked) if i >= num_opening and message["role"] == "assistant"]
-        ends = turns if turns and turns[-1] == len(marked) - 1 else [*turns, len(marked)]
-        texts = [self.render(marked[:end], tools, prompt=True) for end in ends]
+    def _at_once(self, shown: Conversation, num_turns: int, tools: Sequence[Json]) -> list[str]:
+        return _cut(self.render(shown, tools, prompt=shown[-1]["role"] != "assistant"), num_turns)
+
+    def _turn_by_turn(self, shown: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
+        turns = [i for i, message in enumerate(shown) if i >= num_opening and message["role"] == "assistant"]
+        ends = turns if turns and turns[-1] == len(shown) - 1 else [*turns, len(shown)]
+        texts = [self.render(shown[:end], tools, prompt=True) for end in ends]
         pieces = [_cut(text, number)[-1] for number, text in enumerate(texts)]
         return pieces if len(pieces) > len(turns) else [*pieces, ""]
 
@@ -165,8 +200,9 @@ class TemplateOracle:
         if key not in self._at_once_agrees:
             try:
                 agree = [
-                    self._at_once(trial, tools)[:-1] == self._turn_by_turn(trial, 2, tools)[:-1]
-                    for trial in (_marked(_TRIAL, 2), _marked([m for m in _TRIAL if m["role"] != "tool"], 2))
+                    self._at_once(shown, 5, tools)[:-1] == self._turn_by_turn(shown, 2, tools)[:-1]
+                    for trial in (TRIAL, [m for m in TRIAL if m["role"] != "tool"])
+                    for shown in [marked(trial, 2, self._form)]
                 ]
                 self._at_once_agrees[key] = all(agree)
             except TemplateRefusesError:
@@ -177,7 +213,7 @@ class TemplateOracle:
     def _at_once_agrees(self) -> dict[bool, bool]:
         return {}
 
-    def differs(self, ids: Sequence[int], text: str, neutral: str) -> str:
+    def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
         """Return how tokens differ from `text`; "" if they agree. Message contents in `text` look like added tokens.
 
         Tokenizing `text` again would convert these contents to added tokens. So two things are compared: the decoded
@@ -185,9 +221,10 @@ class TemplateOracle:
 
         Args:
             neutral: `text` with other contents, which do not look like added tokens.
+            control: the control tokens; None: special tokens, and added tokens in `neutral`.
         """
         written = self.tokens(neutral)
-        control = self._special_ids | (set(written) & set(self.added.values()))
+        control = control or self.special_ids | (set(written) & set(self.added.values()))
         if Counter(i for i in ids if i in control) != Counter(i for i in written if i in control):
             return "control tokens that the template does not write"
         (found,) = self.tokenizer.batch_decode(
@@ -196,7 +233,7 @@ class TemplateOracle:
         return "" if found == text.encode("utf-8", "replace").decode() else f"the text {found!r}"
 
 
-_TRIAL: Conversation = [
+TRIAL: Conversation = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
@@ -212,29 +249,13 @@ _TRIAL: Conversation = [
 ]
 
 
-def _marked(messages: Conversation, num_opening: int) -> list[Mapping[str, Json]]:
-    """Replace the model's turns by marks, numbered from 0."""
-    marked, number = list(messages[:num_opening]), 0
-    for message in messages[num_opening:]:
-        if message["role"] == "assistant":
-            marked.append({"role": "assistant", "content": _MARK.format(number)})
-            number += 1
-        else:
-            marked.append(message)
-    return marked
-
-
-def _num_marks(marked: Conversation) -> int:
-    return sum(_MARKED.fullmatch(str(message.get("content"))) is not None for message in marked)
-
-
 def _cut(text: str, num_marks: int) -> list[str]:
     """Split the text at the marks.
 
     Raises:
         TemplateRefusesError: the marks do not occur once each, in order.
     """
-    parts = _MARKED.split(text)
+    parts = MARKED.split(text)
     if parts[1::2] != [f"{number:05d}" for number in range(num_marks)]:
         raise TemplateRefusesError("it repeats, drops or reorders model turns")
     return parts[::2]

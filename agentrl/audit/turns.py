@@ -257,7 +257,8 @@ def _check_answer(
             check.problem("answers", row, column, expected, author)
     if made:
         _check_results(check, rollout, trajectory, turn, made)
-        if (total := sum(call.num_tokens for call in made)) != num_tokens or min(c.num_tokens for c in made) < 0:
+        total, elsewhere = sum(call.num_tokens for call in made), turn.reply < 0 and bool(turn.replies)
+        if (total != num_tokens and not elsewhere) or min(c.num_tokens for c in made) < 0:
             expected = f"{num_tokens} in total for the calls of the turn"
             check.problem("answers", rollout.row, f"{label(check, made[0])}.num_tokens", expected, total)
     elif turn.replies and [message["role"] for message in turn.replies] != ["user"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -114,14 +114,23 @@ class TextEncoder:
     def _num_control(self, ids: Sequence[int]) -> int:
         return sum(map(self._control_ids.__contains__, ids))
 
-    def hide(self, value: V) -> V:
-        """Replace the text of control tokens by placeholders, in text or nested lists and dictionaries of text."""
+    def hide(self, value: V, only: Collection[str] | None = None) -> V:
+        """Replace the text of control tokens by placeholders, in text or nested lists and dictionaries of text.
+
+        Args:
+            only: the control tokens to replace; None: all.
+        """
+        return self._hidden(value, self._pattern if only is None else _any_of(only))
+
+    def _hidden(self, value: V, pattern: re.Pattern[str]) -> V:
         if isinstance(value, str):
-            return self._pattern.sub(lambda match: self._stand_ins[match[0]], value)  # type: ignore[return-value]
+            return pattern.sub(lambda match: self._stand_ins[match[0]], value)  # type: ignore[return-value]
         if isinstance(value, list):
-            return [self.hide(item) for item in value]  # type: ignore[return-value]
-        if isinstance(value, dict):
-            return {key: self.hide(item) for key, item in value.items()}  # type: ignore[return-value]
+            return [self._hidden(item, pattern) for item in value]  # type: ignore[return-value]
+        if isinstance(value, dict):  # a model chooses the names of a call's arguments
+            return {  # type: ignore[return-value]
+                self._hidden(key, pattern): self._hidden(item, pattern) for key, item in value.items()
+            }
         return value  # type ignores: mypy does not know that the type is preserved
 
     def encode_hidden(self, text: str) -> list[int]:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from agentrl.chat.base import ImageTokens
-from agentrl.chat.encode import Frame, TextEncoder
+from agentrl.chat.continuation import Continuations
+from agentrl.chat.dialogue import dialogue
+from agentrl.chat.encode import TextEncoder
 from agentrl.chat.history import opened_thoughts, with_thoughts
 from agentrl.chat.images import Place, find_place
-from agentrl.chat.probes import OTHER_TOOLS
 from agentrl.chat.prompt_cache import Prompts
-from agentrl.chat.template import EndOfTurn, Template
-from agentrl.chat.template_cache import Shape, key_of, learn, values_of
+from agentrl.chat.served import served_ids
+from agentrl.chat.template import Template
 from agentrl.chat.template_check import check_template
+from agentrl.chat.variants import Variants, check_names
 from agentrl.errors import DataError, TemplateError
 from agentrl.types.messages import Message, ToolSchema, image_names
-from agentrl.types.trajectory import Author, Segment, Trajectory
+from agentrl.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_IMAGES: Mapping[str, bytes] = MappingProxyType({})
-MAX_SHAPES = 1024  # more than a run needs; a limit is needed, because the model chooses the number of parallel calls
 
 
 class ChatFormat:
@@ -46,6 +46,7 @@ class ChatFormat:
         template_kwargs: further variables for the template, such as `enable_thinking`.
         images: image tokens of the model's processor; if None, messages with images are refused.
         no_images: error text for this case: the reason for the missing processor.
+        encoders: encoders that several formats share; each has a copy of the tokenizer.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -58,9 +59,14 @@ class ChatFormat:
         template_kwargs: Mapping[str, JsonValue] = MappingProxyType({}),
         images: ImageTokens | None = None,
         no_images: str = "the model does not accept images",
+        encoders: Variants[TextEncoder] | None = None,
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self.no_images = no_images
+        self._variables = template_kwargs
+        self._encoders = encoders or Variants[TextEncoder]()
+        self._variants = Variants[ChatFormat]()
+        self._variant = partial(ChatFormat, tokenizer, images=images, no_images=no_images, encoders=self._encoders)
         self._place: Place | None = None
         if images:
             try:
@@ -68,8 +74,17 @@ class ChatFormat:
             except TemplateError as error:  # raised only if a message has an image
                 self.no_images = str(error)
         self._tokenizer = tokenizer
-        self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
         self._prompts = Prompts()
+
+    def with_variables(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
+        """Return the format with further template variables, those of a row.
+
+        Raises:
+            DataError: the template does not read a variable.
+        """
+        check_names(self.template, variables)
+        every = {**self._variables, **variables}
+        return self._variants.get(every, lambda: self._variant(template_kwargs=every)) if variables else self
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -145,6 +160,23 @@ class ChatFormat:
         """
         return self._encoder.encode_hidden(self.template.render(self._encoder.hide(list(messages)), (), prompt=True))
 
+    def served(
+        self,
+        messages: Sequence[Message],
+        schemas: Sequence[ToolSchema],
+        images: Mapping[str, bytes] = NO_IMAGES,
+        *,
+        num_opening: int,
+    ) -> list[int]:
+        """Return the tokens that a server renders for a conversation so far, including the generation prompt.
+
+        Arguments and errors as for `start`. Text of the messages after the first `num_opening` never becomes a control
+        token.
+        """
+        self._refuse_images(messages)
+        ids = served_ids(self.template, self._encoder, messages, schemas, num_opening, only=self._place_token)
+        return self._with_images(ids, messages, images)
+
     def extend(
         self,
         new_messages: Sequence[Message],
@@ -169,8 +201,9 @@ class ChatFormat:
             TemplateError: the template refuses the messages here, or does not write one placeholder per image.
         """
         self._refuse_images(new_messages)
-        ids = self._with_images(self._after_turn(new_messages, schemas, history), new_messages, images)
-        return ids if turn_closed else [*self._end_ids(self.template.end_before(new_messages)), *ids]
+        ids = self._continuations.ids(new_messages, schemas, history)
+        ids = self._with_images(ids, new_messages, images)
+        return ids if turn_closed else [*self._encoder.encode(self.template.end_before(new_messages).text), *ids]
 
     def is_closed(self, last_id: int | None, new_messages: Sequence[Message]) -> bool:
         """Whether `new_messages` can follow a turn with the last token `last_id` without a further end-of-turn token.
@@ -205,34 +238,20 @@ class ChatFormat:
         return self._encoder.decode(ids)
 
     def dialogue(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
-        """Convert a saved conversation to a trajectory, with the same append-only method as a rollout.
+        """Convert a saved conversation to a trajectory: see `chat.dialogue`."""
+        return dialogue(self, messages, schemas)
 
-        Each assistant turn becomes a `demonstration` segment with its end-of-turn token. It is rendered as the last
-        message, so it looks like a sampled turn. A leading assistant message belongs to the prompt.
+    def demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
+        """Return the tokens of a saved assistant message, with its end-of-turn token.
 
         Raises:
-            DataError: there are no messages.
-            TemplateError: the template refuses the messages.
+            TemplateError: the template refuses the message.
         """
-        if not messages:
-            raise DataError("a conversation needs at least one message")
-        is_turn = [index > 0 and message["role"] == "assistant" for index, message in enumerate(messages)]
-        first = is_turn.index(True) if any(is_turn) else len(messages)
-        trajectory = Trajectory([Segment(Author.PROMPT, self.start(messages[:first], schemas))], messages)
-        pending, last_id = list[Message](), -1
-        for number, message in enumerate(messages[first:], start=first):
-            if message["role"] != "assistant":
-                pending.append(message)
-                continue
-            if number > first:
-                trajectory.append(self._reply(pending, schemas, messages[: number - len(pending)], last_id))
-                pending = []
-            turn_ids = self._demonstration(message, schemas)
-            last_id = turn_ids[-1]
-            trajectory.append(Segment(Author.DEMONSTRATION, turn_ids))
-        if pending:
-            trajectory.append(self._reply(pending, schemas, messages[: len(messages) - len(pending)], last_id))
-        return trajectory
+        head, turn = self.template.turn(message, self.template.stand_in(schemas))
+        prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
+        if whole_ids[: len(prompt_ids)] == prompt_ids:
+            return whole_ids[len(prompt_ids) :]
+        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
@@ -248,84 +267,19 @@ class ChatFormat:
         if self._place is None and image_names(messages):
             raise DataError(f"field 'images': {self.no_images}")
 
-    def _reply(
-        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], history: Sequence[Message], last_id: int
-    ) -> Segment:
-        author = Author.TOOL if messages and messages[0]["role"] == "tool" else Author.USER
-        closed = self.is_closed(last_id, messages)
-        return Segment(author, self.extend(messages, schemas, turn_closed=closed, history=history))
-
-    def _demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
-        head, turn = self.template.turn(message, self._stand_in_tools(schemas))
-        prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
-        if whole_ids[: len(prompt_ids)] == prompt_ids:
-            return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
-
-    def _after_turn(
-        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], history: Sequence[Message]
-    ) -> list[int]:
-        """Tokens after the end-of-turn token.
-
-        The text is encoded after the end-of-turn token, which is then dropped: some tokenizers encode the start of a
-        text differently.
-        """
-        end, encoder = self.template.end_before(messages), self._encoder
-        if history and (self.template.history_matters or not all(map(_has_names, messages))):
-            text = end.token + self.template.follow(encoder.hide(list(messages)), schemas, history)
-            ids = encoder.encode_hidden(text)
-            return ids[ids.index(end.token_id) + 1 :]
-        known, values = self._known(messages, schemas), values_of(messages)
-        if known and values is not None:
-            shape, frame = known
-            ids = encoder.encode_framed(end.token + shape.fill(values), frame)
-            if ids is None:  # contents contain control tokens
-                ids = encoder.encode_hidden(end.token + shape.fill([encoder.hide(value) for value in values]))
-        else:
-            hidden = encoder.hide(list(messages))
-            text = end.token + self.template.follow(hidden, self._stand_in_tools(schemas))
-            ids = encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
-        return ids[ids.index(end.token_id) + 1 :]
-
-    def _known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """Cached shape of `messages` and its frame; None if the messages have no shape."""
-        tools: Hashable = bool(schemas)
-        if schemas and self.template.tools_matter:
-            tools = json.dumps([schema.for_template() for schema in schemas])
-        key = (tools, key_of(messages))
-        if key not in self._shapes:
-            if len(self._shapes) >= MAX_SHAPES:
-                self._shapes.clear()
-            self._shapes[key] = self._learn(messages, self._stand_in_tools(schemas))
-        return self._shapes[key]
-
-    def _learn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        shape = learn(messages, lambda probes: self.template.follow(probes, schemas))
-        if shape is None:
-            return None
-        first, *rest = shape.literals
-        return shape, self._encoder.frame(self.template.end_before(messages).token + first, rest)
-
-    def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
-        """Tools for rendering a continuation: two small placeholders if the continuation does not depend on them."""
-        return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
-
-    def _end_ids(self, end: EndOfTurn) -> list[int]:
-        return self._encoder.encode(end.text)
+    @cached_property
+    def _continuations(self) -> Continuations:
+        return Continuations(self.template, self._encoder)
 
     @cached_property
     def _encoder(self) -> TextEncoder:
-        return TextEncoder(self._tokenizer, {**self.template.control_tokens, **self._place_token})
+        control = {**self.template.control_tokens, **self._place_token}
+        return self._encoders.get(control, lambda: TextEncoder(self._tokenizer, control))
 
     @cached_property
     def _place_encoder(self) -> TextEncoder:
-        return TextEncoder(self._tokenizer, self._place_token)
+        return self._encoders.get(self._place_token, lambda: TextEncoder(self._tokenizer, self._place_token))
 
     @property
     def _place_token(self) -> dict[str, int]:
         return {self._place.text: self._place.token_id} if self._place else {}
-
-
-def _has_names(message: Message) -> bool:
-    """Whether a message states the call that it answers, if it answers one."""
-    return message["role"] != "tool" or ("name" in message and "tool_call_id" in message)

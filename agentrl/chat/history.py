@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import cast
 
 from agentrl.chat.parsers.thinking import THINK, THINK_END, join_thinking
@@ -36,6 +37,7 @@ def with_thoughts(messages: Sequence[Message], template: Template) -> list[Messa
     return [_with_thoughts(message, name) if "reasoning_content" in message else message for message in messages]
 
 
+@lru_cache(maxsize=64)
 def field_of(template: Template) -> str | None:
     """Return the name of the thoughts that the template reads in an assistant message; None if it reads none."""
     return next((name for name in FIELDS if _reads(template, name)), None)

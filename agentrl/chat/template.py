@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -17,7 +16,6 @@ from agentrl.chat.probes import (
     OTHER_TOOLS,
     PLAIN_TURN,
     REPLY,
-    RESULT,
     TURN,
     USER,
     answers_of_tools,
@@ -26,6 +24,7 @@ from agentrl.chat.probes import (
     with_text_arguments,
     without_contents,
 )
+from agentrl.chat.turn_end import EndOfTurn, end_of_calls, end_of_text
 from agentrl.errors import TemplateError
 from agentrl.types.messages import Message, ToolSchema
 
@@ -36,26 +35,6 @@ DATE = "2026-01-01"
 """Date that a template reads from the clock, unless the variable `template_date` has another: a run repeats exactly."""
 ALSO_END = {"<|eot_id|>": "<|eom_id|>"}
 """End-of-turn token -> another one that models sample in its place but their templates never write (Llama 3.1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfTurn:
-    """End of an assistant turn in the template: whitespace and the end-of-turn token.
-
-    Attributes:
-        opens: whether the token also begins the messages after the turn, such as `<|observation|>` in GLM. Then these
-            messages need this token, even if the model has ended its turn with another one.
-    """
-
-    blanks: str
-    token: str
-    token_id: int
-    opens: bool = False
-
-    @property
-    def text(self) -> str:
-        """Whitespace and token."""
-        return self.blanks + self.token
 
 
 class Template:
@@ -109,85 +88,26 @@ class Template:
     @cached_property
     def end_of_turn(self) -> EndOfTurn:
         """End of an assistant turn without calls, before a user message."""
-        return self._end_of_text([USER])
-
-    def _end_of_text(self, new: Sequence[Message]) -> EndOfTurn:
-        """End of an assistant turn of text before the messages `new`."""
-        try:
-            text = self.render([USER, PLAIN_TURN, *new], (), prompt=True)
-        except TemplateError:  # some templates support only one user and one assistant message
-            text = self.render([USER, PLAIN_TURN], (), prompt=False)
-        _, found, after = text.partition(TURN)
-        if not found:
-            raise TemplateError("the chat template loses the assistant's content")
-        token = after.lstrip()
-        name = self._first_added(token)
-        if name is None:
-            raise TemplateError(
-                f"the chat template has no end-of-turn token after the assistant's content: {after[:30]!r} follows"
-            )
-        return EndOfTurn(after[: len(after) - len(token)], name, self.added_tokens[name], opens=self._own_end is None)
-
-    @cached_property
-    def _own_end(self) -> str | None:
-        """The added token that follows the content of a last turn."""
-        return self._first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
-
-    def _first_added(self, text: str) -> str | None:
-        """The added token with which `text` begins."""
-        found = self._any_added.match(text)
-        return found[0] if found else None
+        return end_of_text(self, [USER])
 
     @cached_property
     def end_of_calls(self) -> EndOfTurn:
-        """End of an assistant turn with calls, before the tools' answers.
-
-        This is the token of `end_of_turn`, if the template writes it there. Otherwise it is the first added token that
-        follows the calls and is not part of them: `<|call|>` in gpt-oss, `<|observation|>` in GLM.
-        """
-        try:
-            after = self._answered(1)
-        except TemplateError:  # the template has no calls: the answers follow a turn of text
-            return self._end_of_text(answers_of_tools(1))
-        if self.end_of_turn.token in after:
-            return self.end_of_turn
-        inside, between = self._inside_calls(), self._between_answers()
-        found = next((text for text in self._any_added.findall(after) if text not in inside), None)
-        if found is None:
-            raise TemplateError(f"the chat template has no token between tool calls and their answers: {after!r}")
-        alone = self.render([USER, turn_of(answers_of_tools(1))], OTHER_TOOLS, prompt=False).partition(TURN)[2]
-        return EndOfTurn("", found, self.added_tokens[found], opens=found not in alone or found in between)
-
-    def _answered(self, number: int) -> str:
-        """Text between a turn of calls and the content of the first of `number` answers."""
-        answers = answers_of_tools(number)
-        _, found, after = self.render([USER, turn_of(answers), *answers], OTHER_TOOLS, prompt=True).partition(TURN)
-        before, answered, _ = after.partition(RESULT)
-        if not found or not answered:
-            raise TemplateError("the chat template loses tool calls, or the answers to them")
-        return before
-
-    def _inside_calls(self) -> frozenset[str]:
-        """Added tokens that the template writes between the arguments of two calls of a turn."""
-        two = turn_of(answers_of_tools(2))
-        two["tool_calls"][0]["function"]["arguments"] = {"x": RESULT}
-        try:
-            text = self.render([USER, two], OTHER_TOOLS, prompt=False)
-        except TemplateError:  # one call in a turn
-            return frozenset()
-        between, both, _ = text.partition(RESULT)[2].partition(TURN)
-        return frozenset(self._any_added.findall(between)) if both else frozenset()
-
-    def _between_answers(self) -> str:
-        answers = answers_of_tools(2)
-        try:
-            text = self.render([USER, turn_of(answers), *answers], OTHER_TOOLS, prompt=True)
-        except TemplateError:  # one call in a turn
-            return ""
-        return text.partition(RESULT)[2].partition(RESULT)[0]
+        """End of an assistant turn with calls, before the tools' answers."""
+        return end_of_calls(self)
 
     @cached_property
-    def _any_added(self) -> re.Pattern[str]:
+    def own_end(self) -> str | None:
+        """The added token that follows the content of a last turn; None if there is none."""
+        return self.first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
+
+    def first_added(self, text: str) -> str | None:
+        """The added token with which `text` begins; None if it begins with none."""
+        found = self.any_added.match(text)
+        return found[0] if found else None
+
+    @cached_property
+    def any_added(self) -> re.Pattern[str]:
+        """Pattern of the text of any added token."""
         names = sorted(self.added_tokens, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
@@ -198,11 +118,16 @@ class Template:
     @cached_property
     def stop_tokens(self) -> dict[str, int]:
         """Text -> id of the tokens that end a model turn; first the one that ends a turn without calls."""
-        first = self._own_end or self.end_of_turn.token
+        first = self.own_end or self.end_of_turn.token
         found = [first, self.end_of_calls.token, ALSO_END.get(first, first)]
         if self.end_of_turn.opens:
             found.append(self.end_of_turn.token)
         return {text: self.added_tokens[text] for text in found if text in self.added_tokens}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names in the template: of variables, and other words."""
+        return frozenset(re.findall(r"[^\W\d]\w*", str(self._tokenizer.chat_template)))
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
@@ -213,7 +138,7 @@ class Template:
     def control_tokens(self) -> dict[str, int]:
         """Text -> id of the added tokens that only the template may write: special tokens and tokens between turns."""
         written = []
-        for probe in ([{"role": "user", "content": ""}], answers_of_tools(1)):
+        for probe in ([USER], answers_of_tools(1)):
             try:
                 follows = self.follow(probe, OTHER_TOOLS)
                 written.append(self.end_before(probe).token + follows)
@@ -284,6 +209,10 @@ class Template:
     def without_end(self, text: str) -> str:
         """Text of a turn without its end-of-turn token."""
         return next((text.removesuffix(token) for token in self.stop_tokens if text.endswith(token)), text)
+
+    def stand_in(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
+        """Tools for rendering a continuation: two small placeholders if the continuation does not depend on them."""
+        return OTHER_TOOLS if schemas and not self.tools_matter else schemas
 
     @cached_property
     def tools_matter(self) -> bool:

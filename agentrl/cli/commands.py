@@ -155,6 +155,16 @@ def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
+def _chat_arguments(parser: ArgumentParser) -> None:
+    words = "model folder or hub name; also +experiment=NAME and key=value (Hydra syntax)"
+    parser.add_argument("overrides", nargs="*", metavar="MODEL", help=words)
+    words = "tools: .py of functions, .yaml, or .json with a list of schemas (default: two examples)"
+    parser.add_argument("--tools", type=Path, metavar="FILE", help=words)
+    parser.add_argument("--data", metavar="FILE", help="file or dataset whose first row begins the conversation")
+    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
 def _push_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("name", help="owner/model on the hub; created if it does not exist")
@@ -215,6 +225,11 @@ COMMANDS = {
     ),
     "data": Command(
         "check a dataset for problems: `agentrl data check FILE...`", "agentrl.cli.data.check:data", _data_arguments
+    ),
+    "chat": Command(
+        "check a model: show a conversation with tools as the model sees it",
+        "agentrl.cli.chat.command:chat",
+        _chat_arguments,
     ),
     "replay": Command(
         "analyse saved rollouts: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments

@@ -22,6 +22,8 @@ from agentrl.config.validate import Check
 from agentrl.errors import ConfigError, Kind, Problem, suggestion
 from agentrl.security.environment import remember_environment
 
+_OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
+
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
 """Name of the resolver for files shipped with agentrl: `${agentrl:examples/calculator/tool.py}` in a YAML file."""
@@ -123,6 +125,16 @@ def _problem(override: str, config_dir: Path | None) -> str | None:
         if name
         else (f"'{override}' names no experiment; valid names: {', '.join(sorted(names))}")
     )
+
+
+def is_override(word: str) -> bool:
+    """Whether a word of the command line is an override, and not the name of a file or model."""
+    return bool(_OVERRIDE.match(word)) and not Path(word).exists()
+
+
+def quoted(text: str) -> str:
+    """Return a text as a value in Hydra's grammar."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def configs_dir() -> Path:

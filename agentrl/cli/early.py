@@ -54,15 +54,25 @@ def check_data_early(config: RunConfig) -> None:
     Raises:
         ConfigError: one line per problem.
     """
-    keys = ("model.path", "model.tokenizer_path")
-    paths = {key: path for key in keys if (path := _value(config, key)) is not None and is_folder(path)}
-    missing = [
-        Problem(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")
-        for key, path in paths.items()
-        if not _is_dir(path)
-    ]
-    if problems := [*_datasets(config, "train"), *missing, *_files(config), *_rewards(config)]:
+    if problems := [*_datasets(config, "train"), *_folders(config), *_files(config), *_rewards(config)]:
         raise ConfigError(*problems)
+
+
+def check_model_early(config: RunConfig) -> None:
+    """Refuse a missing model folder and missing files of `agentrl chat`.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    if problems := [*_folders(config), *_files(config)]:
+        raise ConfigError(*problems)
+
+
+def _folders(config: RunConfig) -> Iterator[Problem]:
+    for key in ("model.path", "model.tokenizer_path"):
+        path = _value(config, key)
+        if path is not None and is_folder(path) and not _is_dir(path):
+            yield Problem(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")
 
 
 def _backend(name: str) -> list[Problem]:

@@ -86,6 +86,9 @@ class MultiTurnConfig(Section):
     """Maximum length of a tool answer, in characters."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
     """Side on which a longer tool answer is cut."""
+    thinking: Literal["keep", "strip"] = "keep"
+    """Thoughts of earlier turns. keep: they stay in the context. strip: the context is what the chat template renders
+    for the messages, so thoughts that it drops are dropped (docs/thinking.md)."""
     tool_timeout_s: PositiveFloat = 60.0
     """Timeout of a tool call, in seconds."""
     rollout_timeout_s: PositiveFloat | None = None

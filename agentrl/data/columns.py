@@ -31,6 +31,7 @@ EXTRA_INFO: Columns = {
     "tools_kwargs": ("object", "the same as the column"),
     "interaction_kwargs": ("object", "the same as the column"),
     "tool_config": ("object", "`available_tools`, `tool_format`, `max_tool_calls`, `timeout` of this row"),
+    "chat_template_kwargs": ("object", "TRL: variables of the chat template for this row, such as `enable_thinking`"),
     "tool_selection": ("list of text", "verl: names of the tools of this row"),
 }
 """Keys of `extra_info` that agentrl reads. The reward function gets these keys and all other keys."""
@@ -38,6 +39,7 @@ EXTRA_INFO: Columns = {
 CONVERSATION: Columns = {
     "messages": ("messages", "the conversation; its assistant turns are trained"),
     "tools": ("list of schemas", "tools that the chat template shows; absent: the configured ones"),
+    "chat_template_kwargs": ("object", "variables of the chat template, such as `enable_thinking`"),
     "label": ("number", "`reward_outcomes`: outcome of the conversation"),
     "labels": ("list of numbers or null", "`reward_steps`: one entry per assistant turn"),
 }
@@ -48,5 +50,6 @@ PAIR: Columns = {
     "chosen": ("text or messages", "the preferred answer, or conversation"),
     "rejected": ("text or messages", "the rejected answer, or conversation"),
     "tools": ("list of schemas", "tools that the chat template shows"),
+    "chat_template_kwargs": ("object", "variables of the chat template, such as `enable_thinking`"),
 }
 """Columns of a row for the algorithms `dpo`, `ipo` and `reward_pairs`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,14 +12,17 @@ from agentrl.config.data import DataConfig
 from agentrl.data.fields import SYSTEM_ROLES, FieldError, parse_json, read_messages, required, with_system, wrong
 from agentrl.data.rows.base import Row, Rows
 from agentrl.data.rows.table import Table, load_table
+from agentrl.errors import DataError
 from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.template_variables import COLUMN, NONE, read_template_variables
 
 
 class Dialogue(NamedTuple):
-    """A conversation, and the tools offered to the assistant."""
+    """A conversation, the tools offered to the assistant, and variables of the chat template."""
 
     messages: list[Message]
     tools: list[ToolSchema] | None
+    variables: Mapping[str, JsonValue] = NONE
 
 
 def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
@@ -45,7 +48,19 @@ def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
     """
     messages = read_messages(required(row, "messages", "a list of messages"), "messages")
     check_order(messages, "messages")
-    return Dialogue(with_system(messages, system_prompt), read_tools(row.get("tools")))
+    return Dialogue(with_system(messages, system_prompt), read_tools(row.get("tools")), read_variables(row))
+
+
+def read_variables(row: Row) -> Mapping[str, JsonValue]:
+    """Read the variables of the chat template, an object or its JSON text.
+
+    Raises:
+        FieldError: the variables are invalid.
+    """
+    try:
+        return read_template_variables(parse_json(row.get(COLUMN) or None, COLUMN))
+    except DataError as error:
+        raise FieldError(str(error)) from error
 
 
 def check_order(messages: Sequence[Message], field: str) -> None:

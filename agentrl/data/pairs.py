@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from agentrl.config.data import DataConfig
-from agentrl.data.dialogues import Dialogue, check_order, read_tools
+from agentrl.data.dialogues import Dialogue, check_order, read_tools, read_variables
 from agentrl.data.fields import SYSTEM_ROLES, FieldError, read_messages, required, with_system, wrong
 from agentrl.data.rows.base import Row, Rows
 from agentrl.data.rows.table import Table, load_table
@@ -58,9 +58,9 @@ def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = 
         FieldError: the row does not contain two comparable conversations.
     """
     prompt = _prompt(row, prompt_key)
-    tools = read_tools(row.get("tools"))
+    tools, variables = read_tools(row.get("tools")), read_variables(row)
     chosen, rejected = (
-        Dialogue(with_system(_conversation(row, key, prompt, prompt_key), system_prompt), tools)
+        Dialogue(with_system(_conversation(row, key, prompt, prompt_key), system_prompt), tools, variables)
         for key in ("chosen", "rejected")
     )
     if chosen.messages == rejected.messages:

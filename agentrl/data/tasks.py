@@ -27,6 +27,7 @@ from agentrl.data.rows.table import Table, checked_table, load_table
 from agentrl.errors import DataError
 from agentrl.types.messages import Message
 from agentrl.types.task import Task, read_tool_options
+from agentrl.types.template_variables import COLUMN, read_template_variables
 
 TaskTable: TypeAlias = Table[Task]
 
@@ -49,7 +50,8 @@ def load_tasks(
     - `config.prompt_key`: the prompt, text or chat messages. If `prompt` is missing, column `prompts` is used.
     - `data_source`, `agent_name`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
-    - `extra_info`, with `tools_kwargs`, `interaction_kwargs` and `tool_config` (see `ToolOptions`).
+    - `extra_info`, with `tools_kwargs`, `interaction_kwargs`, `tool_config` (see `ToolOptions`) and
+      `chat_template_kwargs`, variables of the chat template.
     - `images`: images in a format that `read_image` accepts, one for each `<image>` in the prompt's texts.
 
     `reward_model.test_cases` and all other columns are added to `extra_info`. If the prompt is text,
@@ -90,6 +92,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     extra_info = _extra_info(row, prompt_key)
     try:
         read_tool_options(extra_info)  # reports errors now, not during the rollout
+        read_template_variables(extra_info.get(COLUMN))
     except DataError as error:
         raise FieldError(str(error)) from error
     messages, images = with_images(_prompt(row, prompt_key, config.system_prompt), row, _MEDIA[0])
@@ -119,8 +122,9 @@ def _extra_info(row: Row, prompt_key: str) -> dict[str, JsonValue]:
     given = {} if test_cases is None else {"test_cases": test_cases}
     marks: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
     info = {**marks, **columns, **given, **optional_object(row, "extra_info")}
-    if info.get("tool_config"):
-        info["tool_config"] = parse_json(info["tool_config"], "tool_config")
+    for key in ("tool_config", COLUMN):
+        if info.get(key):
+            info[key] = parse_json(info[key], key)
     return info
 
 

@@ -14,7 +14,7 @@ from agentrl.tools.base import InfraError
 from agentrl.types.messages import Message, message_text
 from agentrl.types.rollout import INTERACTION, Rollout, Stop, TurnReward
 from agentrl.types.task import Task
-from agentrl.types.trajectory import Author, Trajectory
+from agentrl.types.trajectory import Author
 
 _TOO_LONG = "\n0" * 2**18
 """Stands for a recorded answer that was not saved, because it left no token for the model's reply."""
@@ -32,7 +32,7 @@ class RecordedAnswers:
         self.score = rollout.tool_rewards.get(INTERACTION, 0.0)
         self.unrecorded = unrecorded
         rewards = [reward for reward in rollout.turn_rewards if reward.name == INTERACTION]
-        found = [_known(rollout.trajectories[each.trajectory], each, rollout.stop) for each in rewards]
+        found = [_known(rollout, each) for each in rewards]
         self._known = [each for each in found if each is not None]
 
     def find(self, messages: Sequence[Message]) -> Answer | None:
@@ -97,14 +97,16 @@ def _told_apart(message: Message) -> dict[str, object]:
     return {**message, "content": content, "reasoning_content": thoughts}
 
 
-def _known(trajectory: Trajectory, reward: TurnReward, stop: Stop) -> tuple[Sequence[Message], Answer] | None:
+def _known(rollout: Rollout, reward: TurnReward) -> tuple[Sequence[Message], Answer] | None:
     """The conversation up to the scored turn, and the user's answer; None if the turn was not sampled here."""
+    trajectory = rollout.trajectories[reward.trajectory]
     turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
     replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     if reward.segment not in turns or len(replies) < len(turns):
         return None
     end = replies[turns.index(reward.segment) - len(turns)] + 1
-    return trajectory.messages[:end], _answer(trajectory.messages[end : end + 1], reward, stop)
+    following = trajectory.messages[end : end + 1] or rollout.following(reward.trajectory)[:1]
+    return trajectory.messages[:end], _answer(following, reward, rollout.stop)
 
 
 def _answer(following: Sequence[Message], reward: TurnReward, stop: Stop) -> Answer:

@@ -168,7 +168,7 @@ def _components(rewards: Mapping[str, float]) -> dict[str, float]:
 
 def excerpt(rollout: Rollout) -> str:
     """Return the text addressed to the grader with its context, otherwise the end of the model's text."""
-    messages = [message for trajectory in rollout.trajectories for message in trajectory.messages]
+    messages = [message for dialogue in rollout.dialogues for message in dialogue]
     turns = [message_text(message) for message in messages if message["role"] == "assistant"]
     text = "\n".join(turns).strip()
     words = addresses_grader(turns)

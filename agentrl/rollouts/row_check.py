@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
 from agentrl.chat.parsers import AUTO, check_parser
 from agentrl.chat.parsers.choice import find_format
+from agentrl.chat.served import check_history
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
 from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
+from agentrl.types.template_variables import COLUMN
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
-LoopKey = tuple[str | None, str | None]
-"""(agent loop, tool format) named by a row; None: the configured loop or format."""
+LoopKey = tuple[str | None, str | None, str | None]
+"""(agent loop, tool format, template variables as JSON) of a row; None: the configured ones."""
+
+
+class LoopTraits(NamedTuple):
+    """What the check of a row needs to know of its agent loop."""
+
+    uses_tools: bool
+    roles: tuple[str, ...]
 
 
 class RowNames:
@@ -89,7 +102,7 @@ class RowCheck(RowNames):
         super().__init__(toolbox, config, interactions)
         self._chat = chat
         self._loops = LoopFactory(chat, config)
-        self._checked: dict[LoopKey, AgentLoop] = {}
+        self._checked: dict[LoopKey, LoopTraits] = {}
 
     def prompt_length(self, task: Task) -> int:
         """Number of prompt tokens, with the row's agent loop and the row's tools.
@@ -99,41 +112,58 @@ class RowCheck(RowNames):
                 template, or the template rejects its messages. The message does not name the row.
             ConfigError, TemplateError, UnknownNameError: the configuration does not fit the template.
         """
-        key = (task.agent_name, task.tool_options.tool_format)
+        variables = task.template_variables
+        name, tool_format = task.agent_name, task.tool_options.tool_format
+        key = (name, tool_format, json.dumps(dict(variables), sort_keys=True) if variables else None)
         if key not in self._checked:
-            self._checked[key] = self._checked_loop(key)
+            self._checked[key] = self._checked_loop(key, variables)
         self._check_parts(task, task.agent_name or self._config.rollout.agent_loop, self._checked[key])
+        loop = self._loops.build(name, tool_format, variables)
         try:
-            return len(self._loops.build(*key).prompt(task, ToolSession(self._toolbox, task)).trajectory.token_ids)
+            return len(loop.prompt(task, ToolSession(self._toolbox, task)).trajectory.token_ids)
         except TemplateError as error:
             raise DataError(str(error)) from error
 
-    def _checked_loop(self, key: LoopKey) -> AgentLoop:
+    def _checked_loop(self, key: LoopKey, variables: Mapping[str, JsonValue]) -> LoopTraits:
         try:
-            loop = self._loops.build(*key)
+            loop = self._loops.build(*key[:2], variables)
             self._check_template(loop, key[1])
         except (ConfigError, TemplateError, UnknownNameError) as error:
-            if key == (None, None):
+            if not any(key):
                 raise
             raise DataError(f"{_asked(key)}: {error}") from error
-        return loop
+        return LoopTraits(loop.uses_tools, loop.roles)
 
     def _check_template(self, loop: AgentLoop, tool_format: str | None) -> None:
-        schemas = self._toolbox.schemas
+        schemas, chat = self._toolbox.schemas, loop.chat
         uses_tool_role = bool(schemas) and "tool" in loop.roles
         if uses_tool_role:
             self._check_chosen(loop, tool_format)
-            check_parser(loop.call_format, self._chat, schemas)
+            check_parser(loop.call_format, chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
-        self._chat.check(schemas if uses_tool_role else (), roles)
+        chat.check(schemas if uses_tool_role else (), roles)
+        if self._config.rollout.multi_turn.thinking == "strip":
+            _check_strip(loop, chat, schemas if uses_tool_role else ())
 
     def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
         """Refuse to go on without a format, if the chat template had to choose it."""
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
-        if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
+        if all(each == AUTO for each in named) and (problem := find_format(loop.chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)
 
 
+def _check_strip(loop: AgentLoop, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
+    key = "rollout.multi_turn.thinking"
+    if not loop.strips_thinking:
+        why = f"`{key}=strip` does not work with agent loop {type(loop).__name__}, which writes its own messages"
+        raise ConfigError.at(key, Kind.CONFLICT, why)
+    try:
+        check_history(chat.template, schemas)
+    except TemplateError as error:
+        why = f"`{key}=strip` needs a chat template that renders calls and their answers: {error}"
+        raise ConfigError.at(key, Kind.CONFLICT, why) from error
+
+
 def _asked(key: LoopKey) -> str:
-    names = ("field 'agent_name'", "field 'tool_config.tool_format'")
+    names = ("field 'agent_name'", "field 'tool_config.tool_format'", f"field '{COLUMN}'")
     return " and ".join(name for name, value in zip(names, key, strict=True) if value is not None)

@@ -99,7 +99,7 @@ class RolloutRunner:
             answers: recorded answers of the simulated user, used as long as the conversation is the recorded one.
         """
         start = time.perf_counter()
-        loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
+        loop = self._loops.build(task.agent_name, task.tool_options.tool_format, task.template_variables)
         loop.resume_point = resume_point
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
@@ -182,7 +182,7 @@ class RolloutRunner:
         if not observation:
             return task
         task = with_observation(task, observation)
-        loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
+        loop = self._loops.build(task.agent_name, task.tool_options.tool_format, task.template_variables)
         length, limit = len(loop.prompt(task, tools).trajectory.token_ids), self._config.data.max_prompt_length
         if length > limit:
             raise DataError(

@@ -15,6 +15,7 @@ from agentrl.sandboxes.loading import kind_of, pool_of
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BindsItself, BoundTool, ToolInstance
+from agentrl.tools.failures import as_error
 from agentrl.tools.result import Answer
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.types.rollout import Outcome
@@ -162,7 +163,7 @@ def _answer(result: RunResult, seconds: float) -> Answer:
     text = "\n".join(part for part in (result.output.rstrip("\n"), result.error.rstrip("\n"), *notes) if part)
     failed = bool(result.error or result.exit_code or result.state_lost)
     outcome = Outcome.TIMEOUT if result.timed_out else Outcome.TOOL_ERROR if failed else Outcome.OK
-    return Answer(text or "[no output]", outcome=outcome)
+    return Answer((text or "[no output]") if outcome is Outcome.OK else as_error(text), outcome=outcome)
 
 
 _PATH = "path relative to the working folder"

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 
 class OperationKind(StrEnum):
-    """Method of a conversation. The first four open a trajectory."""
+    """Method of a conversation. The first five open a trajectory."""
 
     TASK = "task"  # opened with the messages of the task
     MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent
     RESTART = "restart"  # opened with rewritten messages; continues the trajectory `parent` of the detail
     RESUME = "resume"  # opened with the beginning of a saved rollout
+    RENDER = "render"  # opened with all messages of trajectory `parent`, and the next ones, rendered again
     MODEL_TURN = "model_turn"
     TOOL_TURN = "tool_turn"
     USER_TURN = "user_turn"
@@ -30,7 +31,7 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         num_calls: number of tool calls that the operation recorded.
         detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react` or `own`),
             `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and `parent` of a
-            restart. Empty for other operations.
+            restart or of a history rendered again. Empty for other operations.
     """
 
     kind: OperationKind

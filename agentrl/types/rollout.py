@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agentrl.types.excluded import Excluded
-from agentrl.types.operation import Operation
+from agentrl.types.messages import Message
+from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
 from agentrl.utils.short_repr import counted, short
@@ -154,11 +155,30 @@ class Rollout:
         return None if trained else Excluded.NO_TRAINED_TOKENS
 
     @property
+    def dialogues(self) -> list[list[Message]]:
+        """The messages of each trajectory, without those that a later trajectory continues with all their messages."""
+        found = [trajectory.messages for trajectory in self.trajectories]
+        return [
+            one for place, one in enumerate(found) if not any(_continues(later, one) for later in found[place + 1 :])
+        ]
+
+    def following(self, number: int) -> Sequence[Message]:
+        """The messages after those of trajectory `number`, if its history was rendered again (`thinking=strip`)."""
+        opened = (each.trajectory for each in self.operations if each.kind is OperationKind.RENDER)
+        known = self.trajectories[number].messages
+        further = (self.trajectories[each].messages for each in opened if number < each < len(self.trajectories))
+        return next((messages[len(known) :] for messages in further if messages[: len(known)] == known), ())
+
+    @property
     def policy_versions(self) -> Iterator[int]:
         """The policy versions that sampled the rollout's tokens, one per span."""
         for trajectory in self.trajectories:
             for segment in trajectory.segments:
                 yield from (span.version for span in segment.policy_versions)
+
+
+def _continues(later: Sequence[Message], messages: Sequence[Message]) -> bool:
+    return len(later) > len(messages) and later[: len(messages)] == messages
 
 
 @dataclass(slots=True, repr=False)

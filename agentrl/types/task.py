@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, JsonValue, NonNegativeInt, PositiveFloat, 
 from agentrl.config.base import Section, one_or_many
 from agentrl.errors import DataError, suggestion
 from agentrl.types.messages import Message
+from agentrl.types.template_variables import COLUMN, read_template_variables
 from agentrl.utils.short_repr import short
 
 
@@ -30,6 +31,7 @@ class Task:
         extra_info: all other values of the row; passed to the reward.
         images: the bytes of the images in `messages`, by content hash. The store saves them separately from the rows.
         tool_options: the row's options for tools; read from `extra_info`.
+        template_variables: the row's variables for the chat template; read from `extra_info`.
     """
 
     messages: Sequence[Message]
@@ -55,6 +57,15 @@ class Task:
             DataError: the options are invalid.
         """
         return read_tool_options(self.extra_info)
+
+    @property
+    def template_variables(self) -> Mapping[str, JsonValue]:
+        """The row's variables for the chat template, which extend `data.apply_chat_template_kwargs`.
+
+        Raises:
+            DataError: the variables are invalid.
+        """
+        return read_template_variables(self.extra_info.get(COLUMN))
 
 
 def with_observation(task: Task, observation: str) -> Task:

@@ -28,6 +28,10 @@ DATA_SOURCE = "calculator"
 NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
 TEACHER_SHARE_CORRECT = 0.25
 NUM_TOKENIZER_TEXTS = 2000
+FOR_LONG_TEMPLATES = {"vocab_size": 8192, "isolated": r"\d|[-+*()]"}
+"""Options of the tokenizer: all fixed text of the prompts is merged, line breaks included, into few tokens.
+
+Then no pair is left to merge, so the vocabulary stays far smaller."""
 CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
 
@@ -37,12 +41,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama", "qwen3_moe"], help="kind of model")
     parser.add_argument("--tool", default="calculator", choices=[*CALLS], help="tool that the demonstrations call")
-    arguments = parser.parse_args()
-    print(json.dumps(make_task(arguments.out, arguments.seed, arguments.family, arguments.tool), indent=2))
+    parser.add_argument("--template", type=Path, metavar="FILE", help="chat template of the model (default: ChatML)")
+    print(json.dumps(make_task(**vars(parser.parse_args())), indent=2))
 
 
-def make_task(out: Path, seed: int, family: str = "qwen3", tool: str = "calculator") -> dict[str, object]:
-    """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json."""
+def make_task(
+    out: Path, seed: int, family: str = "qwen3", tool: str = "calculator", template: Path | None = None
+) -> dict[str, object]:
+    """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json.
+
+    Args:
+        template: file with another chat template.
+    """
+    options = {"template": template.read_text(encoding="utf-8"), **FOR_LONG_TEMPLATES} if template else {}
     rng = random.Random(seed)
     problems = distinct_problems(rng)
     splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}
@@ -55,7 +66,7 @@ def make_task(out: Path, seed: int, family: str = "qwen3", tool: str = "calculat
         "seed": seed,
         "num_rows": NUM_ROWS,
         "teacher_share_correct": sum(is_right(*pair) for pair in demonstrations) / len(demonstrations),
-        **write_model(out / "model", [trace for _, trace in demonstrations], seed, family, schema_of(tool)),
+        **write_model(out / "model", [trace for _, trace in demonstrations], seed, family, schema_of(tool), **options),
     }
     (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
@@ -113,13 +124,16 @@ def write_model(
     Args:
         options: for `make_tokenizer`.
     """
-    from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
+    from tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS, make_model, make_tokenizer  # torch, which takes seconds
     from transformers.utils.chat_template_utils import render_jinja_template
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     tools = [schema.for_template()]
-    texts, _ = render_jinja_template(traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=CHAT_TEMPLATE)
+    template = options.get("template", CHAT_TEMPLATE)
+    texts, _ = render_jinja_template(
+        traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=template, **SPECIAL_TOKENS
+    )
     tokenizer = make_tokenizer(texts, **options)
     model = make_model(tokenizer, seed, family)
     model.save_pretrained(path)

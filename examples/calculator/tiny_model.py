@@ -6,7 +6,7 @@ Both are small enough to train on one CPU core.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +22,13 @@ from transformers import (
 )
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+BEGIN, PAD = "<|begin_of_text|>", "<|endoftext|>"
+SPECIAL_TOKENS = {"bos_token": BEGIN, "eos_token": PAD}
+"""Variables of a chat template. A template that writes no end-of-turn token writes `eos_token`."""
 VOCAB_SIZE = 520
+COMMENT = re.compile(r"{#.*?#}", re.DOTALL)
+CONTROL = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
+TAG = re.compile(r"</?(?:think|tool_calls?|tool_response)>")
 SYMBOLS = r"\d|[-+*()]|\n"
 """Regular expression of what is a token of its own."""
 FAMILIES = {
@@ -38,13 +42,14 @@ FAMILIES = {
 
 
 def make_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE, isolated: str = SYMBOLS
+    texts: Sequence[str], *, template: str = CHAT_TEMPLATE, vocab_size: int = VOCAB_SIZE, isolated: str = SYMBOLS
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on rendered conversations.
+    """Byte-level BPE trained on rendered conversations; the control tokens in the template's text are added tokens.
 
     Digits and operators are single tokens, so the model copies numbers symbol by symbol. All other text may merge
     across word boundaries. So the fixed text of a conversation becomes few tokens, and prompts are a third as long.
     """
+    special, tags = added_tokens(template)
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -54,19 +59,28 @@ def make_tokenizer(
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(MARKUP),
+        vocab_size=vocab_size - len(tags),
         min_frequency=2,
-        special_tokens=SPECIAL,
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    never_merged = re.compile("|".join(map(re.escape, SPECIAL + MARKUP)))
+    never_merged = re.compile("|".join(map(re.escape, special + tags)))
     bpe.train_from_iterator((piece for text in texts for piece in never_merged.split(text) if piece), trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    last = max(special, key=texts[0].rfind)  # each text ends with a model turn
+    names = {"bos_token": BEGIN} if BEGIN in special else {}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=last, pad_token=PAD, **names)
     # not special: the parser must see them in the decoded text
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in MARKUP])
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    tokenizer.chat_template = template
     return tokenizer
+
+
+def added_tokens(template: str) -> tuple[list[str], list[str]]:
+    """Return the special tokens and the tags in the text of a chat template."""
+    text = COMMENT.sub("", template)
+    begin = [BEGIN] if "bos_token" in text else []
+    return list(dict.fromkeys([PAD, *begin, *CONTROL.findall(text)])), list(dict.fromkeys(TAG.findall(text)))
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwen3") -> PreTrainedModel:

@@ -34,8 +34,8 @@ class ListEngine(ScriptedEngine):
     A reply of None hangs until the deadline, then returns two tokens, as a sampling engine would.
     """
 
-    def __init__(self, *replies: str | None) -> None:
-        super().__init__([reply or "ab" for reply in replies], tokenizer=TOKENIZER)
+    def __init__(self, *replies: str | None, tokenizer=TOKENIZER) -> None:
+        super().__init__([reply or "ab" for reply in replies], tokenizer=tokenizer)
         self.replies = replies
         self.version = 7
         self.requests: list[GenerateRequest] = []
@@ -88,7 +88,9 @@ def call(tool: str, **arguments) -> str:
 
 def runner(engine, run_config: RunConfig, tools: Sequence[Callable] = (add,), **options) -> RolloutRunner:
     toolbox = Toolbox(tools, run_config.rollout.multi_turn)
-    return RolloutRunner(engine, CHAT, toolbox, options.pop("reward", exact), run_config, **options)
+    return RolloutRunner(
+        engine, options.pop("chat", CHAT), toolbox, options.pop("reward", exact), run_config, **options
+    )
 
 
 def roll(engine, run_config: RunConfig, task: Task = TASK, **options) -> Rollout:

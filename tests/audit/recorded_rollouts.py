@@ -60,9 +60,10 @@ def saved_rollouts(
     multi_turn: Mapping[str, object] | None = None,
     row: Mapping[str, object] | None = None,
     user: bool = False,
+    chat: ChatFormat = CHAT,
 ) -> Path:
     """Roll out `TASKS`, `NUM_ROLLOUTS` each, and save them; the file. `reply` maps the context to the next turn."""
-    CHAT.tokenizer.save_pretrained(folder / "model")
+    chat.tokenizer.save_pretrained(folder / "model")
     if not isinstance(loop, str):
         agent_loops.register(loop.__name__)(loop)
     config = RunConfig.model_validate(
@@ -82,12 +83,12 @@ def saved_rollouts(
         }
     )
     toolbox = Toolbox([add, fail], config.rollout.multi_turn)
-    engine = ScriptedEngine(reply, tokenizer=CHAT.tokenizer, of_text=True, stop_token_id=CHAT.stop_token_ids[0])
+    engine = ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
     users = {"user": User({})} if user else None
-    runner = RolloutRunner(engine, CHAT, toolbox, exact, config, interactions=users)
+    runner = RolloutRunner(engine, chat, toolbox, exact, config, interactions=users)
     tasks = [replace(task, uid=f"val-{task.index}", **(row or {})) for task in TASKS]
     groups = [Group(task, asyncio.run(rolled_out(runner, config, task))) for task in tasks]
-    store = TrajectoryStore(folder / "val", split="val", provenance=provenance(CHAT.tokenizer, config, toolbox.schemas))
+    store = TrajectoryStore(folder / "val", split="val", provenance=provenance(chat.tokenizer, config, toolbox.schemas))
     return store.write(0, groups)
 
 

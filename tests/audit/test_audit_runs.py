@@ -190,7 +190,8 @@ def test_a_changed_tokenizer_or_template_is_named(template, audited_run, task_fo
 def test_audit_without_tokenizer_fails_text_checks(audited_run, tmp_path):
     ledger = audited(audited_run, tokenizer=str(tmp_path / "gone"))
     assert broken(ledger) == set()
-    text = {"tokenizer", "template", "prompt tokens", "answer tokens", "calls", "answers", "outcomes", "scored text"}
+    tokens = {"prompt tokens", "further prompts", "answer tokens"}
+    text = {"tokenizer", "template", *tokens, "calls", "answers", "outcomes", "scored text"}
     assert unchecked(ledger) == text
 
 

@@ -48,7 +48,7 @@ def test_extension_equals_the_tail_of_the_complete_rendering(name: str, data: st
 def test_ordinary_messages_need_no_rendering_per_turn(name: str) -> None:
     """All four families insert contents directly, stripped or as JSON. Other templates need a rendering per turn."""
     for new in ([tool("x")], [tool("x"), tool("y", 1)], [user("x")]):
-        assert CHATS[name]._known(new, TOOLS)
+        assert CHATS[name]._continuations.known(new, TOOLS)
 
 
 def test_a_template_that_looks_into_contents_is_rendered_each_time() -> None:
@@ -198,11 +198,11 @@ def test_cost_per_turn_does_not_depend_on_the_conversation_length(name: str, mon
 
 
 def test_the_number_of_learnt_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrl.chat.format.MAX_SHAPES", 3)
+    monkeypatch.setattr("agentrl.chat.continuation.MAX_SHAPES", 3)
     chat = ChatFormat(TOKENIZERS["chatml"])
     for count in range(1, 9):
         chat.extend([tool("x")] * count, TOOLS, turn_closed=True)
-    assert len(chat._shapes) <= 3
+    assert len(chat._continuations._shapes) <= 3
 
 
 # ---- the text of a turn ---------------------------------------------------------------------------------------------

@@ -95,5 +95,6 @@ def test_turns_that_are_not_parsed_have_thoughts() -> None:
     hermes = tool_parsers.get("hermes")()
     assert plain_turn(hermes, "<think>\nso\n</think>\n\n<tool_call>{") == ParsedTurn("<tool_call>{", (), "so")
     assert plain_turn(hermes, "<think>\nso <tool_call>") == ParsedTurn("", (), "so <tool_call>")
+    assert plain_turn(hermes, "<think>a</think>b<think>c</think>d") == ParsedTurn("bd", (), "a\nc")
     assert plain_turn(hermes, " no thoughts ") == ParsedTurn(" no thoughts ")
     assert plain_turn(Bracketed(), "[THINK]so[/THINK]<tool_call>") == ParsedTurn("<tool_call>", (), "so")

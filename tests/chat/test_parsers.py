@@ -276,7 +276,7 @@ def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
         check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
     with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'llama3_json'"):
         check_parser("react", ChatFormat(family_tokenizer("headers")), schemas())
-    with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, .*, react\)"):
+    with pytest.raises(ConfigError, match=r"no registered parser does \(.*hermes, .*, react\)"):
         check_parser("hermes", ChatFormat(family_tokenizer("inst")), schemas())
 
 
@@ -319,7 +319,7 @@ def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pyt
 
 
 def test_sglangs_parsers_are_named_among_the_valid() -> None:
-    with pytest.raises(UnknownNameError, match=r"valid: hermes, .*, react, sglang/NAME"):
+    with pytest.raises(UnknownNameError, match=r"valid: .*hermes, .*, react, sglang/NAME"):
         tool_parsers.get("of_nobody")
     assert tool_parsers.is_builtin("sglang/qwen3_coder")
     assert not tool_parsers.is_builtin("sglang/mine.py:Parser")

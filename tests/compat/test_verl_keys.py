@@ -113,6 +113,8 @@ def test_missing_keys_have_verls_defaults() -> None:
         ({"trainer.experiment_name": None}, "trainer.experiment_name", "gsm8k"),
         ({f"{ROLLOUT}.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({"rollout.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
+        ({f"{ROLLOUT}.multi_turn.use_inference_chat_template": True}, "rollout.multi_turn.thinking", "strip"),
+        ({f"{ROLLOUT}.multi_turn.use_inference_chat_template": "false"}, "rollout.multi_turn.thinking", "keep"),
         ({f"{ROLLOUT}.name": "hf"}, "rollout.engine", "torch"),
         (SGLANG, "rollout.engine", "sglang"),
         (SGLANG, "rollout.dtype", "bfloat16"),

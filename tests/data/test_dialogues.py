@@ -106,3 +106,10 @@ def test_a_bad_dialogue_is_named(tmp_path, row, expected):
     assert text.startswith(f"{tmp_path}/sft.jsonl row 1 (line 2): ")
     assert expected in text
     assert "\n" not in text
+
+
+def test_variables_of_the_chat_template(tmp_path):
+    (dialogue,) = load(tmp_path, {"messages": [USER, ANSWER], "chat_template_kwargs": {"enable_thinking": False}})
+    assert dialogue.variables == {"enable_thinking": False}
+    with pytest.raises(DataError, match=r"row 0 .*field 'chat_template_kwargs.a': expected text, a number"):
+        load(tmp_path, {"messages": [USER, ANSWER], "chat_template_kwargs": '{"a": {}}'})

@@ -337,3 +337,20 @@ def test_unavailable_dataset_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'agentrl-train\[datasets\]'"):
         load_tasks(["o/d"], DataConfig())
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_variables_of_the_chat_template(tmp_path, suffix):
+    rows = [
+        {"prompt": "a", "chat_template_kwargs": {"enable_thinking": False}, "extra_info": None},
+        {"prompt": "b", "extra_info": {"chat_template_kwargs": {"effort": "low"}}},
+        {"prompt": "c", "chat_template_kwargs": {"effort": "high"}},  # in Parquet with a null for the other key
+        {"prompt": "d"},
+    ]
+    found = [task.template_variables for task in load(tmp_path / f"t.{suffix}", rows)]
+    assert found == [{"enable_thinking": False}, {"effort": "low"}, {"effort": "high"}, {}]
+    (text,) = load(tmp_path / f"u.{suffix}", [{"prompt": "a", "chat_template_kwargs": '{"effort": 1}'}])
+    assert text.template_variables == {"effort": 1}
+    bad = [{"prompt": "a", "chat_template_kwargs": None}, {"prompt": "a", "chat_template_kwargs": {"effort": [1]}}]
+    with pytest.raises(DataError, match=r"row 1.*field 'chat_template_kwargs.effort': expected text, a number"):
+        load(tmp_path / f"v.{suffix}", bad)

@@ -7,9 +7,10 @@ from copy import copy
 from dataclasses import replace
 
 import pytest
-from chat_families import family_tokenizer
+from chat_families import CHATML, family_tokenizer, tokenizer_for
 from loop_builders import CHAT, TASK, ListEngine, add, config, runner
 
+from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.chat.base import ParsedTurn
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.parsers import tool_parsers
@@ -138,3 +139,61 @@ def test_a_user_without_a_base_class_needs_no_check():
             return True, "", 0.0, {}
 
     assert row_check(config(), interactions={"bare": Bare()}).prompt_length(TASK) > 0
+
+
+class VerlLoop(AgentLoop):
+    roles = ()
+    strips_thinking = False
+
+
+@pytest.mark.parametrize("name", ["react_agent", "verl"])
+def test_loops_that_write_their_own_messages_cannot_strip_thoughts(name, monkeypatch):
+    monkeypatch.setattr(agent_loops, "_objects", {**agent_loops._objects, "verl": VerlLoop})
+    with pytest.raises(ConfigError, match=r"'rollout.multi_turn.thinking=strip' does not work with agent loop"):
+        row_check(config(name, thinking="strip"), tools=()).prompt_length(TASK)
+    with pytest.raises(DataError, match=r"field 'agent_name': 'rollout.multi_turn.thinking=strip' does not work"):
+        row_check(config(thinking="strip")).prompt_length(row(name))
+    row_check(config(name), tools=()).prompt_length(TASK)
+
+
+def test_a_template_that_renders_no_answers_to_calls_cannot_strip_thoughts():
+    refusing = (
+        "{%- if messages | length == 3 and messages[1].tool_calls %}{{- raise_exception('no answers') }}{% endif %}"
+    )
+    chat = ChatFormat(tokenizer_for(CHATML.replace("{{- '\\n<tool_response>", f"{refusing}{{{{- '\\n<tool_response>")))
+    row_check(config(), chat=chat).prompt_length(TASK)
+    with pytest.raises(ConfigError, match=r"renders calls and their answers: .*no answers"):
+        row_check(config(thinking="strip"), chat=chat).prompt_length(TASK)
+
+
+THINKS = ChatFormat(family_tokenizer("thinking"))
+
+
+def test_variables_of_a_row_change_its_prompt():
+    silent = row(chat_template_kwargs={"enable_thinking": False})
+    lengths = [row_check(config(), chat=THINKS).prompt_length(each) for each in (row(), silent)]
+    engine = ListEngine("5", tokenizer=THINKS.tokenizer)
+    made = runner(engine, config(), tools=[add, search], chat=THINKS)
+    rollout = asyncio.run(made.run(silent, SamplingParams(), seed=0))
+    prompt = THINKS.tokenizer.decode(rollout.trajectories[0].segments[0].token_ids)
+    assert prompt.endswith("assistant\n<think>\n\n</think>\n\n")
+    assert lengths[1] == len(engine.requests[0].token_ids) > lengths[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        ({"enable_thinkin": False}, r"has no variable 'enable_thinkin': did you mean 'enable_thinking'"),
+        ({"tools": False}, "'tools' is not the name of a variable"),
+    ],
+)
+def test_variables_that_the_template_does_not_read_are_refused(variables, complaint):
+    with pytest.raises(DataError, match=complaint):
+        row_check(config(), chat=THINKS).prompt_length(row(chat_template_kwargs=variables))
+
+
+def test_variables_that_make_the_template_unusable_are_the_rows_fault():
+    template = "{%- if loud %}{{- raise_exception('too loud') }}{% endif %}" + CHATML
+    chat = ChatFormat(tokenizer_for(template))
+    with pytest.raises(DataError, match="field 'chat_template_kwargs': "):
+        row_check(config(), chat=chat).prompt_length(row(chat_template_kwargs={"loud": True}))

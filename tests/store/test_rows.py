@@ -108,7 +108,7 @@ def test_the_best_of_a_group_is_preferred_to_its_worst(tmp_path: Path) -> None:
     assert rows[0]["prompt"] == [{"role": "user", "content": "1+1?"}]
     assert rows[0]["tools"] == TOOLS
     assert selection.skipped == {
-        "rollouts with several trajectories": 1,
+        "rollouts with several conversations": 1,
         "groups without two rollouts with sufficiently different rewards": 1,
         "pairs with different prompts": 1,
     }

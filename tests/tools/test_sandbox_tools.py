@@ -77,7 +77,7 @@ def test_sandboxes_are_counted_once_for_the_tools_that_share_them(tools):
         ("python", {"code": ""}, Outcome.OK, "[no output]"),
         ("python", {}, Outcome.FORMAT_ERROR, "code"),
         ("python", {"code": 3}, Outcome.FORMAT_ERROR, "code"),
-        ("bash", {"command": "echo so far; exit 4"}, Outcome.TOOL_ERROR, "so far\n[exit code 4]"),
+        ("bash", {"command": "echo so far; exit 4"}, Outcome.TOOL_ERROR, "Error: so far\n[exit code 4]"),
         ("read_file", {"path": "none"}, Outcome.TOOL_ERROR, "no such file: none"),
         ("edit_file", {"path": "none", "old_text": "a", "new_text": "b"}, Outcome.TOOL_ERROR, "no such file"),
     ],
@@ -110,7 +110,7 @@ def test_code_is_stopped_at_the_timeout_and_its_output_is_kept(tools):
         multi_turn=QUICK,
     )
     assert results[0].outcome == Outcome.TIMEOUT
-    assert results[0].text.startswith("before\n")
+    assert results[0].text.startswith("Error: before\n")
     assert "[stopped after 0.5 seconds]" in results[0].text
     assert results[1].text == "'next'"
 
@@ -174,7 +174,7 @@ def test_a_file_moves_from_local_to_e2b_by_one_word(tools, e2b):
     ]
     shown = [[(result.text, result.outcome) for result in each] for each in results]
     assert shown[0] == shown[1]
-    assert shown[0][3] == ("print(6 * x)\n[exit code 4]", Outcome.TOOL_ERROR)
+    assert shown[0][3] == ("Error: print(6 * x)\n[exit code 4]", Outcome.TOOL_ERROR)
     assert (len(e2b.ended), e2b.machines) == (1, {})
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from agentrl.audit.conversation import Appended, AuditedTrajectory, Call, Operation, Turn, Wording
 from agentrl.audit.reading.run_info import Json, RunInfo, tool_name
 
-OPENINGS = ("task", "messages", "restart", "resume")
+OPENINGS = ("task", "messages", "restart", "render", "resume")
 """Operations that open a trajectory."""
 FORMS = ("chat", "react", "own")
 
@@ -39,7 +39,8 @@ class Opening:
             return None
         lists = opening.tools, opening.template_tools
         named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
-        parent = isinstance(opening.parent, int) if operation.kind == "restart" else opening.parent is None
+        continues = operation.kind in ("restart", "render")
+        parent = isinstance(opening.parent, int) if continues else opening.parent is None
         return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
 
     def wording(self, known: RunInfo) -> Wording:
@@ -112,10 +113,15 @@ class OwnTrajectories:
             return AuditedTrajectory(index, number, messages, len(messages), prompt, [], False, nothing)
         turns, appended = self._turns(operations[1:], messages, segments)
         parent = next((one for one in earlier if one.number == opening.parent), None)
+        rendered = operations[0].kind == "render"
         return AuditedTrajectory(
             *(index, number, messages, operations[0].num_messages, prompt, turns, True, opening.wording(self.known)),
             first_turn=parent.first_turn + len(parent.turns) if parent else 0,
             parent=opening.parent,
+            rendered=rendered,
+            first_prompt=(parent.prompt if parent.first_prompt < 0 else parent.first_prompt)
+            if parent and rendered
+            else -1,
             opened_with_task=operations[0].kind == "task",
             appended=appended,
         )

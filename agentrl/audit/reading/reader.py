@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from agentrl.audit.checks import Checker
 from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Operation, Turn, Wording, are_messages
+from agentrl.audit.reading.further import with_answers
 from agentrl.audit.reading.own_loops import OwnTrajectories, num_used
 from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions, RunInfo
 from agentrl.audit.reading.table import Step
@@ -25,6 +26,7 @@ class Reader:
     oracle: TemplateOracle | None
     why_no_oracle: str
     _parsed: dict[str, Json] = field(default_factory=dict)
+    _begun: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> list[AuditedRollout]:
         """Read all rollouts of the step."""
@@ -49,12 +51,22 @@ class Reader:
             messages = self._messages(row, number, index)
             if messages is None:
                 continue
-            if kind == "own":
+            opening = next((each.kind for each in operations if each.trajectory == number), "")
+            if kind == "own" or (opening != "resume" and any(each.kind == "render" for each in operations)):
                 trajectory = own.build(index, number, messages, self._segments(index), trajectories)
             else:
                 trajectory = self._trajectory(number, index, messages, texts, kind, task, options)
-            trajectories.append(replace(trajectory, opened=self.oracle.opened if self.oracle else ""))
-        return AuditedRollout(row, kind, why, stop, options, task, trajectories, calls, operations)
+            trajectories.append(replace(trajectory, opened=self._opened(options.variables)))
+        return AuditedRollout(row, kind, why, stop, options, task, with_answers(trajectories), calls, operations)
+
+    def _opened(self, variables: Mapping[str, Json]) -> str:
+        """Text of the generation prompt that begins the model's thoughts, with the variables of a row."""
+        key = json.dumps(variables, sort_keys=True)
+        if key not in self._begun:
+            if len(self._begun) > 1000:
+                self._begun.clear()
+            self._begun[key] = self.oracle.with_variables(variables).opened if self.oracle else ""
+        return self._begun[key]
 
     def _kind(self, row: int, recorded: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row. A loop that is not built in is known by its operations."""
@@ -110,7 +122,7 @@ class Reader:
         return AuditedTrajectory(index, number, messages, num_opening, prompt, turns, fits, _wording(kind, options))
 
     def _closed(self, ids: Sequence[int]) -> bool:
-        return bool(ids) and self.oracle is not None and ids[-1] == self.oracle.end_id
+        return bool(ids) and self.oracle is not None and ids[-1] in self.oracle.end_ids
 
 
 Texts: TypeAlias = Mapping[int, tuple[list[int], str | None]]

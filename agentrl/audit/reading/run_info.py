@@ -158,21 +158,28 @@ class RunInfo:
             tools,
             str(self.get("rollout.multi_turn.format") if of_row in (None, "auto") else of_row),
             limit if isinstance(limit, int) else self.limit("max_tool_calls"),
+            _given(info.get("chat_template_kwargs")),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Tools of a row, the format of calls, and the maximum number of calls."""
+    """Tools of a row, the format of calls, the maximum number of calls, and its variables of the chat template."""
 
     tools: Sequence[Json]
     call_format: str
     max_tool_calls: int | None
+    variables: Mapping[str, Json]
 
     @property
     def names(self) -> set[str]:
         """The tools' names."""
         return set(map(tool_name, self.tools))
+
+
+def _given(variables: Json) -> Mapping[str, Json]:
+    """The variables that are not null."""
+    return {k: v for k, v in variables.items() if v is not None} if isinstance(variables, dict) else {}
 
 
 def tool_name(tool: Json) -> Json:

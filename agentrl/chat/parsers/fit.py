@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -23,6 +24,8 @@ Calls = Sequence[tuple[str, Arguments]]
 KEY = "rollout.multi_turn.format"
 ARGUMENTS: Arguments = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
 TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "integer"}, "options": {"type": "object"}}
+CALL_IDS = ("zqCALL{number}qz", "functions.{name}:{number}")
+"""Ids of calls: some templates require nine letters and digits; that of Kimi K2 writes the id, but no name."""
 
 
 def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
@@ -70,22 +73,22 @@ def probe_tool(name: str) -> ToolSchema:
 
 def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str = "") -> str | None:
     """The text that the template writes for a model turn, as a parser receives it; None if a call is missing in it."""
-    written = _written(chat, schemas, calls, content)
     # The template of DeepSeek-R1's distilled models writes calls only if the content is None.
-    return _written(chat, schemas, calls, None) if written is None and not content else written
+    contents = (content,) if content else (content, None)
+    messages = (_message(calls, given, call_id) for given, call_id in product(contents, CALL_IDS))
+    written = (_written(chat, schemas, message) for message in messages)
+    return next((text for text in written if text is not None), None)
 
 
-def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str | None) -> str | None:
-    message = Message(role="assistant", content=content)
-    if calls:
-        message["tool_calls"] = [_message_call(number, *call) for number, call in enumerate(calls)]
+def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], message: Message) -> str | None:
     try:
         head = chat.template.render([USER], schemas, prompt=True).removesuffix(chat.opened)
         whole = chat.template.render([USER, message], schemas, prompt=False)
     except TemplateError:  # the template does not support these calls
         return None
     text = whole.removeprefix(head)
-    if not whole.startswith(head) or any(name not in text for name, _ in calls):
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    if not whole.startswith(head) or any(name not in text for name in names):
         return None
     try:
         last = max((text.rfind(token) for token in chat.template.stop_tokens), default=-1)
@@ -97,12 +100,21 @@ def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, cont
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:
     """The parsed turn, if the parser reads exactly these calls; else None."""
     turn = parser_for(parser, [probe_tool(name) for name, _ in calls]).parse(text)
-    if [(call.name, call.error) for call in turn.calls] != [(name, None) for name, _ in calls]:
+    if any(call.error for call in turn.calls) or [call.name for call in turn.calls] != [name for name, _ in calls]:
         return None
     same = [json.loads(call.arguments) for call in turn.calls] == [arguments for _, arguments in calls]
     return turn if same else None
 
 
-def _message_call(number: int, name: str, arguments: Arguments) -> MessageToolCall:
-    call_id = f"zqCALL{number}qz"  # some templates require nine letters and digits
-    return MessageToolCall(id=call_id, type="function", function=FunctionCall(name=name, arguments=dict(arguments)))
+def _message(calls: Calls, content: str | None, call_id: str) -> Message:
+    message = Message(role="assistant", content=content)
+    if calls:
+        message["tool_calls"] = [
+            MessageToolCall(
+                id=call_id.format(name=name, number=number),
+                type="function",
+                function=FunctionCall(name=name, arguments=dict(arguments)),
+            )
+            for number, (name, arguments) in enumerate(calls)
+        ]
+    return message

@@ -45,6 +45,10 @@ def join_thinking(thinking: str, content: str) -> str:
 
 def plain_turn(parser: ToolParser, text: str) -> ParsedTurn:
     """Return a turn whose calls are not read: there are no tools, or the turn was cut."""
-    split = parser.split_thinking if isinstance(parser, ThoughtReader) else split_thinking
-    thinking, rest = split(text)
-    return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)
+    if isinstance(parser, ThoughtReader):
+        thinking, rest = parser.split_thinking(text)
+        return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)
+    if THINK not in text and THINK_END not in text:
+        return ParsedTurn(text)
+    thinking, rest = tell_apart(text)
+    return ParsedTurn(rest, thinking=thinking)

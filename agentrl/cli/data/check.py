@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.cli.compose import compose_config
+from agentrl.cli.compose import compose_config, is_override, quoted
 from agentrl.cli.early import check_data_early
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from agentrl.cli.data.probe import Checked
     from agentrl.data.inspection import Finding
 
-_OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
 NO_MODEL = "none"
 """Placeholder of `model.path` if no model is given. Lengths are not measured without a model."""
 
@@ -44,42 +41,35 @@ def data(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> RunConfig:
-    files = [word for word in options.overrides if not _is_override(word)]
-    overrides = [word for word in options.overrides if _is_override(word)]
+    files = [word for word in options.overrides if not is_override(word)]
+    overrides = [word for word in options.overrides if is_override(word)]
     if files:
         overrides.append(f"data.train_files={_listed(files)}")
     if options.val:
         overrides.append(f"data.val_files={_listed(options.val)}")
-    overrides += [f"model.path={_quoted(options.model)}"] if options.model else []
+    overrides += [f"model.path={quoted(options.model)}"] if options.model else []
     overrides += _reward(options.reward) if options.reward else []
     if not any(word.lstrip("+").startswith(("model.path=", "experiment=")) for word in overrides):
         overrides.append(f"model.path={NO_MODEL}")
     config = compose_config(overrides, options.config_dir, check_data_early)
     if not (config.data.train_files or config.data.val_files):
         raise ConfigError.keyless(
-            "no files to check: give FILE..., or +experiment=NAME to check the files of an experiment"
+            "no files to check: give FILE..., or +experiment=NAME to check the files of an experiment;"
+            " `agentrl chat MODEL` checks a model"
         )
     return config
 
 
-def _is_override(word: str) -> bool:
-    return bool(_OVERRIDE.match(word)) and not Path(word).exists()
-
-
 def _listed(names: Sequence[str]) -> str:
-    return f"[{','.join(map(_quoted, names))}]"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return f"[{','.join(map(quoted, names))}]"
 
 
 def _reward(name: str) -> list[str]:
     path, _, function = name.rpartition(":")
     if not path.endswith(".py"):
-        return [f"reward.name={_quoted(name)}"]
+        return [f"reward.name={quoted(name)}"]
     custom = "reward.custom_reward_function"
-    return [f"{custom}.path={_quoted(path)}", f"{custom}.name={_quoted(function)}"]
+    return [f"{custom}.path={quoted(path)}", f"{custom}.name={quoted(function)}"]
 
 
 async def _check(config: RunConfig) -> tuple[dict[str, Checked], list[Finding]]:

@@ -153,7 +153,7 @@ class _Rows:
         if self._chat is None:
             return None
         schemas = self._toolbox.schemas if dialogue.tools is None else dialogue.tools
-        return len(self._chat.dialogue(dialogue.messages, schemas).token_ids)
+        return len(self._chat.with_variables(dialogue.variables).dialogue(dialogue.messages, schemas).token_ids)
 
 
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:

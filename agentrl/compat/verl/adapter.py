@@ -32,6 +32,7 @@ class VerlAgentLoop(AgentLoop):
     """Agent loop that runs a class with verl's `run(sampling_params, **kwargs)`; one new instance per rollout."""
 
     roles = ()  # verl loops render their own messages
+    strips_thinking = False
 
     def __init__(
         self,

@@ -95,11 +95,18 @@ def _attempts(
         _check_loop(saved, rerunner, turn)
         resume_point = ResumePoint.of(saved.rollout, turn)
         if resume_point is None:
-            left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
+            left_out[_why_left_out(saved.rollout, turn)] += 1
             continue
         for number in range(num):
             seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
             yield rerun_of(saved, seed, turn, resume_point)
+
+
+def _why_left_out(rollout: Rollout, turn: int) -> str:
+    if len(rollout.dialogues) > 1:
+        return "rewrote their history"
+    num_turns = sum(trajectory.num_turns for trajectory in rollout.trajectories)
+    return "ended before that turn" if turn >= num_turns else "reach that turn after thoughts were dropped"
 
 
 def _check_loop(saved: StoredRollout, rerunner: Rerunner, turn: int) -> None:

@@ -10,7 +10,7 @@ from agentrl.store.exporters.selection import Groups, Selection, place
 
 
 def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
-    """Yield one row per trajectory: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
+    """Yield one row per conversation: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
 
     A conversation that cannot be trained on is skipped, for example one with a tool call whose arguments are not an
     object.
@@ -19,7 +19,7 @@ def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
         for stored in selection.rollouts(group):
             tools = selection.offered(stored.task)
             given = {"tools": tools} if tools else {}
-            for trajectory in stored.rollout.trajectories:
-                row = {"messages": trajectory.messages, **given, "rewards": stored.rollout.rewards, **place(stored)}
+            for messages in stored.rollout.dialogues:
+                row = {"messages": messages, **given, "rewards": stored.rollout.rewards, **place(stored)}
                 if selection.is_trainable(stored, cast(Row, row)):
                     yield cast(Row, row)

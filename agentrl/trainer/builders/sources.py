@@ -219,8 +219,8 @@ def rendered(
     """
     schemas = schemas if dialogue.tools is None else dialogue.tools
     try:
-        trajectory = chat.dialogue(dialogue.messages, schemas)
-    except TemplateError as error:
+        trajectory = chat.with_variables(dialogue.variables).dialogue(dialogue.messages, schemas)
+    except (TemplateError, DataError) as error:
         raise DataError(f"{where}: {error}") from error
     if (length := len(trajectory.token_ids)) > data.max_prompt_length + data.max_response_length:
         raise DataError(

@@ -18,7 +18,7 @@ WEATHER = ParsedCall("weather", '{"city": "Paris"}')
 BODY = f'{ARGUMENTS}{{"city": "Paris"}}{CALL[1]}'
 WRITTEN = f"{CALL[0]}functions.weather:0{BODY}"
 
-# Like Kimi K2: the id of a call is its name and number
+# Like Kimi K2: the id of a call stands in place of its name
 TEMPLATE = f"""
 {{%- for message in messages %}}
     {{%- if message.role == 'assistant' %}}{{{{- '{BEGIN}' + message.content }}}}

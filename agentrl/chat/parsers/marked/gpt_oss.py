@@ -100,6 +100,7 @@ def _read_message(written: str, *, closed: bool) -> _Message:
 
 
 def _mistake(header: str, names: Sequence[str], *, begun: bool, closed: bool) -> str:
+    """A sentence about what is wrong with a call around its body; "" if nothing is."""
     if not begun:
         return f"The tool call ends before {MESSAGE}."
     if len(names) != 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.compat.verl.keys.actor import read_precision
 from agentrl.compat.verl.keys.data import expand_home
-from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices
+from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices, truth
 from agentrl.compat.verl.keys.servers import SERVERS
 from agentrl.errors import ConfigError
 
@@ -20,6 +20,10 @@ def _engine(name: object) -> str:
             f"'{name}' is not an engine of agentrl: set {_ROLLOUT}.name to sglang, or to torch, the embedded engine"
         )
     return engines[str(name)]
+
+
+def _thinking(as_served: object) -> str:
+    return "strip" if truth(as_served) else "keep"
 
 
 SAMPLING: tuple[Row, ...] = (
@@ -89,7 +93,12 @@ TURNS: tuple[Row, ...] = (
         "middle",
         note="the side that is cut; before May 2026, verl's `left` and `right` named the side that is kept",
     ),
-    Hint(f"{_TURNS}.use_inference_chat_template", "sampled turns are never rendered again"),
+    Mapped(
+        f"{_TURNS}.use_inference_chat_template",
+        "rollout.multi_turn.thinking",
+        read=_thinking,
+        note="`true` becomes `strip`, `false` becomes `keep`",
+    ),
     Hint(f"{_TURNS}.tokenization_sanity_check_mode", "sampled tokens are never re-tokenized"),
     Fixed(f"{_TURNS}.num_repeat_rollouts", (None,), "use actor_rollout_ref.rollout.n"),
     Mapped(f"{_AGENT}.default_agent_loop", "rollout.agent.default_agent_loop", "single_turn_agent"),

@@ -23,7 +23,7 @@ from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
 AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
-_ANY_TURN: Mapping[str, Json] = {"role": "assistant", "content": "x"}
+ANY_TURN: Mapping[str, Json] = {"role": "assistant", "content": "x"}
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -79,15 +79,17 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
+        self.check.ledger.count("further prompts", 1)  # there are none: `operations` reports others
         for trajectory in rollout.trajectories:
-            why = self._why_not(rollout, trajectory)
+            why = self.why_not(rollout, trajectory)
             if why:
                 self.check.ledger.skip("prompt tokens", why)
                 self.check.ledger.skip("answer tokens", why, len(trajectory.turns))
             else:
                 self._trajectory(rollout, trajectory)
 
-    def _why_not(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> str:
+    def why_not(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> str:
+        """Return why the tokens of a trajectory cannot be checked; "" if they can."""
         if rollout.kind is None:
             return rollout.why
         if not self.templated:
@@ -101,30 +103,30 @@ class TokenCheck:
     def _trajectory(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
         tools = trajectory.wording.template_tools or []
         separate = _is_separate(trajectory)
-        pieces = self._rendered(_without_turns(trajectory) if separate else trajectory, tools)
+        pieces = self.rendered(_without_turns(trajectory) if separate else trajectory, tools)
         if isinstance(pieces, str):
             why = f"chat template error: {pieces[:80]}"
             self.check.ledger.skip("prompt tokens", why)
             self.check.ledger.skip("answer tokens", why, len(trajectory.turns))
             return
         self.check.ledger.count("prompt tokens", 1)
-        self._compare("prompt tokens", rollout, trajectory, trajectory.prompt, self.oracle.tokens(pieces[0]))
+        self.compare("prompt tokens", rollout, trajectory, trajectory.prompt, self.oracle.tokens(pieces[0]))
         for one in trajectory.appended if separate else ():
-            self._appended(rollout, trajectory, tools, one)
+            self.appended(rollout, trajectory, tools, one)
         for number, turn in enumerate(() if separate else trajectory.turns):
             if turn.reply >= 0:
                 self.check.ledger.count("answer tokens", 1)
                 self._answer(rollout, trajectory, tools, turn, number, pieces[number + 1])
 
-    def _appended(
+    def appended(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, tools: Sequence[Json], one: Appended
     ) -> None:
         """Compare one operation with the text that the template writes for its messages after a model turn."""
-        end = [] if self.oracle.end_id is None else [self.oracle.end_id]
-        before = Turn(-1, end, "", True, 0, _ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
-        messages = [*trajectory.messages[: trajectory.num_opening], _ANY_TURN, *one.messages]
+        end = list(self.oracle.end_ids[:1])
+        before = Turn(-1, end, "", True, 0, ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
+        messages = [*trajectory.messages[: trajectory.num_opening], ANY_TURN, *one.messages]
         alone = replace(trajectory, messages=messages)
-        pieces = self._rendered(alone, tools)
+        pieces = self.rendered(alone, tools)
         if isinstance(pieces, str):
             self.check.ledger.skip("answer tokens", f"chat template error: {pieces[:80]}")
             return
@@ -142,32 +144,35 @@ class TokenCheck:
     ) -> None:
         contents = [message.get("content") for message in turn.replies]
         if not any(self.oracle.spells_added.search(str(content)) for content in contents):
-            self._compare("answer tokens", rollout, trajectory, turn.reply, self._after(turn, piece))
+            self.compare("answer tokens", rollout, trajectory, turn.reply, self.after(turn, piece))
             return
-        neutral = self._rendered(_neutral(trajectory), tools)
+        neutral = self.rendered(_neutral(trajectory), tools)
         if isinstance(neutral, str):
             self.check.ledger.skip(
                 "answer tokens", "contents look like control tokens, and the template cannot render other contents"
             )
             return
-        found = [int(i) for i in self._ids(turn.reply)]
-        ended = [self.oracle.end_id] if turn.closed and self.oracle.end_id is not None else []
-        start = piece.find(self._end) if ended else 0  # skips spaces before the end token
-        if wrong := self.oracle.differs([*ended, *found], piece[start:], neutral[number + 1]):
-            row, column = self._place(turn.reply)
-            self.check.problem("answer tokens", row, column, repr(piece[start:]), wrong)
+        found = [int(i) for i in self.ids(turn.reply)]
+        expected, other = (text[self._start(turn, text) :] for text in (piece, neutral[number + 1]))
+        if wrong := self.oracle.differs(found, expected, other):
+            row, column = self.place(turn.reply)
+            self.check.problem("answer tokens", row, column, repr(expected), wrong)
 
-    @property
-    def _end(self) -> str:
-        end_id = self.oracle.end_id
-        return str(self.oracle.tokenizer.decode([end_id])) if end_id is not None else ""
+    def _start(self, turn: Turn, piece: str) -> int:
+        """Position in the text after a turn at which the answer starts: after the end token, if the turn has one."""
+        end = self.oracle.spells_added.search(piece)
+        if end is None or not turn.closed:
+            return 0
+        replaced = turn.ids[-1] != self.oracle.added[end[0]]
+        return 0 if replaced and self.oracle.ends.opens(end[0]) else end.end()
 
-    def _after(self, turn: Turn, piece: str) -> list[int]:
-        """Tokens after a turn, without the end token if the turn already contains it."""
+    def after(self, turn: Turn, piece: str) -> list[int]:
+        """Return the tokens after a turn, without the end token if the turn already contains one."""
         ids = self.oracle.tokens(piece)
-        return ids[ids.index(turn.ids[-1]) + 1 :] if turn.closed and turn.ids[-1] in ids else ids
+        start = self._start(turn, piece)
+        return ids[len(self.oracle.tokens(piece[:start])) :]
 
-    def _compare(
+    def compare(
         self,
         invariant: str,
         rollout: AuditedRollout,
@@ -175,13 +180,14 @@ class TokenCheck:
         segment: int,
         expected: Sequence[int],
     ) -> None:
-        found = self._ids(segment)
+        """Compare the tokens of a segment with the expected tokens."""
+        found = self.ids(segment)
         if np.array_equal(found, expected):
             return
         common = min(len(found), len(expected))
         differ = np.flatnonzero(found[:common] != np.array(expected[:common], np.int64))
         at = int(differ[0]) if len(differ) else common
-        row, column = self._place(segment)
+        row, column = self.place(segment)
         self.check.problem(invariant, row, f"{column}[{at}]", self._near(expected, at), self._near(found, at))
 
     def _near(self, ids: Sequence[int], at: int) -> str:
@@ -192,17 +198,19 @@ class TokenCheck:
         text = self.oracle.tokenizer.decode(near) if 0 <= near[0] < self.oracle.num_ids else "not a token"
         return f"{near[0]} {text!r}, of {len(ids)} tokens"
 
-    def _ids(self, segment: int) -> Sequence[int]:
+    def ids(self, segment: int) -> Sequence[int]:
+        """Return the tokens of a segment."""
         step = self.check.step
         ends = step.items[f"{_SEGMENTS}.token_ids"].ends
         ids: Sequence[int] = step[f"{_SEGMENTS}.token_ids"][ends[segment] : ends[segment + 1]]
         return ids
 
-    def _place(self, segment: int) -> tuple[int, str]:
+    def place(self, segment: int) -> tuple[int, str]:
+        """Return (row, column) of the tokens of a segment."""
         return self.check.step.list_place(f"{_SEGMENTS}.token_ids", segment)
 
-    def _rendered(self, trajectory: AuditedTrajectory, tools: Sequence[Json]) -> list[str] | str:
-        """The text pieces around the turns, or the error message if the template cannot render them."""
+    def rendered(self, trajectory: AuditedTrajectory, tools: Sequence[Json]) -> list[str] | str:
+        """Return the text pieces around the turns, or the error message if the template cannot render them."""
         others = [
             m if i < trajectory.num_opening or m["role"] != "assistant" else 0
             for i, m in enumerate(trajectory.messages)

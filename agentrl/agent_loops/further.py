@@ -1,0 +1,61 @@
+"""Further trajectories of a conversation: its history as a server renders it (`rollout.multi_turn.thinking=strip`).
+
+Some chat templates drop the thoughts of earlier turns. A server renders the messages again for every turn, so it shows
+the model a context without these thoughts. With `strip`, answers after a turn are handled as follows:
+
+- The template renders all messages so far. If the result begins with the tokens of the trajectory, the rest is
+  appended, and the trajectory continues.
+- Otherwise the trajectory ends with the model's turn. The conversation continues in a further trajectory of the same
+  rollout, whose prompt is the result. Sampled tokens are prompt tokens there, so each is trained once.
+- If the template refuses the messages, for example because a malformed call has no arguments, the trajectory continues
+  as with `keep`. A server would end the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl.errors import TemplateError
+from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from agentrl.agent_loops.context import ConversationContext
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """Start of a further trajectory: all messages so far, and their tokens with the generation prompt."""
+
+    messages: Sequence[Message]
+    token_ids: Sequence[int]
+
+    def num_added(self, trajectory: Trajectory) -> int:
+        """Number of tokens by which the context becomes longer; negative if it becomes shorter."""
+        return len(self.token_ids) - len(trajectory.token_ids)
+
+
+def served(
+    context: ConversationContext,
+    trajectory: Trajectory,
+    messages: Sequence[Message],
+    schemas: Sequence[ToolSchema],
+    num_opening: int,
+) -> list[int] | Further | None:
+    """Return the tokens to append for `messages`, or the further trajectory that they begin.
+
+    None if the context is kept (`thinking=keep`), or if the template refuses the messages.
+
+    Args:
+        num_opening: number of messages with which the conversation was opened.
+    """
+    if context.limits.multi_turn.thinking == "keep":
+        return None
+    extended, num_context = [*trajectory.messages, *messages], len(trajectory.token_ids)
+    try:
+        prompt = context.chat.served(extended, schemas, context.images, num_opening=num_opening)
+    except TemplateError:
+        return None
+    return prompt[num_context:] if prompt[:num_context] == trajectory.token_ids else Further(extended, prompt)

@@ -1,0 +1,1 @@
+"""Checks of tokens: rendered, sampled and trained ones."""
