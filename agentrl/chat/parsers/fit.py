@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.base import ParsedTurn, ToolParser, parser_for
+from agentrl.chat.base import ParsedTurn, TokenizerReader, ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
 from agentrl.chat.probes import USER
 from agentrl.errors import ConfigError, Kind, TemplateError
@@ -39,7 +39,7 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
         ConfigError: the parser cannot read the call; the text suggests a registered parser that can.
         UnknownNameError: no parser has that name.
     """
-    parser = tool_parsers.get(parser_name)()
+    parser = make_parser(parser_name, chat)
     if not schemas:
         return
     calls: Calls = [(schemas[0].name, ARGUMENTS)]
@@ -63,6 +63,12 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     raise ConfigError.at(
         KEY, Kind.CONFLICT, f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}"
     )
+
+
+def make_parser(name: str, chat: ChatFormat) -> ToolParser:
+    """Make the parser `name`, bound to the model's tokenizer if it needs it."""
+    parser = tool_parsers.get(name)()
+    return parser.for_tokenizer(chat.tokenizer) if isinstance(parser, TokenizerReader) else parser
 
 
 def probe_tool(name: str) -> ToolSchema:

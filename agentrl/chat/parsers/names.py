@@ -29,6 +29,7 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
         "pythonic": "agentrl.chat.parsers.pythonic:PythonicParser",
         "qwen3_coder": "agentrl.chat.parsers.qwen3_coder:Qwen3CoderParser",
         "react": "agentrl.chat.parsers.react:ReactParser",
+        "tokenizer": "agentrl.chat.parsers.foreign.tokenizer:TokenizerParser",
     },
     families={"sglang/": "agentrl.chat.parsers.sglang:find_sglang_parser"},
 )
