@@ -9,7 +9,8 @@ from chat_families import THINKING, family_tokenizer, tokenizer_for
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_builders import TASK, ListEngine, add, call, config, runner
-from test_served import public_templates
+from public_templates import NAMES as PUBLIC
+from public_templates import template_text
 
 from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.agent_loops.resume import ResumePoint
@@ -275,18 +276,18 @@ def test_replayed_rollouts_have_the_same_tokens(replies, question):
 def test_contexts_of_public_templates_are_their_own_rendering():
     """Questions of a user, with thoughts: the engine is asked with what transformers renders."""
     num_further = 0
-    for path in public_templates():
-        chat = ChatFormat(tokenizer_for(path.read_text()))
+    for name in PUBLIC:
+        chat = ChatFormat(tokenizer_for(template_text(name)))
         try:
             chat.check((), ("user",))
         except TemplateError:  # refused before a run
             continue
         written = [thought(*each).removeprefix(chat.opened) for each in ("ab", "cd", "ef")]
         rollout, engine = strip(*written, questions="12", chat=chat, tools=())
-        assert [request.token_ids for request in engine.requests] == [ids for ids, _ in contexts(rollout)], path.stem
+        assert [request.token_ids for request in engine.requests] == [ids for ids, _ in contexts(rollout)], name
         for ids, place in contexts(rollout):
             messages = with_thoughts(rollout.trajectories[-1].messages[:place], chat.template)
             expected = chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            assert ids == expected, path.stem
+            assert ids == expected, name
         num_further += len(rollout.trajectories) - 1
-    assert num_further or not public_templates()
+    assert num_further or not PUBLIC
