@@ -16,6 +16,8 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     builtin={
         "deepseek_v3": "agentrl.chat.parsers.marked.deepseek:DeepSeekV3Parser",
         "deepseek_v3.1": "agentrl.chat.parsers.marked.deepseek:DeepSeekV31Parser",
+        "gemma4": "agentrl.chat.parsers.marked.gemma4:Gemma4Parser",
+        "glm": "agentrl.chat.parsers.marked.glm:GlmParser",
         "gpt_oss": "agentrl.chat.parsers.marked.gpt_oss:GptOssParser",
         "hermes": "agentrl.chat.parsers.hermes:HermesParser",
         "kimi_k2": "agentrl.chat.parsers.marked.kimi_k2:KimiK2Parser",

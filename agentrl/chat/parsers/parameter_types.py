@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
@@ -32,6 +33,24 @@ class ParameterTypes:
     def __init__(self, schemas: Sequence[ToolSchema]) -> None:
         self._properties = {schema.name: _properties(schema.function.parameters) for schema in schemas}
 
+    def read(self, tool: str, argument: re.Pattern[str], text: str, start: int) -> tuple[dict[str, JsonValue], int]:
+        """Read the arguments that begin at `start`; return them and their end.
+
+        Args:
+            argument: matches an argument; its groups are the name and the text of the value.
+
+        Raises:
+            BadJSONError: an argument is written twice.
+        """
+        arguments, position = dict[str, JsonValue](), start
+        while found := argument.match(text, position):
+            key = found[1].strip()
+            if key in arguments:
+                raise BadJSONError(f"The tool call has the parameter '{key}' twice.")
+            arguments[key] = self.value(tool, key, found[2])
+            position = found.end()
+        return arguments, position
+
     def value(self, tool: str, parameter: str, text: str) -> JsonValue:
         """Return the value of an argument."""
         schema = self._properties.get(tool, {}).get(parameter)
@@ -45,6 +64,12 @@ class ParameterTypes:
             if isinstance(value, _TYPES.get(name, ())) and (name == "boolean" or not isinstance(value, bool)):
                 return value
         return text
+
+
+def near(text: str, position: int) -> str:
+    """Description of the text at a position, for errors."""
+    found = text[position : position + 200].strip()[:20]
+    return repr(found) if found else "nothing"
 
 
 def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

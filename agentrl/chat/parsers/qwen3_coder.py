@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, write_json
-from agentrl.chat.parsers.parameter_types import ParameterTypes
+from agentrl.chat.parsers.parameter_types import ParameterTypes, near
 from agentrl.chat.parsers.thinking import split_thinking
 from agentrl.types.messages import ToolSchema
 
@@ -26,7 +26,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE = re.compile(r"^[ \t]*<function=", re.MULTILINE)
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]{1,200})>")
 _PARAMETER = re.compile(
-    r"\s*<parameter=([^<>\n]{1,200})>(.*?)</parameter>(?=\s*(?:<parameter=|</function>))", re.DOTALL
+    r"\s*<parameter=([^<>\n]{1,200})>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))", re.DOTALL
 )
 _END = re.compile(r"\s*</function>")
 _EXPECTED = f"Write {OPEN}\n<function=name>\n<parameter=argument>\nvalue\n</parameter>\n</function>\n{CLOSE}"
@@ -81,17 +81,14 @@ class Qwen3CoderParser:
     def _read_function(self, block: str, start: int) -> tuple[str, int, dict[str, JsonValue] | str]:
         """Return name, end, and arguments of a function, or a sentence about the mistake in it."""
         if (head := _FUNCTION.match(block, start)) is None:
-            return "", start, f"The tool call does not begin with <function=name>, but with {_near(block, start)}."
-        name, position, arguments = head[1].strip(), head.end(), dict[str, JsonValue]()
-        name = name if is_unicode(name) else ""
-        while found := _PARAMETER.match(block, position):
-            key = found[1].strip()
-            if key in arguments:
-                return name, position, f"The tool call has the parameter '{key}' twice."
-            arguments[key] = self._types.value(name, key, _without_line_breaks(found[2]))
-            position = found.end()
+            return "", start, f"The tool call does not begin with <function=name>, but with {near(block, start)}."
+        name = head[1].strip() if is_unicode(head[1]) else ""
+        try:
+            arguments, position = self._types.read(name, _PARAMETER, block, head.end())
+        except BadJSONError as error:
+            return name, head.end(), str(error)
         if (end := _END.match(block, position)) is None:
-            where = f"{_near(block, position)} follows the {'parameters' if arguments else 'name'}"
+            where = f"{near(block, position)} follows the {'parameters' if arguments else 'name'}"
             return name, position, f"The tool call has no </function> after complete parameters: {where}."
         return name, end.end(), arguments
 
@@ -103,12 +100,3 @@ def _call(name: str, arguments: dict[str, JsonValue], body: str) -> ParsedCall:
         return ParsedCall(name, write_json(arguments))
     except BadJSONError as error:
         return ParsedCall(name, body.strip(), f"The tool call cannot be read: {error}. {_EXPECTED}")
-
-
-def _near(text: str, position: int) -> str:
-    near = text[position : position + 200].strip()[:20]
-    return repr(near) if near else "nothing"
-
-
-def _without_line_breaks(value: str) -> str:
-    return value.removeprefix("\n").removesuffix("\n")
