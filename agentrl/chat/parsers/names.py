@@ -16,6 +16,7 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     builtin={
         "deepseek_v3": "agentrl.chat.parsers.marked.deepseek:DeepSeekV3Parser",
         "deepseek_v3.1": "agentrl.chat.parsers.marked.deepseek:DeepSeekV31Parser",
+        "deepseek_v3.2": "agentrl.chat.parsers.marked.deepseek_dsml:DeepSeekV32Parser",
         "gemma4": "agentrl.chat.parsers.marked.gemma4:Gemma4Parser",
         "glm": "agentrl.chat.parsers.marked.glm:GlmParser",
         "gpt_oss": "agentrl.chat.parsers.marked.gpt_oss:GptOssParser",
@@ -23,6 +24,7 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
         "kimi_k2": "agentrl.chat.parsers.marked.kimi_k2:KimiK2Parser",
         "llama3_json": "agentrl.chat.parsers.llama3_json:Llama3JSONParser",
         "mistral": "agentrl.chat.parsers.mistral:MistralParser",
+        "muse_glimmer": "agentrl.chat.parsers.marked.muse_glimmer:MuseGlimmerParser",
         "pythonic": "agentrl.chat.parsers.pythonic:PythonicParser",
         "qwen3_coder": "agentrl.chat.parsers.qwen3_coder:Qwen3CoderParser",
         "react": "agentrl.chat.parsers.react:ReactParser",
