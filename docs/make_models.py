@@ -62,6 +62,7 @@ FAMILIES = {
 """Public template -> models that have it."""
 _OTHERS = {
     "deepseek_v3.1": "DeepSeek-V3.1",
+    "deepseek_v3.2": "DeepSeek-V3.2 and V4",
     "granite": "Granite",
     "kimi_k2": "Kimi K2",
     "mistral": "Mistral",

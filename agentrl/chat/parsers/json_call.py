@@ -84,3 +84,17 @@ def read_call_json(body: str, start: int = 0) -> tuple[JsonValue, int]:
         return read_json(body, start)
     except BadJSONError as error:
         raise BadJSONError(f"The tool call is not valid JSON: {error}.") from None
+
+
+def read_call_list(block: str, expected: str) -> tuple[list[ParsedCall], str]:
+    """Return the calls of a JSON list, and the text after it; after a mistake, one malformed call and no text."""
+    try:
+        value, end = read_call_json(block)
+        if not isinstance(value, list):
+            raise BadJSONError(f"The tool calls are {json_type(value)}, not a list.")
+        if not value:
+            raise BadJSONError("The list of tool calls is empty.")
+    except BadJSONError as error:
+        return [ParsedCall("", block.strip(), f"{error} {expected}")], ""
+    body = block[:end].strip()
+    return [call_of(item, body, expected) for item in value], block[end:]

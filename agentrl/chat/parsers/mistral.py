@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
-from agentrl.chat.parsers.json_call import call_of, read_call_json
+from agentrl.chat.parsers.json_call import read_call_json, read_call_list
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, json_type, write_json
 from agentrl.chat.parsers.thinking import THINK, split_thinking
 
@@ -39,22 +39,12 @@ class MistralParser:
         first, *blocks = answer.split(TAG)
         contents, calls = [first], list[ParsedCall]()
         for block in blocks:
-            found, content = _read_list(block) if block.lstrip().startswith("[") else _read_call(block)
+            found, content = (
+                read_call_list(block, _EXPECTED_LIST) if block.lstrip().startswith("[") else _read_call(block)
+            )
             calls += found
             contents.append(content)
         return ParsedTurn("".join(contents).strip(), tuple(calls), thinking)
-
-
-def _read_list(block: str) -> tuple[list[ParsedCall], str]:
-    """Return the calls of a JSON list, and the text after it."""
-    try:
-        value, end = read_call_json(block)
-        if not isinstance(value, list) or not value:
-            raise BadJSONError("The list of tool calls is empty.")
-    except BadJSONError as error:
-        return [ParsedCall("", block.strip(), f"{error} {_EXPECTED_LIST}")], ""
-    body = block[:end].strip()
-    return [call_of(item, body, _EXPECTED_LIST) for item in value], block[end:]
 
 
 def _read_call(block: str) -> tuple[list[ParsedCall], str]:

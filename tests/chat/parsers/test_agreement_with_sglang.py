@@ -80,7 +80,9 @@ def compared(form: Format, detector: str) -> Iterator[Turn]:
     """The turns on which the parsers differ."""
     for turn in turns(form, NUM_TURNS):
         ours = complete(form.parser(turn.calls).parse(turn.text))
-        found = sglang.detect(detector, turn.text, sglang.read_tools(schemas_of(turn.calls)))
+        found = sglang.detect(
+            detector, AROUND.get(detector, "{}").format(turn.text), sglang.read_tools(schemas_of(turn.calls))
+        )
         theirs = [(name, _json(arguments)) for name, arguments in found.calls] if found else []
         if ours != theirs:
             yield Turn(turn.text, turn.calls, ours, theirs)
@@ -108,15 +110,27 @@ def _id_of_call(turn: Turn) -> bool:
     return "[CALL_ID]" in turn.text
 
 
+def _recipient_before_channel(turn: Turn) -> bool:
+    """SGLang loses a call whose recipient stands before the channel, as the public template writes it."""
+    return " to=functions." in turn.text.replace("commentary to=", "")
+
+
 Rule = Callable[[Turn], bool]
 DETECTORS: Mapping[str, tuple[str, Sequence[Rule]]] = {
+    "deepseek_v3": ("deepseekv3", []),
+    "deepseek_v3.1": ("deepseekv31", []),
+    "gpt_oss": ("gpt-oss", [_recipient_before_channel]),
     "hermes": ("hermes", [_close_tag_in_value]),
+    "kimi_k2": ("kimi_k2", []),
     "llama3_json": ("llama3", []),
     "mistral": ("mistral", [_id_of_call]),
     "pythonic": ("lfm2", []),
     "qwen3_coder": ("qwen3_coder", [_close_tag_in_value, _null_as_text]),
 }
 """Our format -> SGLang's detector, and the known differences. In each, ours reads the calls as they were written."""
+
+AROUND = {"gpt-oss": "<|start|>assistant{}<|call|>"}
+"""Text of the generation prompt and the end-of-turn token, for detectors that need them."""
 
 
 @pytest.mark.parametrize("name", DETECTORS)

@@ -77,16 +77,8 @@ def test_types_of_tags_without_marks_come_from_the_schema() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
-        (
-            WRITTEN.replace(">2</｜DSML｜parameter>\n</｜DSML｜inv", ">two</｜DSML｜parameter>\n</｜DSML｜inv"),
-            "trip",
-            "'days' is",
-        ),
-        (
-            WRITTEN.replace(">2</｜DSML｜parameter>\n</｜DSML｜inv", ">2 3</｜DSML｜parameter>\n</｜DSML｜inv"),
-            "trip",
-            "more after",
-        ),
+        (WRITTEN.replace("true", "false").replace(">2", ">two"), "trip", "'city' is not valid JSON: Expecting value"),
+        (WRITTEN.replace("true", "false").replace(">2", ">2 3"), "trip", "there is more after the value"),
         (WRITTEN.partition("</｜DSML｜invoke>")[0], "trip", "no </｜DSML｜invoke> after its arguments"),
         (WRITTEN.replace("days", "city"), "trip", "parameter 'city' twice"),
         (WRITTEN.replace("trip", ""), "", "has no name"),
@@ -99,4 +91,4 @@ def test_malformed_calls(text: str, name: str, says: str) -> None:
     assert call.name == name
     assert call.error is not None
     assert says in call.error
-    assert '<｜DSML｜parameter name="argument" string="true">value</｜DSML｜parameter>' in call.error
+    assert '<｜DSML｜parameter name="argument" string="true">text</｜DSML｜parameter>' in call.error

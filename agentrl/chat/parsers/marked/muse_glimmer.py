@@ -1,7 +1,7 @@
 """Parser of the format of Muse Glimmer: a turn is a series of messages with a recipient.
 
- to=self<|message|>thoughts<|eom|><|start|>assistant to=tool<|message|><atem:function_calls>
-<atem:invoke name="tool">
+ to=self<|message|>thoughts<|eom|><|start|>assistant to=name<|message|><atem:function_calls>
+<atem:invoke name="name">
 <atem:parameter name="argument">value</atem:parameter>
 </atem:invoke>
 </atem:function_calls>
@@ -10,79 +10,107 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
-from agentrl.chat.parsers.json_call import malformed_call
+from agentrl.chat.parsers.json_call import call_with_name, malformed_call
 from agentrl.chat.parsers.json_text import BadJSONError
-from agentrl.chat.parsers.marked.invoke_calls import InvokeReader, InvokeTags
+from agentrl.chat.parsers.parameter_types import ParameterTypes, near
 from agentrl.types.messages import ToolSchema
 
-MESSAGE = "<|message|>"
-TAGS = InvokeTags("atem:", ("atem:function_calls",))
-_MARK = re.compile(r"(<\|(?:eom|eot|start)\|>)")
-_HEADER = re.compile(r"\s*(?:to=(\S{1,200})\s*)?")
+MESSAGE, END, START = "<|message|>", "<|eom|>", "<|start|>"
+_BETWEEN = re.compile(r"<\|(?:eom|eot)\|>|<\|start\|>(?:assistant)?")
+_RECIPIENT = re.compile(r"\s*\bto=([^\s<>]{1,200})\s*")
+_BEGIN = re.compile(r"\s*<atem:function_calls>")
+_INVOKE = re.compile(r'\s*<atem:invoke name="([^"<>\n]{1,200})">')
+_PARAMETER = re.compile(
+    r'\s*<atem:parameter name="(?P<name>[^"<>\n]{1,200})">(?P<value>.*?)</atem:parameter>'
+    r"(?=\s*(?:<atem:parameter |</atem:invoke>))",
+    re.DOTALL,
+)
+_INVOKE_END = re.compile(r"\s*</atem:invoke>")
+_END = re.compile(r"\s*</atem:function_calls>\s*\Z")
+_EXPECTED = (
+    'Write to=name<|message|><atem:function_calls>\n<atem:invoke name="name">\n'
+    '<atem:parameter name="argument">value</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'
+)
+
+
+Kind = Literal["call", "content", "thoughts"]
+_KINDS: Mapping[str, Kind] = {"self": "thoughts", "user": "content"}
+
+
+class _Message(NamedTuple):
+    kind: Kind
+    text: str
 
 
 class MuseGlimmerParser:
     """Parser of the messages of a turn, which begins after `<|start|>assistant`.
 
-    - Messages to `self` are thoughts. Calls are in all other messages; the text around them is content.
-    - A message to a tool without a call is a malformed call.
-    - `<|eom|>`, `<|eot|>` and `<|start|>` end a message, also inside of an argument.
+    - A message to `self` is thoughts; a message to `user`, or to nobody, is content. Each other message is calls.
+    - The type of a value comes from the tool's schema (see `for_tools`); without a schema, it is text.
+    - `<|eom|>`, `<|eot|>` and `<|start|>` always end a message. So parsing time is linear in the text's length.
+    - The prompt names recipients as `name.*`. So `name.name` calls the tool `name`, if no tool has the longer name.
     """
 
     stop: tuple[str, ...] = ()
 
     def __init__(self, schemas: Sequence[ToolSchema] = ()) -> None:
-        self._reader = InvokeReader(TAGS, schemas)
+        self._types, self._names = ParameterTypes(schemas), {schema.name for schema in schemas}
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> MuseGlimmerParser:
         """Return a parser for turns in which these tools are available."""
         return MuseGlimmerParser(schemas)
 
     def split_thinking(self, text: str) -> tuple[str, str]:
-        """Split a turn into (thoughts, other messages). Calls stay as they are written."""
+        """Split a turn into (thoughts, other messages)."""
         messages = list(_messages(text))
-        thoughts = (message.body for message in messages if message.recipient == "self")
-        return _joined(thoughts), _joined(message.body for message in messages if message.recipient != "self")
+        return _joined(messages, "thoughts"), _joined(messages, "content", "call")
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        contents, calls = list[str](), list[ParsedCall]()
-        for message in _messages(text):
-            if message.recipient != "self":
-                content, found = self._read(message)
-                contents.append(content)
-                calls += found
-        return ParsedTurn(_joined(contents), tuple(calls), self.split_thinking(text)[0])
+        messages = list(_messages(text))
+        calls = [call for message in messages if message.kind == "call" for call in self._read_calls(message.text)]
+        return ParsedTurn(_joined(messages, "content"), tuple(calls), _joined(messages, "thoughts"))
 
-    def _read(self, message: _Message) -> tuple[str, list[ParsedCall]]:
-        content, calls = self._reader.read(message.body)
-        if calls or message.recipient in ("", "user"):
-            return content, calls
-        error = BadJSONError(f"The message to '{message.recipient[:80]}' has no tool call.")
-        return "", [malformed_call(message.recipient, content, error, TAGS.expected)]
+    def _read_calls(self, body: str) -> list[ParsedCall]:
+        """Return the calls of a message; after a mistake, one malformed call."""
+        calls, name = list[ParsedCall](), ""
+        try:
+            position = _expect(_BEGIN, body, 0, "<atem:function_calls>").end()
+            while not calls or not _END.match(body, position):
+                head = _expect(_INVOKE, body, position, "an invocation or the end")
+                name = self._tool(head[1])
+                arguments, position = self._types.read(name, _PARAMETER, body, head.end())
+                position = _expect(_INVOKE_END, body, position, "a parameter or </atem:invoke>").end()
+                calls.append(call_with_name(name, arguments))
+            return calls
+        except BadJSONError as error:
+            return [malformed_call(name, body, error, _EXPECTED)]
+
+    def _tool(self, name: str) -> str:
+        first, _, second = name.partition(".")
+        return first if first == second and first in self._names and name not in self._names else name
 
 
-class _Message(NamedTuple):
-    """A message; `recipient` is "" if it has none, or if it has no complete header."""
-
-    recipient: str
-    body: str
+def _expect(pattern: re.Pattern[str], body: str, position: int, what: str) -> re.Match[str]:
+    if found := pattern.match(body, position):
+        return found
+    raise BadJSONError(f"The tool call has {near(body, position)} instead of {what}.")
 
 
 def _messages(text: str) -> Iterator[_Message]:
-    """The messages of a turn that are not empty."""
-    pieces = ["", *_MARK.split(text)]
-    for mark, piece in zip(pieces[::2], pieces[1::2], strict=True):
-        written = piece.removeprefix("assistant") if mark == "<|start|>" else piece
-        header, begun, body = written.partition(MESSAGE)
-        found = _HEADER.fullmatch(header) if begun else None
-        if written.strip():
-            yield _Message(found[1] or "", body) if found else _Message("", written)
+    for piece in _BETWEEN.split(text):
+        header, begun, body = piece.partition(MESSAGE)
+        found = _RECIPIENT.search(header) if begun else _RECIPIENT.fullmatch(header)
+        recipient = found[1] if found else "user"
+        if not begun and any(name.startswith(recipient) for name in ("self", "user")):  # no header, or a cut one
+            yield _Message("content", piece)
+        else:
+            yield _Message(_KINDS.get(recipient, "call"), body if begun else piece)
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return "\n".join(filter(None, map(str.strip, texts)))
+def _joined(messages: list[_Message], *kinds: str) -> str:
+    return "\n".join(filter(None, (message.text.strip() for message in messages if message.kind in kinds)))

@@ -17,9 +17,9 @@ HEADERS = (
 
 
 def write_calls(calls: Sequence[Call], between: str) -> str:
-    """The calls: the first with the template's header, the second with the model's, and so on."""
+    """The calls, alternately with the template's and the model's header; the last has the model's."""
     return between.join(
-        HEADERS[number % 2].format(name) + json.dumps(arguments, ensure_ascii=False)
+        HEADERS[(number + len(calls)) % 2].format(name) + json.dumps(arguments, ensure_ascii=False)
         for number, (name, arguments) in enumerate(calls)
     )
 

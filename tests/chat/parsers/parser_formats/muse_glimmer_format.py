@@ -1,50 +1,55 @@
-"""The format of Muse Glimmer: messages with a recipient, and a tag for each argument."""
+"""The format of Muse Glimmer: messages with a recipient, and calls in XML."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 
-from invoke_texts import as_text, fits, invoke
 from parser_contract import Call, Format, identifiers
+from pydantic import JsonValue
 
-PREFIX, SECTION = "atem:", "atem:function_calls"
-NEXT = "<|eom|><|start|>assistant"
+from agentrl.chat.parsers.marked.muse_glimmer import END, MESSAGE, START
+
+NEXT = f"{END}{START}assistant"
 
 
 def write(content: str, calls: Sequence[Call]) -> str:
-    messages = [f" to=user<|message|>{content}"] if content else []
-    return NEXT.join([*messages, *(f" to={call[0]}<|message|>{block(call)}" for call in calls)])
-
-
-def block(call: Call) -> str:
-    return f"<{SECTION}>\n{invoke(PREFIX, call, marked=False)}\n</{SECTION}>"
+    said = f" to=user{MESSAGE}{content}{NEXT}" if content else ""
+    return said + NEXT.join(f" to={name}{MESSAGE}{_block(name, arguments)}" for name, arguments in calls)
 
 
 def write_in_thoughts(content: str, calls: Sequence[Call]) -> str:
-    """Without marks, because they always end the thoughts."""
-    return content + "".join(map(block, calls))
+    return content + "".join(f" to={name}{_block(name, arguments)}" for name, arguments in calls)
 
 
-def in_format(call: Call) -> bool:
-    values = "".join(map(as_text, call[1].values()))
-    return fits(PREFIX, call) and not any(mark in values for mark in ("<|eom|>", "<|eot|>", "<|start|>"))
+def _block(name: str, arguments: dict[str, JsonValue]) -> str:
+    pairs = [f'<atem:parameter name="{key}">{_value(value)}</atem:parameter>\n' for key, value in arguments.items()]
+    invoke = f'<atem:invoke name="{name}">\n{"".join(pairs)}</atem:invoke>'
+    return f"<atem:function_calls>\n{invoke}\n</atem:function_calls>"
+
+
+def _value(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def fits(call: Call) -> bool:
+    values = "\n".join(map(_value, call[1].values()))
+    return not re.search(r"<\|(eom|eot|start)\|>|</atem:parameter>", values)
 
 
 MARKS = (
-    " to=self<|message|>",
-    " to=f<|message|>",
-    " to=user<|message|>",
-    "<|message|>",
-    "<|eom|>",
-    "<|start|>assistant",
+    *(START, MESSAGE, END, "<|eot|>", NEXT, " to=f", " to=self", f" to=user{MESSAGE}", f" to=f{MESSAGE}"),
+    *("<atem:function_calls>", '<atem:invoke name="f">', '<atem:parameter name="a">', "</atem:parameter>"),
+    *("</atem:invoke>", "</atem:function_calls>", f' to=f{MESSAGE}<atem:function_calls><atem:invoke name="f">'),
 )
 FORMAT = Format(
     "muse_glimmer",
     write,
     marks=MARKS,
-    write_thoughts=f" to=self<|message|>{{}}{NEXT}".format,
+    write_thoughts=f" to=self{MESSAGE}{{}}{NEXT}".format,
     write_in_thoughts=write_in_thoughts,
-    fits=in_format,
+    fits=fits,
     keys=identifiers,
     typed=True,
 )
