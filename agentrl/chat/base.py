@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agentrl.types.messages import ToolSchema
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,19 @@ class SchemaReader(Protocol):
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> ToolParser:
         """Return a parser for turns in which these tools are available."""
+        ...
+
+
+@runtime_checkable
+class TokenizerReader(Protocol):
+    """Tool parser that needs the model's tokenizer."""
+
+    def for_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> ToolParser:
+        """Return a parser for turns of the tokenizer's model.
+
+        Raises:
+            ConfigError: the parser cannot be used with this tokenizer.
+        """
         ...
 
 

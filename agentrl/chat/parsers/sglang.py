@@ -5,7 +5,6 @@ The detectors run in agentrl. The server never parses tool calls, so the sampled
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
+from agentrl.chat.parsers.child.asking import ask_reader
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
 from agentrl.chat.parsers.thinking import split_thinking
-from agentrl.concurrency.child import ChildProcess, EndedError
 from agentrl.errors import ConfigError, Kind, UnknownNameError, install_command, suggestion
 from agentrl.types.messages import ToolSchema
 
@@ -24,8 +23,6 @@ PREFIX = "sglang/"
 MAX_HERE = 256
 """Maximum characters of a turn that is parsed in this process. Longer turns are parsed in a child process with a
 timeout, because the time of some detectors is cubic in the length."""
-DEADLINE_S = 3.0
-"""Timeout of a detector in seconds. After a timeout, the turn counts as a malformed call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +117,10 @@ class SglangParser:
 
     def _detect_elsewhere(self, text: str) -> Detected | None:
         question = {"name": self._name, "text": text, "schemas": [schema.model_dump() for schema in self._schemas]}
-        try:
-            answer = _reader().ask(question)
-        except EndedError as error:
-            _reader.cache_clear()
-            return Detected(error=f"its reader {error}")
-        return Detected(**answer["detected"]) if answer["detected"] else None
+        answer = ask_reader("agentrl.chat.parsers.sglang_reader", question)
+        if "error" in answer:
+            return Detected(error=answer["error"])
+        return Detected(**answer["found"]) if answer["found"] else None
 
     def _unreadable(self, text: str, why: str) -> ParsedCall:
         return ParsedCall("", text, f"The tool call cannot be read: {why}. The tools are: {self._names}.")
@@ -146,15 +141,6 @@ def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
         return Detected(found.normal_text, calls, _num_begun(detector, text))
     except Exception as error:  # any failure of a detector is caused by the model's text
         return Detected(error=_reason(error))
-
-
-@cache
-def _reader() -> ChildProcess:
-    """Child process that parses long turns; it runs until this process ends."""
-    reader = ChildProcess("agentrl.chat.parsers.sglang_reader")
-    atexit.register(reader.close)
-    reader.start()
-    return reader
 
 
 def _call(name: str | None, arguments: str | None) -> ParsedCall:
