@@ -76,8 +76,9 @@ class TokenizerParser:
         read = self._read(answer)
         message = read.get("message")
         if not isinstance(message, dict):
-            calls = (self._unreadable(answer, read["error"]),) if "error" in read else ()
-            return ParsedTurn("" if calls else answer.strip(), calls, thinking)
+            if "error" in read:
+                return ParsedTurn("", (self._unreadable(answer, read["error"]),), thinking)
+            return ParsedTurn(answer.strip(), thinking=thinking)
         calls = self._calls(message.get("tool_calls"), cut=bool(read.get("cut")))
         thoughts = [thinking, *(_text(message, key) for key in _THOUGHTS)]
         return ParsedTurn(_text(message, "content"), calls, "\n".join(filter(None, thoughts)))
