@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from agentrl.agent_loops.base import AgentLoop, agent_loops
 from agentrl.chat.parsers import AUTO, tool_parsers
 from agentrl.chat.parsers.choice import format_of
-from agentrl.chat.parsers.names import make_parser
+from agentrl.chat.parsers.fit import make_parser
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, Kind, UnknownNameError, suggestion
 from agentrl.registry import make_importable
@@ -85,7 +85,7 @@ class LoopFactory:
                 Kind.CONFLICT,
                 f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'",
             )
-        parser = make_parser(own_format or self._format(tool_format), self._chat.tokenizer)
+        parser = make_parser(own_format or self._format(tool_format), self._chat)
         build, config = getattr(factory, "as_agent_loop", factory), self._config
 
         def make(chat: ChatFormat) -> AgentLoop:

@@ -91,11 +91,7 @@ class TokenizerReader(Protocol):
     """Tool parser that needs the model's tokenizer."""
 
     def for_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> ToolParser:
-        """Return a parser for turns of the tokenizer's model.
-
-        Raises:
-            ConfigError: the parser cannot be used with this tokenizer.
-        """
+        """Return a parser for the model with this tokenizer."""
         ...
 
 

@@ -14,7 +14,7 @@ from agentrl.chat.example_rollout import example_rollout
 from agentrl.chat.history import field_of, with_thoughts
 from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.parsers.fit import Arguments, check_parser, written_turn
-from agentrl.chat.parsers.names import AUTO, make_parser
+from agentrl.chat.parsers.names import AUTO, tool_parsers
 from agentrl.chat.parsers.thinking import THINK_END
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
 from agentrl.errors import AgentRLError, TemplateError
@@ -144,7 +144,7 @@ def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_forma
     written = written_turn(chat, schemas, [(name, cast(Arguments, arguments)) for name, arguments in calls])
     if written is None:
         return False
-    parsed = parser_for(make_parser(tool_format, chat.tokenizer), schemas).parse(written)
+    parsed = parser_for(tool_parsers.get(tool_format)(), schemas).parse(written)
     return [call.name for call in parsed.calls if call.error is None] == [name for name, _ in calls]
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.base import ParsedTurn, ToolParser, parser_for
-from agentrl.chat.parsers.names import make_parser, tool_parsers
+from agentrl.chat.base import ParsedTurn, TokenizerReader, ToolParser, parser_for
+from agentrl.chat.parsers.names import tool_parsers
 from agentrl.chat.probes import USER
 from agentrl.errors import ConfigError, Kind, TemplateError
 from agentrl.types.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
@@ -36,11 +36,10 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
             (an agent may explain its tools in the prompt).
 
     Raises:
-        ConfigError: the parser cannot read the call; the text suggests a registered parser that can. Or the parser
-            cannot be used with the tokenizer.
+        ConfigError: the parser cannot read the call; the text suggests a registered parser that can.
         UnknownNameError: no parser has that name.
     """
-    parser = make_parser(parser_name, chat.tokenizer)
+    parser = make_parser(parser_name, chat)
     if not schemas:
         return
     calls: Calls = [(schemas[0].name, ARGUMENTS)]
@@ -56,7 +55,7 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
         )
     if reads(parser, written, calls) is not None:
         return
-    others = [name for name in tool_parsers.names() if named_reads(name, chat, written, calls) is not None]
+    others = [name for name in tool_parsers.names() if reads(tool_parsers.get(name)(), written, calls) is not None]
     none_does = (
         f"no registered parser does ({', '.join(tool_parsers.names())}); SGLang's parsers are called sglang/NAME"
     )
@@ -64,6 +63,12 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     raise ConfigError.at(
         KEY, Kind.CONFLICT, f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}"
     )
+
+
+def make_parser(name: str, chat: ChatFormat) -> ToolParser:
+    """Make the parser `name`, bound to the model's tokenizer if it needs it."""
+    parser = tool_parsers.get(name)()
+    return parser.for_tokenizer(chat.tokenizer) if isinstance(parser, TokenizerReader) else parser
 
 
 def probe_tool(name: str) -> ToolSchema:
@@ -96,15 +101,6 @@ def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], message: Message) 
     except TemplateError:  # no token ends a turn
         return text
     return text if last < 0 else text[:last]
-
-
-def named_reads(name: str, chat: ChatFormat, text: str, calls: Calls) -> ParsedTurn | None:
-    """`reads` with the parser of this name; None if it cannot be used with the tokenizer."""
-    try:
-        parser = make_parser(name, chat.tokenizer)
-    except ConfigError:
-        return None
-    return reads(parser, text, calls)
 
 
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from agentrl.chat.base import TokenizerReader, ToolParser
+from agentrl.chat.base import ToolParser
 from agentrl.registry import Registry
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 AUTO = "auto"
 """Name for the format that fits the chat template (`agentrl.chat.parsers.choice`)."""
-TOKENIZER = "tokenizer"
-"""Name of the parser that reads turns as the model's tokenizer describes them."""
 
 # An entry is called without arguments: `tool_parsers.get("hermes")()`.
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
@@ -36,18 +30,7 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
         "pythonic": "agentrl.chat.parsers.pythonic:PythonicParser",
         "qwen3_coder": "agentrl.chat.parsers.qwen3_coder:Qwen3CoderParser",
         "react": "agentrl.chat.parsers.react:ReactParser",
-        "tokenizer": "agentrl.chat.parsers.child.tokenizer:TokenizerParser",
+        "tokenizer": "agentrl.chat.parsers.foreign.tokenizer:TokenizerParser",
     },
     families={"sglang/": "agentrl.chat.parsers.sglang:find_sglang_parser"},
 )
-
-
-def make_parser(name: str, tokenizer: PreTrainedTokenizerBase) -> ToolParser:
-    """Make the parser of this name for the tokenizer's model.
-
-    Raises:
-        ConfigError: the parser cannot be used with this tokenizer.
-        UnknownNameError: no parser has that name.
-    """
-    parser = tool_parsers.get(name)()
-    return parser.for_tokenizer(tokenizer) if isinstance(parser, TokenizerReader) else parser

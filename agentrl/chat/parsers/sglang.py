@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
-from agentrl.chat.parsers.child.asking import ask_reader
+from agentrl.chat.parsers.foreign import process
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
 from agentrl.chat.parsers.thinking import split_thinking
+from agentrl.concurrency.child import EndedError
 from agentrl.errors import ConfigError, Kind, UnknownNameError, install_command, suggestion
 from agentrl.types.messages import ToolSchema
 
@@ -117,10 +118,13 @@ class SglangParser:
 
     def _detect_elsewhere(self, text: str) -> Detected | None:
         question = {"name": self._name, "text": text, "schemas": [schema.model_dump() for schema in self._schemas]}
-        answer = ask_reader("agentrl.chat.parsers.sglang_reader", question)
-        if "error" in answer:
-            return Detected(error=answer["error"])
-        return Detected(**answer["found"]) if answer["found"] else None
+        try:
+            answer = process.ask("agentrl.chat.parsers.sglang_reader", question)
+        except EndedError as error:
+            return Detected(error=f"its reader {error}")
+        if "mistake" in answer:
+            return Detected(error=answer["mistake"])
+        return Detected(**answer["result"]) if answer["result"] else None
 
     def _unreadable(self, text: str, why: str) -> ParsedCall:
         return ParsedCall("", text, f"The tool call cannot be read: {why}. The tools are: {self._names}.")

@@ -1,25 +1,26 @@
-"""Child process that parses long turns with SGLang's detectors."""
+"""Child process that parses long turns with SGLang's detectors. Each turn runs in a fork, killed after a timeout."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from agentrl.chat.parsers.child.forks import in_fork
+from agentrl.chat.parsers.foreign.process import in_fork
 from agentrl.chat.parsers.sglang import detect, detectors, read_tools
 from agentrl.concurrency.child_main import Answer, serve
 from agentrl.types.messages import ToolSchema
 
 
 def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `SglangParser`
-    """Return the result of the detector as a dict, None if there is no call."""
+    """Return the result of the detector as a dict; None if there is no call."""
+    return in_fork(partial(_detect, question))
 
-    def read() -> dict[str, object] | None:
-        schemas = [ToolSchema.model_validate(schema) for schema in question["schemas"]]
-        found = detect(question["name"], question["text"], read_tools(schemas))
-        return asdict(found) if found else None
 
-    return in_fork(read)
+def _detect(question: dict[str, Any]) -> dict[str, object] | None:
+    schemas = [ToolSchema.model_validate(schema) for schema in question["schemas"]]
+    found = detect(question["name"], question["text"], read_tools(schemas))
+    return asdict(found) if found else None
 
 
 def prepare() -> Answer:

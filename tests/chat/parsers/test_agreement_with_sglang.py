@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeGuard
 
 import pytest
 from parser_contract import CONTENTS, Call, Format, complete, schemas_of
@@ -105,6 +106,31 @@ def _null_as_text(turn: Turn) -> bool:
     return any("null" in arguments.values() for _, arguments in turn.calls)
 
 
+def _word_as_python(turn: Turn) -> bool:
+    """SGLang reads the texts `null` and `true` as `None` and `True`, also if the schema says that the value is text."""
+    return any(word in arguments.values() for _, arguments in turn.calls for word in ("null", "true"))
+
+
+def _null_of_gemma(turn: Turn) -> bool:
+    """SGLang reads `null` as the text "null"."""
+    return "null" in json.dumps([list(arguments.values()) for _, arguments in turn.calls])
+
+
+def _text_as_json(turn: Turn) -> bool:
+    """SGLang reads a text as JSON if it can, also if the schema says that the value is text."""
+    return any(_json(value) != value for _, arguments in turn.calls for value in arguments.values() if _is_text(value))
+
+
+def _is_text(value: JsonValue) -> TypeGuard[str]:
+    return isinstance(value, str) and value != ""
+
+
+def _blanks_around_text(turn: Turn) -> bool:
+    """SGLang removes blanks and line breaks around a text."""
+    texts = [value for _, arguments in turn.calls for value in arguments.values() if _is_text(value)]
+    return any(text != text.strip() for text in texts)
+
+
 def _id_of_call(turn: Turn) -> bool:
     """SGLang reads `[CALL_ID]` and the id as part of the name."""
     return "[CALL_ID]" in turn.text
@@ -119,17 +145,21 @@ Rule = Callable[[Turn], bool]
 DETECTORS: Mapping[str, tuple[str, Sequence[Rule]]] = {
     "deepseek_v3": ("deepseekv3", []),
     "deepseek_v3.1": ("deepseekv31", []),
+    "deepseek_v3.2": ("deepseekv32", [_blanks_around_text]),
+    "gemma4": ("gemma4", [_null_of_gemma]),
+    "glm": ("glm45", [_close_tag_in_value, _word_as_python]),
     "gpt_oss": ("gpt-oss", [_recipient_before_channel]),
     "hermes": ("hermes", [_close_tag_in_value]),
     "kimi_k2": ("kimi_k2", []),
     "llama3_json": ("llama3", []),
     "mistral": ("mistral", [_id_of_call]),
+    "muse_glimmer": ("muse", [_text_as_json]),
     "pythonic": ("lfm2", []),
     "qwen3_coder": ("qwen3_coder", [_close_tag_in_value, _null_as_text]),
 }
 """Our format -> SGLang's detector, and the known differences. In each, ours reads the calls as they were written."""
 
-AROUND = {"gpt-oss": "<|start|>assistant{}<|call|>"}
+AROUND = {"gpt-oss": "<|start|>assistant{}<|call|>", "muse": "<|start|>assistant{}<|eot|>"}
 """Text of the generation prompt and the end-of-turn token, for detectors that need them."""
 
 

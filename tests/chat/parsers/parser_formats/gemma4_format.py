@@ -12,7 +12,7 @@ from agentrl.chat.parsers.marked.gemma4 import CLOSE, OPEN, QUOTE
 
 
 def write(content: str, calls: Sequence[Call]) -> str:
-    """As the template does, except for the names in nested objects: they may be any text, so they have marks, too."""
+    """As the template does, except for names in nested objects that are no identifiers: these have marks, too."""
     return "".join(f"{OPEN}call:{name}{{{_pairs(arguments)}}}{CLOSE}" for name, arguments in calls) + content
 
 
@@ -26,8 +26,12 @@ def _value(value: JsonValue) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_value, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_value(key)}:{_value(child)}' for key, child in value.items())}}}"
+        return f"{{{','.join(f'{_key(key)}:{_value(child)}' for key, child in value.items())}}}"
     return json.dumps(value)
+
+
+def _key(key: str) -> str:
+    return key if key.isidentifier() else _value(key)
 
 
 def fits(call: Call) -> bool:
