@@ -9,6 +9,8 @@ from agentrl.registry import Registry
 
 AUTO = "auto"
 """Name for the format that fits the chat template (`agentrl.chat.parsers.choice`)."""
+TOKENIZER = "tokenizer"
+"""Name of the parser that reads turns as the model's tokenizer describes them."""
 
 # An entry is called without arguments: `tool_parsers.get("hermes")()`.
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
