@@ -37,19 +37,31 @@ class ParameterTypes:
         """Read the arguments that begin at `start`; return them and their end.
 
         Args:
-            argument: matches an argument; its groups are the name and the text of the value.
+            argument: matches an argument; its groups are `name`, `value`, and perhaps `string`: "true" for text,
+                "false" for JSON.
 
         Raises:
-            BadJSONError: an argument is written twice.
+            BadJSONError: an argument is written twice, or is not JSON as it should be.
         """
         arguments, position = dict[str, JsonValue](), start
         while found := argument.match(text, position):
-            key = found[1].strip()
+            key = found["name"].strip()
             if key in arguments:
                 raise BadJSONError(f"The tool call has the parameter '{key}' twice.")
-            arguments[key] = self.value(tool, key, found[2])
+            arguments[key] = self._marked_value(tool, key, found)
             position = found.end()
         return arguments, position
+
+    def _marked_value(self, tool: str, key: str, found: re.Match[str]) -> JsonValue:
+        text, string = found["value"], found.groupdict().get("string")
+        if string == "true":
+            return text
+        if string is None:
+            return self.value(tool, key, text)
+        try:
+            return _read_whole(text)
+        except BadJSONError as error:
+            raise BadJSONError(f"The parameter '{key}' is not valid JSON: {error}.") from None
 
     def value(self, tool: str, parameter: str, text: str) -> JsonValue:
         """Return the value of an argument."""
@@ -97,17 +109,17 @@ def _read_word(text: str) -> JsonValue:
     return _WORDS[word]
 
 
-def _read_number(text: str) -> JsonValue:
+def _read_whole(text: str) -> JsonValue:
     value, end = read_json(text)
     if text[end:].strip():
-        raise BadJSONError("there is more after the number")
+        raise BadJSONError("there is more after the value")
     return value
 
 
 def _read_any(text: str) -> JsonValue:
     """Read JSON, or a Python literal: some models write `{'a': True}`."""
     try:
-        return _read_number(text)
+        return _read_whole(text)
     except BadJSONError:
         value, end = read_literal(text, 0)
         if text[end:].strip():
@@ -118,6 +130,6 @@ def _read_any(text: str) -> JsonValue:
 _readers: Mapping[str, Callable[[str], JsonValue]] = {
     "boolean": _read_word,
     "null": _read_word,
-    "integer": _read_number,
-    "number": _read_number,
+    "integer": _read_whole,
+    "number": _read_whole,
 }

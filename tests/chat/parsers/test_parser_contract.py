@@ -34,8 +34,7 @@ contents, some_thoughts = st.sampled_from(CONTENTS), st.sampled_from(["", *THOUG
 
 
 def test_every_builtin_parser_has_a_format() -> None:
-    others = {"tokenizer"}  # its format is the tokenizer's
-    assert sorted({*FORMATS, *others}) == tool_parsers.builtins()
+    assert sorted(FORMATS) == tool_parsers.builtins()
 
 
 @formats
