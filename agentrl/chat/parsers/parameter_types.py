@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from agentrl.chat.parsers.json_text import BadJSONError, read_json
+from agentrl.chat.parsers.json_text import BadJSONError, json_type, read_json
 from agentrl.chat.parsers.python_text import BadPythonError, read_literal
 from agentrl.types.messages import ToolSchema
+from agentrl.utils.json_references import find_reference
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -23,6 +24,10 @@ _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "
 """Values that templates write as in Python, and models as in JSON."""
 
 
+_CHOICES = ("anyOf", "oneOf", "allOf")
+_DESCRIBES = {"properties": "object", "items": "array"}
+
+
 class ParameterTypes:
     """Converts the text of an argument to the first type of its schema that fits the text.
 
@@ -31,7 +36,7 @@ class ParameterTypes:
     """
 
     def __init__(self, schemas: Sequence[ToolSchema]) -> None:
-        self._properties = {schema.name: _properties(schema.function.parameters) for schema in schemas}
+        self._schemas = {schema.name: schema.function.parameters for schema in schemas}
 
     def read(self, tool: str, argument: re.Pattern[str], text: str, start: int) -> tuple[dict[str, JsonValue], int]:
         """Read the arguments that begin at `start`; return them and their end.
@@ -65,8 +70,8 @@ class ParameterTypes:
 
     def value(self, tool: str, parameter: str, text: str) -> JsonValue:
         """Return the value of an argument."""
-        schema = self._properties.get(tool, {}).get(parameter)
-        for name in _types_of(schema):
+        schema = self._schemas.get(tool, {})
+        for name in _types_of(_properties(schema).get(parameter), schema):
             if name == "string":
                 return text
             try:
@@ -89,17 +94,35 @@ def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return properties if isinstance(properties, dict) else {}
 
 
-def _types_of(schema: JsonValue) -> Iterable[str]:
-    """Names of the types that a schema allows, in order."""
-    if not isinstance(schema, dict):
-        return
+def _types_of(schema: JsonValue, whole: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Names of the types that a schema allows, in order; `whole` contains what it refers to."""
+    left, followed = [schema], set[str]()
+    while left:
+        part = left.pop()
+        if not isinstance(part, dict):
+            continue
+        yield from _named_types(part)
+        following = [choice for key in _CHOICES for choice in _list_of(part.get(key))]
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference not in followed:  # a schema may refer to itself
+            followed.add(reference)
+            following.append(find_reference(whole, reference))
+        left += reversed(following)
+
+
+def _named_types(schema: Mapping[str, JsonValue]) -> Iterator[str]:
+    """The types in `type`; without it, the types of the values that the schema lists or describes."""
     given = schema.get("type")
-    names = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    yield from (name for name in names if isinstance(name, str))
-    for key in ("anyOf", "oneOf"):
-        choices = schema.get(key)
-        for choice in choices if isinstance(choices, list) else ():
-            yield from _types_of(choice)
+    if given is not None:
+        yield from (name for name in [given, *_list_of(given)] if isinstance(name, str))
+        return
+    values = _list_of(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
+    yield from (json_type(value).split()[-1] for value in values)
+    yield from (name for key, name in _DESCRIBES.items() if key in schema)
+
+
+def _list_of(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
 
 
 def _read_word(text: str) -> JsonValue:
