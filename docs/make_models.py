@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -86,7 +85,6 @@ def page() -> str:
         "example": _example(ChatFormat(public_tokenizer(_EXAMPLE)), found[_EXAMPLE]),
         "accepted": _table(_ACCEPTED, found, _accepted),
         "without tools": _table(("model", "further user messages"), found, _without_tools),
-        "refused": _table(("model", "reason"), found, _refused),
         "others": _lines(("format", "models"), _others(each.tool_format for each in found.values())),
     }
     text = FRAME.read_text(encoding="utf-8")
@@ -116,17 +114,6 @@ def _without_tools(found: ModelCheck) -> Row | None:
         return None
     whys = [each.why for each in found.refusals if each.what == "further user messages"]
     return (f"refused: {whys[0]}" if whys else "accepted",)
-
-
-def _refused(found: ModelCheck) -> Row | None:
-    if not found.refusals or _has_no_tools(found):
-        return None
-    return ("; ".join(f"{each.what}: {_short(each.why)}" for each in found.refusals),)
-
-
-def _short(reason: str) -> str:
-    """A reason without the list of formats and the text that no format reads."""
-    return re.sub(r"^(no built-in format) \(.*", r"\1 reads the chat template's calls", reason, flags=re.DOTALL)
 
 
 def _others(chosen: Iterable[str | None]) -> Iterator[tuple[str, ...]]:
