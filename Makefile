@@ -65,6 +65,7 @@ newest:
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/pip install --quiet --upgrade pip
 	$(NEWEST)/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(MAKE) --no-print-directory templates VENV=$(NEWEST) --assume-old=$(NEWEST)/ready
 	$(NEWEST)/bin/python -m pytest -W default::FutureWarning $(NEWEST_TESTS)
 
 # uv.lock, at the versions of constraints.txt where they matter most; needs uv (pip install uv)

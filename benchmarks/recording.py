@@ -78,7 +78,7 @@ def a_record(groups: list[Group]) -> float:
     messages, num_messages = Chat.trajectory.messages, len(Chat.trajectory.messages)
     start = time.process_time()
     for _ in range(NUM_RECORDS):
-        with RecordedOperation(Chat, 0, OperationKind.SAY, operations):  # type: ignore[arg-type]  # reads only these
+        with RecordedOperation(Chat, 0, OperationKind.SAY, operations, int):  # type: ignore[arg-type]  # reads only these
             messages.append(messages[0])
     recorded = time.process_time() - start
     del messages[num_messages:]

@@ -71,7 +71,7 @@ _OTHERS = {
     "react": "any model, with the tools in the prompt",
 }
 """Format -> models that write it, for formats of which the public templates have no example."""
-_ACCEPTED = ("model", "format", "calls in a turn", "thoughts of earlier turns", "a turn ends with", "SFT")
+_ACCEPTED = ("model", "format", "calls in a turn", "thoughts of earlier turns", "a turn ends with", "strip", "SFT")
 _EXAMPLE = "qwen2_5"
 _HEAD = 10  # first lines of the example
 Row = tuple[str, ...]
@@ -87,7 +87,7 @@ def page() -> str:
         "example": _example(ChatFormat(public_tokenizer(_EXAMPLE)), found[_EXAMPLE]),
         "accepted": _table(_ACCEPTED, found, _accepted),
         "without tools": _table(("model", "further user messages"), found, _without_tools),
-        "refused": _table(("model", "reason"), found, _refused),
+        "refused": _refusals(found),
         "others": _lines(("format", "models"), _others(each.tool_format for each in found.values())),
     }
     text = FRAME.read_text(encoding="utf-8")
@@ -104,8 +104,8 @@ def _accepted(found: ModelCheck) -> Row | None:
     if found.refusals:
         return None
     calls = "several" if found.parallel_calls else "one"
-    saved = "no" if found.unsaved else "yes"
-    return f"`{found.tool_format}`", calls, str(found.thoughts), " ".join(map(_code, found.stop_tokens)), saved
+    also = ("no" if why else "yes" for why in (found.unstripped, found.unsaved))
+    return f"`{found.tool_format}`", calls, str(found.thoughts), " ".join(map(_code, found.stop_tokens)), *also
 
 
 def _has_no_tools(found: ModelCheck) -> bool:
@@ -117,6 +117,12 @@ def _without_tools(found: ModelCheck) -> Row | None:
         return None
     whys = [each.why for each in found.refusals if each.what == "further user messages"]
     return (f"refused: {whys[0]}" if whys else "accepted",)
+
+
+def _refusals(found: Mapping[str, ModelCheck]) -> str:
+    if not any(map(_refused, found.values())):
+        return "Every other of these templates is accepted with tools."
+    return "These models are refused with tools:\n\n" + _table(("model", "reason"), found, _refused)
 
 
 def _refused(found: ModelCheck) -> Row | None:

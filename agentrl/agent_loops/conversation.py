@@ -62,7 +62,8 @@ class Conversation:
     form: ClassVar[str] = "chat"
 
     def __init__(self, bindings: ConversationContext, messages: Sequence[Message]) -> None:
-        self._number, self.trajectory = bindings.new_trajectory(())
+        self._number, trajectory = bindings.new_trajectory(())
+        self.trajectory = trajectory
         self.stop: Stop | None = None
         self.tool_calls: list[ToolCall] = []
         self.turn_rewards: list[TurnReward] = []

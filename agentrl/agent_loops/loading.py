@@ -137,6 +137,18 @@ def refuse_code_of_row(
         )
 
 
+def refuse_strip(loop: object, name: str) -> None:
+    """Reject `rollout.multi_turn.thinking=strip` for a loop, or its class, that does not support it.
+
+    Raises:
+        ConfigError: the loop is rejected.
+    """
+    if not getattr(loop, "strips_thinking", True):
+        key = "rollout.multi_turn.thinking"
+        why = f"`{key}=strip` does not work with agent loop '{name}', which writes its own messages"
+        raise ConfigError.at(key, Kind.CONFLICT, why)
+
+
 def find_loop(name: str, entries: Mapping[str, LoopEntry]) -> Callable[..., AgentLoop]:
     """Find the factory of the agent loop `name`: from an entry, or from the registry.
 

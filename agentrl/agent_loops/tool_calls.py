@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -32,16 +33,16 @@ def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
     if turn.thinking:
         message["reasoning_content"] = turn.thinking
     if turn.calls:
-        calls = enumerate(turn.calls)
-        message["tool_calls"] = [_message_call(call, _call_id(turn_number, position)) for position, call in calls]
+        ids = _call_ids(turn.calls, turn_number)
+        message["tool_calls"] = [_message_call(*pair) for pair in zip(turn.calls, ids, strict=True)]
     return message
 
 
 def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number: int) -> list[Message]:
     """The answers to a turn's calls as messages, in call order."""
     return [
-        Message(role="tool", name=call.name, tool_call_id=_call_id(turn_number, position), content=text)
-        for position, (call, text) in enumerate(zip(calls, texts, strict=True))
+        Message(role="tool", name=call.name, tool_call_id=call_id, content=text)
+        for call, text, call_id in zip(calls, texts, _call_ids(calls, turn_number), strict=True)
     ]
 
 
@@ -149,5 +150,14 @@ def _arguments(text: str) -> JsonValue:
     return arguments
 
 
-def _call_id(turn_number: int, position: int) -> str:
+def _call_ids(calls: Sequence[ParsedCall], turn_number: int) -> list[str]:
+    """The ids of a turn's calls: an id that the model wrote, if no other call of the turn has it, or a new one."""
+    written = Counter(call.call_id for call in calls if call.call_id)
+    return [
+        call.call_id if written[call.call_id] == 1 else _new_id(turn_number, position)
+        for position, call in enumerate(calls)
+    ]
+
+
+def _new_id(turn_number: int, position: int) -> str:
     return f"c{turn_number:05d}{position:03d}"  # some templates require nine letters and digits

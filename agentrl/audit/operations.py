@@ -167,10 +167,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
 
 
 def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
-    """The opening of a trajectory of a built-in loop.
-
-    A run without tools saves the format `auto`; then its format is the recorded one.
-    """
+    """The opening of a trajectory. A run without tools saves the format `auto`; then it is the recorded one."""
     parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":

@@ -20,11 +20,13 @@ class ParsedCall:
         name: tool name, "" if it could not be parsed.
         arguments: JSON text as the model wrote it.
         error: error message for the model; None for a well-formed call.
+        call_id: id that the model wrote for the call; "" in formats without ids.
     """
 
     name: str
     arguments: str
     error: str | None = None
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

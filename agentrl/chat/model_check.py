@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -17,6 +17,7 @@ from agentrl.chat.parsers.fit import Arguments, check_parser, written_turn
 from agentrl.chat.parsers.names import AUTO, tool_parsers
 from agentrl.chat.parsers.thinking import THINK_END
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
+from agentrl.chat.served import check_history
 from agentrl.errors import AgentRLError, TemplateError
 from agentrl.types.messages import Message, ToolSchema
 from agentrl.types.trajectory import Trajectory
@@ -54,6 +55,7 @@ class ModelCheck:
         stop_tokens: the tokens that end a model turn.
         conversation: an example; None if the template refuses all of it.
         unsaved: why saved conversations cannot be trained on (SFT, DPO); "" if they can.
+        unstripped: why `rollout.multi_turn.thinking=strip` is refused; "" if it is not.
     """
 
     tool_format: str | None
@@ -63,6 +65,7 @@ class ModelCheck:
     refusals: tuple[Refusal, ...]
     conversation: Trajectory | None
     unsaved: str
+    unstripped: str
 
 
 def check_model(
@@ -90,6 +93,7 @@ def check_model(
         refusals=tuple(refusals),
         conversation=shown,
         unsaved=unsaved,
+        unstripped=_reason(lambda: check_history(chat.template, schemas if tools else ())),
     )
 
 
@@ -129,12 +133,18 @@ def _tool_format(chat: ChatFormat, schemas: Sequence[ToolSchema], wanted: str, r
 
 
 def _accepts(chat: ChatFormat, schemas: Sequence[ToolSchema], role: str, refusals: list[Refusal]) -> bool:
+    if why := _reason(lambda: chat.check(schemas, [role])):
+        refusals.append(Refusal({"tool": "tool results", "user": "further user messages"}[role], why))
+    return not why
+
+
+def _reason(check: Callable[[], None]) -> str:
+    """Why the template is refused; "" if it is not."""
     try:
-        chat.check(schemas, [role])
+        check()
     except TemplateError as error:
-        refusals.append(Refusal({"tool": "tool results", "user": "further user messages"}[role], str(error)))
-        return False
-    return True
+        return str(error)
+    return ""
 
 
 def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_format: str) -> bool:

@@ -203,6 +203,8 @@ class Template:
             )
         text = whole[len(head) :]
         last = max((text.rfind(token) + len(token) for token in self.stop_tokens if token in text), default=None)
+        if self.own_end is None and not text.rstrip().endswith(tuple(self.stop_tokens)):
+            last = None  # GLM writes no end after a last turn: such a token is text of the message
         end = self.end_of_calls if message.get("tool_calls") else self.end_of_turn
         return head, text + end.text if last is None else text[:last]
 

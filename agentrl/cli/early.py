@@ -138,6 +138,7 @@ def _files(config: RunConfig) -> Iterator[Problem]:
 
 def _names(config: RunConfig) -> Iterator[Problem]:
     from agentrl.agent_loops.base import agent_loops
+    from agentrl.agent_loops.loading import refuse_strip
     from agentrl.algos.registries import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
     from agentrl.chat.parsers.names import AUTO, tool_parsers
     from agentrl.tools.environments.spec import environments
@@ -157,6 +158,9 @@ def _names(config: RunConfig) -> Iterator[Problem]:
         if (name := _value(config, key)) is not None:
             yield from _problem(key, partial(check, name))
     yield from _rewards(config)
+    name = config.rollout.agent_loop
+    if config.rollout.multi_turn.thinking == "strip" and agent_loops.is_builtin(name):
+        yield from _problem("rollout.multi_turn.thinking", partial(refuse_strip, agent_loops.get(name), name), "")
 
 
 def _rewards(config: RunConfig) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop
-from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
+from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row, refuse_strip
 from agentrl.chat.parsers import AUTO, check_parser
 from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.served import check_history
@@ -127,39 +127,38 @@ class RowCheck(RowNames):
     def _checked_loop(self, key: LoopKey, variables: Mapping[str, JsonValue]) -> LoopTraits:
         try:
             loop = self._loops.build(*key[:2], variables)
-            self._check_template(loop, key[1])
+            self._check_template(loop, key)
         except (ConfigError, TemplateError, UnknownNameError) as error:
             if not any(key):
                 raise
             raise DataError(f"{_asked(key)}: {error}") from error
         return LoopTraits(loop.uses_tools, loop.roles)
 
-    def _check_template(self, loop: AgentLoop, tool_format: str | None) -> None:
+    def _check_template(self, loop: AgentLoop, key: LoopKey) -> None:
         schemas, chat = self._toolbox.schemas, loop.chat
         uses_tool_role = bool(schemas) and "tool" in loop.roles
         if uses_tool_role:
-            self._check_chosen(loop, tool_format)
+            self._check_chosen(loop, key[1])
             check_parser(loop.call_format, chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
         chat.check(schemas if uses_tool_role else (), roles)
         if self._config.rollout.multi_turn.thinking == "strip":
-            _check_strip(loop, chat, schemas if uses_tool_role else ())
+            shown = schemas if uses_tool_role else ()
+            _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)
 
     def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
         """Refuse to go on without a format, if the chat template had to choose it."""
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
-        if all(each == AUTO for each in named) and (problem := find_format(loop.chat).problem):
+        if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)
 
 
-def _check_strip(loop: AgentLoop, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
-    key = "rollout.multi_turn.thinking"
-    if not loop.strips_thinking:
-        why = f"`{key}=strip` does not work with agent loop {type(loop).__name__}, which writes its own messages"
-        raise ConfigError.at(key, Kind.CONFLICT, why)
+def _check_strip(loop: AgentLoop, name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
+    refuse_strip(loop, name)
     try:
         check_history(chat.template, schemas)
     except TemplateError as error:
+        key = "rollout.multi_turn.thinking"
         why = f"`{key}=strip` needs a chat template that renders calls and their answers: {error}"
         raise ConfigError.at(key, Kind.CONFLICT, why) from error
 

@@ -9,6 +9,8 @@ from chat_families import THINKING, family_tokenizer, tokenizer_for
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_builders import TASK, ListEngine, add, call, config, runner
+from public_templates import NAMES as PUBLIC
+from public_templates import template_text
 
 from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.agent_loops.resume import ResumePoint
@@ -17,6 +19,7 @@ from agentrl.chat.format import ChatFormat
 from agentrl.chat.history import with_thoughts
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
+from agentrl.errors import TemplateError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.replayed import RecordedAnswers
 from agentrl.tools.toolbox import Toolbox
@@ -40,11 +43,23 @@ class User(BaseInteraction):
         return asked > len(self.questions), (*self.questions, "Bye")[min(asked, len(self.questions) + 1) - 1], 0.5, {}
 
 
-def strip(*replies: str, questions=(), thinking="strip", chat=CHAT, loop="tool_agent", resume_point=None, **multi_turn):
+def strip(
+    *replies: str,
+    questions=(),
+    thinking="strip",
+    chat=CHAT,
+    loop="tool_agent",
+    tools=(add,),
+    resume_point=None,
+    answers=None,
+    **multi_turn,
+):
     engine = ListEngine(*replies, tokenizer=chat.tokenizer)
     users = {"interactions": {"user": User(*questions)}} if questions else {}
-    made = runner(engine, config(loop, thinking=thinking, **multi_turn), chat=chat, **users)
-    return asyncio.run(made.run(TASK, SamplingParams(), seed=0, resume_point=resume_point)), engine
+    settings = config(loop, thinking=thinking, format="hermes", **multi_turn)
+    made = runner(engine, settings, tools, chat=chat, **users)
+    running = made.run(TASK, SamplingParams(), seed=0, resume_point=resume_point, answers=answers)
+    return asyncio.run(running), engine
 
 
 def thought(text: str, answer: str) -> str:
@@ -246,3 +261,33 @@ def test_a_rollout_continues_from_a_turn_of_its_first_trajectory(turn, known):
         again, other = strip(*replies[turn:], questions=["And then?"], resume_point=point)
         assert [each.token_ids for each in again.trajectories] == [each.token_ids for each in saved.trajectories]
         assert [each.token_ids for each in other.requests] == [each.token_ids for each in engine.requests[turn:]]
+
+
+@given(replies=replies, question=contents)
+def test_replayed_rollouts_have_the_same_tokens(replies, question):
+    options = {"max_assistant_turns": len(replies), "max_parallel_calls": 3}
+    saved, engine = strip(*replies, questions=[question] * 9, **options)
+    again, other = strip(*replies, questions=["Never asked"], answers=RecordedAnswers(saved, []), **options)
+    assert [each.token_ids for each in again.trajectories] == [each.token_ids for each in saved.trajectories]
+    assert [each.token_ids for each in other.requests] == [each.token_ids for each in engine.requests]
+    assert again.operations == saved.operations
+
+
+def test_contexts_of_public_templates_are_their_own_rendering():
+    """Questions of a user, with thoughts: the engine is asked with what transformers renders."""
+    num_further = 0
+    for name in PUBLIC:
+        chat = ChatFormat(tokenizer_for(template_text(name)))
+        try:
+            chat.check((), ("user",))
+        except TemplateError:  # refused before a run
+            continue
+        written = [thought(*each).removeprefix(chat.opened) for each in ("ab", "cd", "ef")]
+        rollout, engine = strip(*written, questions="12", chat=chat, tools=())
+        assert [request.token_ids for request in engine.requests] == [ids for ids, _ in contexts(rollout)], name
+        for ids, place in contexts(rollout):
+            messages = with_thoughts(rollout.trajectories[-1].messages[:place], chat.template)
+            expected = chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            assert ids == expected, name
+        num_further += len(rollout.trajectories) - 1
+    assert num_further or not PUBLIC

@@ -64,7 +64,7 @@ class Restarting(AgentLoop):
 
 
 def strip(tmp_path, loop="tool_agent", reply=thinking, **options):
-    multi_turn = {"thinking": "strip", **options.pop("multi_turn", {})}
+    multi_turn = {"thinking": "strip", "format": "hermes", **options.pop("multi_turn", {})}
     options.setdefault("chat", CHAT)
     return saved_rollouts(tmp_path, loop, reply, multi_turn=multi_turn, **options)
 

@@ -219,3 +219,10 @@ def test_the_date_of_a_template_is_fixed() -> None:
     assert "Current date: 2031-12-24" in tokenizer.decode(today.start(USERS, TOOLS))
     with pytest.raises(TemplateError, match="template_date"):
         ChatFormat(tokenizer, template_kwargs={"template_date": "yesterday"})
+
+
+def test_a_saved_turn_that_mentions_a_token_between_turns_is_complete() -> None:
+    """GLM writes no end after a last turn."""
+    said = Message(role="assistant", content="Type <|user|> to begin. Then wait.")
+    text = public_tokenizer("glm4moe").decode(CHATS["glm4moe"].demonstration(said, TOOLS))
+    assert text.endswith("Type <|user|> to begin. Then wait.<|user|>")

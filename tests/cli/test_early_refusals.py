@@ -51,6 +51,13 @@ REFUSED = [
     (["eval", "--from", "no"], ["there is no 'no'"]),
     (["eval", "--from", "no", "--reward", "no.py"], ["there is no 'no'", "there is no file 'no.py'"]),
     (["eval", "--responses", "no.jsonl"], ["no.jsonl: no such file"]),
+    (
+        [
+            *("train", "model.path=./none", "data.train_files=[rows.jsonl]"),
+            *("rollout.agent.default_agent_loop=react", "rollout.multi_turn.thinking=strip"),
+        ],
+        ["there is no folder 'none'", "thinking=strip' does not work with agent loop 'react'"],
+    ),
 ]
 
 REFUSE_ALL = """

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from chat_families import HEADERS
 
 ROOT = Path(__file__).parents[2]
 SHIM = Path(__file__).parent / "short_agentrl.py"
@@ -75,7 +76,7 @@ def make_clone(folder: Path) -> None:
 
 
 def add_own_files(folder: Path) -> None:
-    """Files that pages assume: the reader's rows and reward."""
+    """Files that pages assume: the reader's rows and reward, and a template modelled on that of Llama 3.1."""
     rows = [
         {"prompt": f"What is {a}+{b}?", "ground_truth": str(a + b), "data_source": "openai/gsm8k"}
         for a in range(3, 10)
@@ -90,6 +91,7 @@ def add_own_files(folder: Path) -> None:
         shutil.copy2(folder / f"{name}.parquet", folder / f"data/gsm8k/{name}.parquet")
     for name in ("reward.py", "my_reward.py"):
         (folder / name).write_text(REWARD)
+    (folder / "llama3_1.jinja").write_text(HEADERS)
 
 
 def add_hub_models(folder: Path, model: Path) -> None:

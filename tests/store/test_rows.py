@@ -68,6 +68,15 @@ def test_exported_dialogues_load_for_sft(tmp_path: Path) -> None:
     assert second.messages[-1]["content"] == "2"
 
 
+def test_exported_thoughts_are_in_the_content(tmp_path: Path) -> None:
+    """A chat template need not read `reasoning_content`."""
+    told_apart: Message = {"role": "assistant", "content": "2", "reasoning_content": "One and one."}
+    groups = groups_of(tmp_path, group(rollout(1.0, told_apart), rollout(0.0, "3")))
+    (row, _), (pair,) = dialogue_rows(groups, Selection()), pair_rows("best", 0.0)(groups, Selection())
+    text = "<think>\nOne and one.\n</think>\n\n2"
+    assert row["messages"][-1] == pair["chosen"][-1] == {"role": "assistant", "content": text}
+
+
 def test_failed_and_malformed_rollouts_are_skipped_and_reported(tmp_path: Path) -> None:
     failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
     several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)

@@ -14,6 +14,7 @@ from agentrl.store.schema import CONFIG, VOCABULARY
 from agentrl.types.rollout import Outcome, Rollout, Stop, TurnReward
 from agentrl.types.sample import Sample
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.viewer.rollout_page import shown_messages
 from agentrl.viewer.tokens import open_tokens, vocabulary_sha256
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
@@ -147,3 +148,11 @@ def test_steps_of_another_vocabulary_are_not_shown_with_the_first_ones(view, mod
         told = asked.json("api/rollout", uid="a", **{**PLACE, "step": step})
         assert (told["trajectories"][0]["segments"][0]["texts"] is not None) == known
         assert ("is not the one that made the rollouts" in told["tokens_note"]) != known
+
+
+def test_thoughts_are_shown_beside_the_content():
+    turn = {"role": "assistant", "content": "5", "reasoning_content": "2 and 3."}
+    assert shown_messages([turn, {"role": "user", "content": "Why?"}]) == [
+        {"role": "assistant", "thoughts": "2 and 3.", "text": "5", "calls": []},
+        {"role": "user", "thoughts": "", "text": "Why?", "calls": []},
+    ]

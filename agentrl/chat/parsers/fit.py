@@ -112,7 +112,7 @@ def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], message: Message) 
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:
     """The parsed turn, if the parser reads exactly these calls; else None."""
     turn = parser_for(parser, [probe_tool(name) for name, _ in calls]).parse(text)
-    if any(call.error for call in turn.calls) or [call.name for call in turn.calls] != [name for name, _ in calls]:
+    if [(call.name, call.error) for call in turn.calls] != [(name, None) for name, _ in calls]:
         return None
     same = [json.loads(call.arguments) for call in turn.calls] == [arguments for _, arguments in calls]
     return turn if same else None

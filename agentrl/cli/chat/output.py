@@ -30,6 +30,7 @@ def document(model: str, chat: ChatFormat, found: ModelCheck) -> dict[str, objec
         "parallel_calls": found.parallel_calls,
         "thoughts": found.thoughts,
         "stop_tokens": list(found.stop_tokens),
+        "thinking_strip": found.unstripped or "accepted",
         "saved_conversations": found.unsaved or "accepted",
         "refusals": [{"what": each.what, "why": each.why} for each in found.refusals],
         "segments": [_segment(chat, segment) for segment in segments],
@@ -68,6 +69,7 @@ def _facts(model: str, found: ModelCheck) -> Table:
         "calls in a turn": calls if found.tool_format else "none",
         "thoughts of earlier turns": found.thoughts or "unknown",
         "a turn ends with": "  ".join(found.stop_tokens) or "nothing",
+        "thinking=strip": f"refused: {found.unstripped}" if found.unstripped else "accepted",
         "saved conversations (SFT)": f"refused: {found.unsaved}" if found.unsaved else "accepted",
     }
     for name, value in rows.items():

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from agentrl.chat.history import as_one_text
 from agentrl.data.rows.base import Row
 from agentrl.store.exporters.selection import Groups, Selection, place
+from agentrl.types.messages import Message
 
 
 def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
     """Yield one row per conversation: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
+
+    Thoughts are in the content of messages, because not every chat template reads `reasoning_content`.
 
     A conversation that cannot be trained on is skipped, for example one with a tool call whose arguments are not an
     object.
@@ -22,4 +26,4 @@ def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
             for messages in stored.rollout.dialogues:
                 row = {"messages": messages, **given, "rewards": stored.rollout.rewards, **place(stored)}
                 if selection.is_trainable(stored, cast(Row, row)):
-                    yield cast(Row, row)
+                    yield cast(Row, {**row, "messages": [*map(as_one_text, cast("list[Message]", row["messages"]))]})

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import combinations, takewhile
 from typing import Literal, TypeAlias, cast
 
+from agentrl.chat.history import as_one_text
 from agentrl.data.rows.base import Row
 from agentrl.store.exporters.selection import Groups, Selection, place
 from agentrl.store.stored import StoredRollout
@@ -81,4 +82,4 @@ def _row(chosen: StoredRollout, rejected: StoredRollout, selection: Selection) -
 def _split(stored: StoredRollout) -> tuple[list[Message], list[Message]]:
     messages = stored.rollout.dialogues[0]
     prompt = list(takewhile(lambda message: message["role"] != "assistant", messages))
-    return prompt, messages[len(prompt) :]
+    return prompt, [*map(as_one_text, messages[len(prompt) :])]

@@ -10,11 +10,15 @@ from parser_contract import Call
 from parser_formats.kimi_k2_format import FORMAT
 from template_calls import calls_of, written_turn
 
+from agentrl.agent_loops.tool_calls import assistant_message, tool_messages
 from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.chat.format import ChatFormat
+from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.parsers.marked.kimi_k2 import ARGUMENTS, CALL, SECTION, KimiK2Parser
+from agentrl.types.messages import Message
 
 BEGIN, END = "<|im_assistant|>assistant<|im_middle|>", "<|im_end|>"
-WEATHER = ParsedCall("weather", '{"city": "Paris"}')
+ARGUMENTS_TEXT = '{"city": "Paris"}'
 BODY = f'{ARGUMENTS}{{"city": "Paris"}}{CALL[1]}'
 WRITTEN = f"{CALL[0]}functions.weather:0{BODY}"
 
@@ -22,6 +26,8 @@ WRITTEN = f"{CALL[0]}functions.weather:0{BODY}"
 TEMPLATE = f"""
 {{%- for message in messages %}}
     {{%- if message.role == 'assistant' %}}{{{{- '{BEGIN}' + message.content }}}}
+    {{%- elif message.role == 'tool' %}}
+        {{{{- '<|im_system|>tool<|im_middle|>## Return of ' + message.tool_call_id + '\\n' + message.content }}}}
     {{%- else %}}{{{{- '<|im_user|>' + message.role + '<|im_middle|>' + message.content }}}}
     {{%- endif %}}
     {{%- if message.tool_calls %}}
@@ -47,15 +53,40 @@ def test_calls_of_a_template_like_kimis(calls: list[Call], content: str) -> None
     assert (calls_of(turn), turn.content, turn.thinking) == (calls, content, "")
 
 
+def test_automatic_choice() -> None:
+    found = find_format(ChatFormat(tokenizer_for(TEMPLATE)))
+    assert (found.name, found.problem) == ("kimi_k2", "")
+
+
 @pytest.mark.parametrize(
     "head", ["functions.weather:0", " functions.weather:12 ", "weather:0", "weather", "\nweather\n"]
 )
 def test_ways_to_write_a_call(head: str) -> None:
     call = f"{CALL[0]}{head}{BODY}"
     for text in (call, SECTION[0] + call, f"{SECTION[0]}\n{call}\n{SECTION[1]}"):
-        assert parse(text) == ParsedTurn("", (WEATHER,))
-        assert parse(f"<think>Hm.</think>I look.{text}") == ParsedTurn("I look.", (WEATHER,), "Hm.")
+        weather = ParsedCall("weather", ARGUMENTS_TEXT, call_id=head.strip())
+        assert parse(text) == ParsedTurn("", (weather,))
+        assert parse(f"<think>Hm.</think>I look.{text}") == ParsedTurn("I look.", (weather,), "Hm.")
     assert parse(f"<think>Hm. {call}") == ParsedTurn("", thinking=f"Hm. {call}")
+
+
+def test_ids_that_the_model_wrote_are_those_of_the_answers() -> None:
+    turn = parse(f"{SECTION[0]}{WRITTEN}{WRITTEN.replace(':0', ':1')}{SECTION[1]}")
+    answers = tool_messages(turn.calls, ["a", "b"], 3)
+    ids = ["functions.weather:0", "functions.weather:1"]
+    assert [answer["tool_call_id"] for answer in answers] == ids
+    message = assistant_message(turn, 3)
+    assert [call["id"] for call in message["tool_calls"]] == ids
+    chat = ChatFormat(tokenizer_for(TEMPLATE))
+    text = chat.text(chat.extend(answers, (), turn_closed=True, history=[Message(role="user", content="Hi"), message]))
+    assert "## Return of functions.weather:0\na" in text
+    assert "## Return of functions.weather:1\nb" in text
+
+
+def test_an_id_that_the_model_wrote_twice_is_replaced() -> None:
+    turn = parse(f"{SECTION[0]}{WRITTEN}{WRITTEN}{CALL[0]}functions.f:2{BODY}{SECTION[1]}")
+    answers = tool_messages(turn.calls, ["a", "b", "c"], 3)
+    assert [answer["tool_call_id"] for answer in answers] == ["c00003000", "c00003001", "functions.f:2"]
 
 
 @pytest.mark.parametrize(

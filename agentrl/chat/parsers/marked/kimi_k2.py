@@ -16,12 +16,15 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 
 
 class KimiK2Parser(MarkedCallsParser):
-    """Parser of the calls of Kimi K2. `functions.` and the number of the call are no part of the name."""
+    """Parser of the calls of Kimi K2.
+
+    `functions.name:0` is the id of a call. The template writes it before the answer.
+    """
 
     marks = Marks(
         SECTION,
         CALL,
-        head=re.compile(rf"\s*(?:functions\.)?{NAME}(?::\d{{1,9}})?\s*{re.escape(ARGUMENTS)}"),
+        head=re.compile(rf"\s*(?P<id>(?:functions\.)?{NAME}(?::\d{{1,9}})?)\s*{re.escape(ARGUMENTS)}"),
         tail=re.compile(r"\s*"),
         expected=f'Write {SECTION[0]}{CALL[0]}functions.name:0{ARGUMENTS}{{"argument": "value"}}{CALL[1]}{SECTION[1]}',
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers.json_call import call_with_name, malformed_call, read_call_json
 from agentrl.chat.parsers.json_text import BadJSONError
 from agentrl.chat.parsers.thinking import split_thinking
 
-NAME = r"([^\s<>]{1,200}?)"
+NAME = r"(?P<name>[^\s<>]{1,200}?)"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Marks:
     Attributes:
         section: begins and ends the calls of a turn. Some models omit both.
         call: begins and ends a call.
-        head: text between the beginning of a call and its arguments; its group is the name.
+        head: text before the arguments of a call, with the group `name`; the group `id` if the format has ids.
         tail: text between the arguments and the end of the call.
         expected: the right form, for error messages.
     """
@@ -66,12 +66,13 @@ def _read_block(block: str, marks: Marks) -> tuple[ParsedCall, str]:
     try:
         if (head := marks.head.match(block)) is None:
             raise BadJSONError(f"The tool call does not begin with a name and its mark: {block.strip()[:20]!r}.")
-        name = head[1]
+        name = head["name"]
         value, end = read_call_json(block, head.end())
         tail = marks.tail.match(block, end)
         if tail is None or not block.startswith(marks.call[1], tail.end()):
             raise BadJSONError(f"The tool call is not closed after its arguments: {block[end : end + 20]!r} follows.")
-        return call_with_name(name, value), block[tail.end() + len(marks.call[1]) :]
+        call = replace(call_with_name(name, value), call_id=head.groupdict().get("id", ""))
+        return call, block[tail.end() + len(marks.call[1]) :]
     except BadJSONError as error:
         body, _, rest = block.partition(marks.call[1])
         return malformed_call(name, body, error, marks.expected), rest
