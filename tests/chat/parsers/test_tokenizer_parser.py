@@ -195,3 +195,9 @@ def test_automatic_choice() -> None:
     assert find_format(chat(None, template)).problem
     found = find_format(chat(json.loads(json.dumps(HERMES).replace("tool_call>", "call>")), template))
     assert (found.name, found.problem) == ("tokenizer", "")
+
+
+@pytest.mark.parametrize("text", ["Hi there.", 'Hi. <tool_call>{"name": "f", "argu'])
+def test_text_in_which_the_description_finds_nothing_is_content(text: str) -> None:
+    turn = TokenizerParser(KIND, HERMES)._turn({}, text, "", cut=False)
+    assert turn == ParsedTurn(text)

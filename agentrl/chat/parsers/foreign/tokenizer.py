@@ -92,7 +92,7 @@ class TokenizerParser:
         if cut and calls:
             calls[-1] = _unreadable(text, "it is not closed")
         texts = [value.strip() for key in _THOUGHTS if isinstance(value := message.get(key), str)]
-        content = message.get("content")
+        content = message.get("content") or ("" if calls or texts else text)  # nothing was found: all is content
         thoughts = "\n".join(filter(None, [thinking, *texts[:1]]))
         return ParsedTurn(content.strip() if isinstance(content, str) else "", tuple(calls), thoughts)
 
