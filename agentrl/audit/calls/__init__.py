@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from agentrl.audit.calls.hermes import read_hermes
 from agentrl.audit.calls.llama3_json import read_llama3_json
 from agentrl.audit.calls.parsed import Call, ParsedTurn
+from agentrl.audit.calls.qwen3_coder import read_qwen3_coder
 from agentrl.audit.calls.react import read_react
 from agentrl.audit.calls.thoughts import thoughts_apart, told_apart
 from agentrl.audit.reading.run_info import Json
@@ -30,6 +31,7 @@ def _without_tools(read: Callable[[str], ParsedTurn]) -> Callable[[str, Sequence
 READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
     "hermes": _without_tools(read_hermes),
     "llama3_json": _without_tools(read_llama3_json),
+    "qwen3_coder": read_qwen3_coder,
     "react": _without_tools(read_react),
 }
 """Format -> parser of (text, the tools' saved schemas)."""
