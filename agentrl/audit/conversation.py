@@ -57,12 +57,16 @@ class Wording:
         call_format: the format of calls in the model's text; None: calls are not parsed.
         names: the tools that the model may call.
         template_tools: schemas that the chat template shows; None if they were not saved.
+        tools: schemas of the tools that the model may call.
+        turn_format: the format of the model's turns, also if calls are not parsed; some have marks around thoughts.
     """
 
     form: str
     call_format: str | None
     names: Set[str]
     template_tools: Sequence[Json] | None
+    tools: Sequence[Json] = ()
+    turn_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
 OWN_WORDING = "the loop's class of conversations words them"
+_OLDER_FORMATS = (None, "hermes", "react")
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 
 
@@ -134,13 +135,22 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
     """The text of a turn, with the beginning of its thoughts. Older runs did not tell thoughts apart."""
-    return (trajectory.opened if "reasoning_content" in turn.message else "") + (turn.text or "")
+    told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
+    return (trajectory.opened if told_apart else "") + (turn.text or "")
 
 
 def read_turn(trajectory: AuditedTrajectory, turn: Turn) -> reading.ParsedTurn:
     """Parse a turn with the trajectory's call format."""
-    call_format, text = trajectory.wording.call_format, whole_text(trajectory, turn)
-    return reading.ParsedTurn(text) if call_format is None else reading.READERS[call_format](text)
+    call_format = trajectory.wording.call_format
+    if call_format is None:
+        return _read_plain(trajectory, turn)
+    return reading.READERS[call_format](whole_text(trajectory, turn), trajectory.wording.tools)
+
+
+def _read_plain(trajectory: AuditedTrajectory, turn: Turn) -> reading.ParsedTurn:
+    """Read a turn whose calls are not parsed."""
+    read = reading.PLAIN_READERS.get(trajectory.wording.turn_format, reading.ParsedTurn)
+    return read(whole_text(trajectory, turn))
 
 
 def _check_turn(
@@ -152,9 +162,9 @@ def _check_turn(
     may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of an own loop has its own stop reason
     may_be_cut = last and may_stop and (not turn.closed or trajectory.wording.call_format == "react")
     if may_be_cut and "tool_calls" not in turn.message:
-        parsed = reading.ParsedTurn(whole_text(trajectory, turn))
+        parsed = _read_plain(trajectory, turn)
     column = f"trajectories[{trajectory.number}].messages[{turn.position}]"
-    _check_text(check, rollout.row, column, turn.message, parsed.content)
+    _check_text(check, rollout.row, column, turn.message, parsed)
     calls = message_calls(turn)
     if not _agree(calls, parsed.calls):
         check.problem("calls", rollout.row, f"{column}.tool_calls", _listed(parsed.calls), calls)
@@ -167,15 +177,15 @@ def _check_turn(
         _check_call(check, rollout.row, call, one)
 
 
-def _check_text(check: Checker, row: int, column: str, message: Mapping[str, Json], expected: str) -> None:
+def _check_text(check: Checker, row: int, column: str, message: Mapping[str, Json], parsed: reading.ParsedTurn) -> None:
     """Compare content and thoughts of a message with the text without calls."""
     content, thoughts = message.get("content"), message.get("reasoning_content")
-    if thoughts is None:
-        if content != expected and (content, "") != reading.thoughts_apart(expected):
-            check.problem("calls", row, f"{column}.content", expected, content)
+    told_apart = reading.told_apart(parsed)
+    if parsed.thoughts is None and thoughts is None:
+        if content != parsed.content and (content, "") != told_apart:
+            check.problem("calls", row, f"{column}.content", parsed.content, content)
         return
-    told_apart = reading.thoughts_apart(expected)
-    for name, found, one in zip(("content", "reasoning_content"), (content, thoughts), told_apart, strict=True):
+    for name, found, one in zip(("content", "reasoning_content"), (content, thoughts or ""), told_apart, strict=True):
         if str(found).strip() != one:
             check.problem("calls", row, f"{column}.{name}", one, found)
 

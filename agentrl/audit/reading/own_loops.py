@@ -48,8 +48,10 @@ class Opening:
         schemas = {tool_name(tool): tool for tool in known.tools or []}
         saved = [schemas[name] for name in self.template_tools if name in schemas]
         complete = known.tools is not None and len(saved) == len(self.template_tools)
+        shown = saved if complete else None
+        tools = [schemas[name] for name in self.tools if name in schemas]
         call_format = self.call_format if self.tools else None
-        return Wording(self.form, call_format, frozenset(self.tools), saved if complete else None)
+        return Wording(self.form, call_format, frozenset(self.tools), shown, tools, self.call_format)
 
 
 def operations_fit(operations: Sequence[Operation], num_segments: int, num_messages: int) -> bool:

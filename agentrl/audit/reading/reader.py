@@ -171,7 +171,8 @@ def _wording(kind: LoopKind | None, options: RowOptions) -> Wording:
     offered = options.tools if kind in ("tool", "react") else []
     call_format = "react" if kind == "react" else options.call_format
     form = "react" if kind == "react" else "chat"
-    return Wording(form, call_format if offered else None, options.names, offered if kind == "tool" else [])
+    shown = offered if kind == "tool" else []
+    return Wording(form, call_format if offered else None, options.names, shown, offered, call_format)
 
 
 def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:

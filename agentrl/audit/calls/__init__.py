@@ -1,0 +1,42 @@
+"""Independent parsers of tool calls, written from the formats' descriptions: split a turn into text and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl.audit.calls.gpt_oss import read_gpt_oss, read_plain_gpt_oss
+from agentrl.audit.calls.hermes import read_hermes
+from agentrl.audit.calls.llama3_json import read_llama3_json
+from agentrl.audit.calls.parsed import Call, ParsedTurn
+from agentrl.audit.calls.qwen3_coder import read_qwen3_coder
+from agentrl.audit.calls.react import read_react
+from agentrl.audit.calls.thoughts import thoughts_apart, told_apart
+from agentrl.audit.reading.run_info import Json
+
+__all__ = [
+    "PLAIN_READERS",
+    "READERS",
+    "Call",
+    "ParsedTurn",
+    "read_hermes",
+    "read_react",
+    "thoughts_apart",
+    "told_apart",
+]
+
+
+def _without_tools(read: Callable[[str], ParsedTurn]) -> Callable[[str, Sequence[Json]], ParsedTurn]:
+    return lambda text, _: read(text)
+
+
+READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
+    "gpt_oss": _without_tools(read_gpt_oss),
+    "hermes": _without_tools(read_hermes),
+    "llama3_json": _without_tools(read_llama3_json),
+    "qwen3_coder": read_qwen3_coder,
+    "react": _without_tools(read_react),
+}
+"""Format -> parser of (text, the tools' saved schemas)."""
+
+PLAIN_READERS: Mapping[str, Callable[[str], ParsedTurn]] = {"gpt_oss": read_plain_gpt_oss}
+"""Format with its own marks around thoughts -> parser of turns whose calls are not parsed."""

@@ -1,0 +1,47 @@
+"""Parser of the format of Llama 3.1."""
+
+from __future__ import annotations
+
+import re
+
+from agentrl.audit.calls.json_values import after_blanks, finite_object, first_json, named_call
+from agentrl.audit.calls.literals import NotLiteralError, call_at
+from agentrl.audit.calls.parsed import Call, ParsedTurn
+from agentrl.audit.calls.thoughts import first_thoughts
+
+_TAG = "<|python_tag|>"
+_BARE = re.compile(r'\s*\{\s*"(name"|parameters"|arguments"|type"\s*:\s*"function")')
+_TOOL = re.compile(r"\s*[\w.-]+\.call\(")
+
+
+def read_llama3_json(text: str) -> ParsedTurn:
+    """Parse `{"name": ..., "parameters": {...}}` and `tool.call(a=1)`, separated by `;`, after `<|python_tag|>`.
+
+    Without the tag, JSON that begins like a call and begins the answer is a call, too. All text after a mistake belongs
+    to one malformed call.
+    """
+    answer, thoughts = (text, "") if _BARE.match(text) else first_thoughts(text, _TAG)
+    start = answer.find(_TAG)
+    if start < 0 and not _BARE.match(answer):
+        return ParsedTurn(answer.strip(), thoughts=thoughts)
+    content, position = answer[: max(start, 0)], start + len(_TAG) if start >= 0 else 0
+    calls = list[Call]()
+    while not calls or answer.startswith(";", after_blanks(answer, position)):
+        position = after_blanks(answer, position) + 1 if calls else position
+        call, position = _call_at(answer, position)
+        calls.append(call)
+    return ParsedTurn((content + answer[position:]).strip(), tuple(calls), thoughts)
+
+
+def _call_at(text: str, start: int) -> tuple[Call, int]:
+    malformed = Call("", None, text[start:].strip()), len(text)
+    if not _TOOL.match(text, start):
+        value, end = first_json(text, start)
+        return (named_call(value, text[start:end].strip(), "parameters", "arguments"), end) if end else malformed
+    try:
+        name, arguments, end = call_at(text, start)
+    except NotLiteralError:
+        return malformed
+    if finite_object(arguments) is None:
+        return malformed
+    return Call(name.removesuffix(".call"), arguments, text[start:end].strip()), end

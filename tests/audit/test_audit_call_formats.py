@@ -1,0 +1,93 @@
+"""The audit's own readers of tool calls against the parsers used in training, on valid, cut, broken and any texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parser_contract import CONTENTS, PIECES, THOUGHTS, Call, Format, fuzzed, schemas_of
+from recorded_rollouts import audited, broken, reasons, saved_rollouts
+from test_parser_contract import FORMATS
+
+from agentrl.audit.calls import PLAIN_READERS, READERS, told_apart
+from agentrl.chat.base import ThoughtReader
+from agentrl.chat.parsers.thinking import plain_turn
+
+OLDER = {"hermes", "react"}  # see test_audit_readers.py
+READ = {name: FORMATS[name] for name in sorted(READERS.keys() - OLDER)}
+formats = pytest.mark.parametrize("form", READ.values(), ids=READ)
+SCHEMAS: Sequence[Sequence[Call]] = [
+    [],
+    [("f", {"a": 1, "q": {}, "b": [1]}), ("g", {"a": True})],
+    [("f", {"a": 1.5, "q": None, "b": True})],
+    [("f", {"a": "x", "q": True, "b": 1.5})],
+]
+
+
+def check_same(form: Format, text: str, calls: Sequence[Call] = ()) -> None:
+    """Reader and parser return the same names, arguments, mistakes, content and thoughts, also of a cut turn."""
+    parser = form.parser(calls)
+    found = READERS[form.name](text, [schema.for_template() for schema in schemas_of(calls)])
+    parsed = parser.parse(text)
+    assert told_apart(found) == (parsed.content.strip(), parsed.thinking.strip())
+    assert [call.name for call in found.calls] == [call.name for call in parsed.calls]
+    for call, other in zip(found.calls, parsed.calls, strict=True):
+        assert (call.arguments is None) == (other.error is not None)
+        written = json.loads(other.arguments) if other.error is None else other.arguments
+        found_arguments = call.text if call.arguments is None else call.arguments
+        assert (found_arguments, repr(found_arguments)) == (written, repr(written))  # 1 is not True, nor 1.0
+    if form.name in PLAIN_READERS:
+        plain = plain_turn(parser, text)
+        assert told_apart(PLAIN_READERS[form.name](text)) == (plain.content.strip(), plain.thinking.strip())
+
+
+def test_formats_with_own_thought_marks_are_known():
+    assert set(PLAIN_READERS) == {name for name, form in READ.items() if isinstance(form.parser(), ThoughtReader)}
+
+
+@formats
+@given(data=st.data())
+def test_valid_and_cut_turns_are_read_as_in_training(form: Format, data: st.DataObject) -> None:
+    calls, thoughts = data.draw(form.calls()), data.draw(st.sampled_from(["", *THOUGHTS]))
+    text = form.write(data.draw(st.sampled_from(CONTENTS)), calls)
+    text = (form.write_thoughts(thoughts) if thoughts else "") + text
+    check_same(form, text, calls)
+    check_same(form, text[: data.draw(st.integers(0, len(text)))], calls)
+
+
+@formats
+@settings(max_examples=4 * settings.default.max_examples)
+@given(data=st.data())
+def test_any_pieces_are_read_as_in_training(form: Format, data: st.DataObject) -> None:
+    pieces = st.sampled_from([*form.marks * 4, *PIECES]) | st.text(max_size=3)
+    check_same(form, "".join(data.draw(st.lists(pieces, max_size=14))), data.draw(st.sampled_from(SCHEMAS)))
+
+
+@formats
+@pytest.mark.parametrize("seed", [2, pytest.param(range(3, 40), marks=pytest.mark.slow)])
+def test_broken_turns_are_read_as_in_training(form: Format, seed: int | range) -> None:
+    for number in [seed] if isinstance(seed, int) else seed:
+        for text in fuzzed(form, 1_000, seed=number):
+            check_same(form, text, SCHEMAS[len(text) % len(SCHEMAS)])
+
+
+def calling(form: Format) -> Callable[[str], str]:
+    """A model that calls a tool, once in a wrong way, and answers."""
+
+    def reply(context: str) -> str:
+        turns = context.count("<|im_start|>assistant")
+        calls = form.write("I add.", [("add", {"a": turns, "b": 2})])
+        return {1: calls, 2: calls[:-9], 3: form.write("", [("fail", {"kind": "tool"})])}.get(turns, "It is 3")
+
+    return reply
+
+
+@formats
+def test_a_rollout_passes_the_audit(form: Format, tmp_path) -> None:
+    ledger = audited(saved_rollouts(tmp_path, "tool_agent", calling(form), multi_turn={"format": form.name}))
+    assert broken(ledger) == {}
+    assert not {"calls", "answers", "outcomes"} & reasons(ledger).keys()
+    assert all(ledger.findings[name].status == "passed" for name in ("calls", "answers", "outcomes"))
