@@ -64,7 +64,7 @@ class _Message:
 def read_gpt_oss(text: str) -> ParsedTurn:
     """Parse messages: a call has a recipient, `to=functions.name`; the channel `analysis` has the thoughts.
 
-    `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. A message that ends before its text, at the
+    `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. One that ends before its text, at the
     start of another one, or with two recipients is a malformed call.
     """
     messages = list(_messages(text))
