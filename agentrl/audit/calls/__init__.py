@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from agentrl.audit.calls.gpt_oss import read_gpt_oss, read_plain_gpt_oss
 from agentrl.audit.calls.hermes import read_hermes
 from agentrl.audit.calls.llama3_json import read_llama3_json
 from agentrl.audit.calls.parsed import Call, ParsedTurn
@@ -29,6 +30,7 @@ def _without_tools(read: Callable[[str], ParsedTurn]) -> Callable[[str, Sequence
 
 
 READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
+    "gpt_oss": _without_tools(read_gpt_oss),
     "hermes": _without_tools(read_hermes),
     "llama3_json": _without_tools(read_llama3_json),
     "qwen3_coder": read_qwen3_coder,
@@ -36,5 +38,5 @@ READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
 }
 """Format -> parser of (text, the tools' saved schemas)."""
 
-PLAIN_READERS: Mapping[str, Callable[[str], ParsedTurn]] = {}
+PLAIN_READERS: Mapping[str, Callable[[str], ParsedTurn]] = {"gpt_oss": read_plain_gpt_oss}
 """Format with its own marks around thoughts -> parser of turns whose calls are not parsed."""
