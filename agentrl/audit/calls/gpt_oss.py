@@ -64,8 +64,8 @@ class _Message:
 def read_gpt_oss(text: str) -> ParsedTurn:
     """Parse messages: a call has a recipient, `to=functions.name`; the channel `analysis` has the thoughts.
 
-    `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. One that ends before its text, at the
-    start of another one, or with two recipients is a malformed call.
+    `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. A message to a tool is malformed
+    if it ends before its text or at the start of another message, or if it has two recipients.
     """
     messages = list(_messages(text))
     content = [message.text for message in messages if not message.is_call and not message.is_thought]
