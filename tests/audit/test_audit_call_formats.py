@@ -14,6 +14,7 @@ from test_parser_contract import FORMATS
 
 from agentrl.audit.calls import PLAIN_READERS, READERS, told_apart
 from agentrl.chat.base import ThoughtReader
+from agentrl.chat.parsers import tool_parsers
 from agentrl.chat.parsers.thinking import plain_turn
 
 OLDER = {"hermes", "react"}  # see test_audit_readers.py
@@ -42,6 +43,10 @@ def check_same(form: Format, text: str, calls: Sequence[Call] = ()) -> None:
     if form.name in PLAIN_READERS:
         plain = plain_turn(parser, text)
         assert told_apart(PLAIN_READERS[form.name](text)) == (plain.content.strip(), plain.thinking.strip())
+
+
+def test_every_builtin_format_has_a_reader():
+    assert sorted(READERS) == [name for name in tool_parsers.builtins() if name != "tokenizer"]
 
 
 def test_formats_with_own_thought_marks_are_known():
