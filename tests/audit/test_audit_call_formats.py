@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,7 @@ from agentrl.chat.base import ThoughtReader
 from agentrl.chat.parsers import tool_parsers
 from agentrl.chat.parsers.thinking import plain_turn
 
-OLDER = {"hermes", "react"}  # see test_audit_readers.py
-READ = {name: FORMATS[name] for name in sorted(READERS.keys() - OLDER)}
+READ = {name: FORMATS[name] for name in sorted(READERS)}
 formats = pytest.mark.parametrize("form", READ.values(), ids=READ)
 SCHEMAS: Sequence[Sequence[Call]] = [
     [],
@@ -80,19 +80,32 @@ def test_broken_turns_are_read_as_in_training(form: Format, seed: int | range) -
 
 
 def calling(form: Format) -> Callable[[str], str]:
-    """A model that calls a tool, once in a wrong way, and answers."""
+    """A model that thinks, calls tools, writes a call that is cut, and answers."""
+    thoughts = "" if form.name == "react" else form.write_thoughts("Shall I?")
 
     def reply(context: str) -> str:
         turns = context.count("<|im_start|>assistant")
         calls = form.write("I add.", [("add", {"a": turns, "b": 2})])
-        return {1: calls, 2: calls[:-9], 3: form.write("", [("fail", {"kind": "tool"})])}.get(turns, "It is 3")
+        cut, failed = thoughts + calls[:-9], form.write("", [("fail", {"kind": "tool"})])
+        return {1: thoughts + calls, 2: cut, 3: failed}.get(turns, f"{thoughts}It is 3")
 
     return reply
 
 
+OPTIONS = {
+    "tools": {},
+    "no tools": {"row": {"extra_info": {"tool_selection": []}}},
+    "short turns": {"multi_turn": {"max_turn_tokens": 40}},
+    "one call": {"multi_turn": {"max_tool_calls": 1}},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @formats
-def test_a_rollout_passes_the_audit(form: Format, tmp_path) -> None:
-    ledger = audited(saved_rollouts(tmp_path, "tool_agent", calling(form), multi_turn={"format": form.name}))
+def test_a_rollout_passes_the_audit(form: Format, options: Mapping[str, Mapping[str, object]], tmp_path: Path) -> None:
+    multi_turn = {**options.get("multi_turn", {}), "format": form.name}
+    loop = "react_agent" if form.name == "react" else "tool_agent"
+    ledger = audited(saved_rollouts(tmp_path, loop, calling(form), multi_turn=multi_turn, row=options.get("row")))
     assert broken(ledger) == {}
     assert not {"calls", "answers", "outcomes"} & reasons(ledger).keys()
     assert all(ledger.findings[name].status == "passed" for name in ("calls", "answers", "outcomes"))
