@@ -45,6 +45,44 @@ def check_same(form: Format, text: str, calls: Sequence[Call] = ()) -> None:
         assert told_apart(PLAIN_READERS[form.name](text)) == (plain.content.strip(), plain.thinking.strip())
 
 
+TOOLS = [("f", {"a": 1, "q": {}, "b": [1]})]
+EXAMPLES: Sequence[tuple[str, str, str, Sequence[tuple[str, object]]]] = [  # format, text, content, (name, arguments)
+    ("llama3_json", 'x<|python_tag|>{"name": "f", "arguments": {"a": 1}}; y', "x", [("f", {"a": 1}), ("", None)]),
+    ("llama3_json", '{"type": "function", "name": "f", "parameters": "{}"} x', "x", [("f", {})]),
+    ("llama3_json", '{"answer": 1}', '{"answer": 1}', []),
+    ("llama3_json", "<|python_tag|>s.call(q='\\ud83d\\ude00\\n')", "", [("s", {"q": "\U0001f600\n"})]),
+    (
+        "qwen3_coder",
+        "x\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>[True, 'c']</parameter></function>",
+        "x",
+        [("f", {"a": 1, "b": [True, "c"]})],
+    ),
+    ("qwen3_coder", "<tool_call><function=f><parameter=a>1.0</parameter></function>", "", [("f", {"a": "1.0"})]),
+    ("qwen3_coder", "<tool_call><function=f><parameter=a>1</function></tool_call> x", "x", [("f", None)]),
+    (
+        "glm",
+        "<tool_call>f<arg_key>q</arg_key><arg_value>{'c': None}</arg_value></tool_call>",
+        "",
+        [("f", {"q": {"c": None}})],
+    ),
+    ("gpt_oss", "<|channel|>analysis to=functions.f<|message|>{}", "", [("f", {})]),
+    ("gpt_oss", "<|channel|>commentary to=functions.f<|message|>{}<|start|>assistant", "", [("", None)]),
+    ("gpt_oss", "to=f<|channel|>commentary to=g<|message|>{}", "", [("", None)]),
+    ("mistral", '[TOOL_CALLS]f[CALL_ID]12[ARGS]{"a": 1}', "", [("f", {"a": 1})]),
+    ("pythonic", "[f(a=1), g(", "", [("f", {"a": 1}), ("g", None)]),
+    ("kimi_k2", "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|>", "", [("f", {})]),
+    ("gemma4", '<|tool_call>call:f{a:<|"|>{b:1}<|"|>,c:[null]}<tool_call|>', "", [("f", {"a": "{b:1}", "c": [None]})]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), EXAMPLES)
+def test_calls_are_read_as_described(name: str, text: str, content: str, calls: Sequence[tuple[str, object]]) -> None:
+    found = READERS[name](text, [schema.for_template() for schema in schemas_of(TOOLS)])
+    assert found.content == content
+    assert [(call.name, call.arguments) for call in found.calls] == list(calls)
+    check_same(FORMATS[name], text, TOOLS)
+
+
 def test_every_builtin_format_has_a_reader():
     assert sorted(READERS) == [name for name in tool_parsers.builtins() if name != "tokenizer"]
 

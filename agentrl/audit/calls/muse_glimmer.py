@@ -15,7 +15,8 @@ _TO = re.compile(r"\bto=([^\s<>]{1,200})")
 _INVOKE = re.compile(r'<atem:invoke name="([^"<>\n]{1,200})">\s*')
 _KEY = re.compile(r'<atem:parameter name="([^"<>\n]{1,200})">')
 _VALUE_END = re.compile(r"</atem:parameter>\s*(?=<atem:parameter |</atem:invoke>)")
-_BEGIN, _END, _INVOKE_END = "<atem:function_calls>", "</atem:function_calls>", "</atem:invoke>"
+_LAST = re.compile(r"</atem:function_calls>\s*\Z")
+_BEGIN, _INVOKE_END = "<atem:function_calls>", "</atem:invoke>"
 
 
 class _MalformedError(Exception):
@@ -69,7 +70,7 @@ class _Invocations:
         calls = list[Call]()
         try:
             self._skip(_BEGIN)
-            while not calls or self._body[self._at :].rstrip() != _END:
+            while not calls or not _LAST.match(self._body, self._at):
                 calls.append(self._call())
         except _MalformedError:
             return [Call(self._name if storable(self._name) else "", None, self._body.strip())]
