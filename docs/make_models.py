@@ -62,11 +62,12 @@ FAMILIES = {
 """Public template -> models that have it."""
 _OTHERS = {
     "deepseek_v3.1": "DeepSeek-V3.1",
+    "deepseek_v3.2": "DeepSeek-V3.2 and V4",
     "granite": "Granite",
     "kimi_k2": "Kimi K2",
     "mistral": "Mistral",
     "phi4": "Phi-4-mini",
-    "tokenizer": "any model whose tokenizer has a `response_schema`",
+    "tokenizer": "any model whose tokenizer has a `response_template` or `response_schema`",
     "react": "any model, with the tools in the prompt",
 }
 """Format -> models that write it, for formats of which the public templates have no example."""

@@ -93,7 +93,11 @@ class TokenizerReader(Protocol):
     """Tool parser that needs the model's tokenizer."""
 
     def for_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> ToolParser:
-        """Return a parser for the model with this tokenizer."""
+        """Return a parser for the model with this tokenizer.
+
+        Raises:
+            ConfigError: the parser cannot be used with this tokenizer.
+        """
         ...
 
 

@@ -13,8 +13,8 @@ from agentrl.chat.example import example_conversation, example_turn
 from agentrl.chat.example_rollout import example_rollout
 from agentrl.chat.history import field_of, with_thoughts
 from agentrl.chat.parsers.choice import find_format
-from agentrl.chat.parsers.fit import Arguments, check_parser, written_turn
-from agentrl.chat.parsers.names import AUTO, tool_parsers
+from agentrl.chat.parsers.fit import Arguments, check_parser, make_parser, written_turn
+from agentrl.chat.parsers.names import AUTO
 from agentrl.chat.parsers.thinking import THINK_END
 from agentrl.chat.probes import TURN, USER, answers_of_tools, turn_of
 from agentrl.chat.served import check_history
@@ -154,7 +154,7 @@ def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_forma
     written = written_turn(chat, schemas, [(name, cast(Arguments, arguments)) for name, arguments in calls])
     if written is None:
         return False
-    parsed = parser_for(tool_parsers.get(tool_format)(), schemas).parse(written)
+    parsed = parser_for(make_parser(tool_format, chat), schemas).parse(written)
     return [call.name for call in parsed.calls if call.error is None] == [name for name, _ in calls]
 
 

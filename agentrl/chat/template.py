@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from agentrl.chat.probes import (
-    CALL_ID,
     OTHER_TOOLS,
     PLAIN_TURN,
     REPLY,
@@ -231,10 +230,10 @@ class Template:
         return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
 
     def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
-        """Whether the variants of a text differ, for an answer of a tool or for a user message."""
-        for role in ("tool", "user"):
+        """Whether the variants of a text differ, for one or two answers of tools or for a user message."""
+        for probe in (answers_of_tools(1), answers_of_tools(2), [USER]):
             try:
-                found = variants([Message(role=role, content="x", name="f", tool_call_id=CALL_ID)])
+                found = variants(probe)
             except TemplateError:  # the run's messages will raise the same error
                 continue
             if len(set(found)) > 1:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 from loop_builders import CHAT, TASK, TOKENIZER, ListEngine, add, config, exact
 from parser_contract import Format
+from response_specs import HERMES, KIND
 from test_parser_contract import FORMATS
 
 from agentrl.engines.base import SamplingParams
@@ -21,8 +23,9 @@ formats = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def roll(form: Format, text: str, **limits):
     settings = config(format=form.name, **limits)
     toolbox = Toolbox((add,), settings.rollout.multi_turn)
-    runner = RolloutRunner(ListEngine(text, "5"), CHAT, toolbox, exact, settings)
-    return asyncio.run(runner.run(TASK, SamplingParams(), seed=0))
+    with patch.object(CHAT.tokenizer, KIND, HERMES, create=True):  # what the format `tokenizer` reads
+        runner = RolloutRunner(ListEngine(text, "5"), CHAT, toolbox, exact, settings)
+        return asyncio.run(runner.run(TASK, SamplingParams(), seed=0))
 
 
 @formats

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parser_contract import CONTENTS, PIECES, THOUGHTS, Call, Format, fuzzed, schemas_of
+from pydantic import JsonValue
 from recorded_rollouts import audited, broken, reasons, saved_rollouts
 from test_parser_contract import FORMATS
 
 from agentrl.audit.calls import PLAIN_READERS, READERS, told_apart
-from agentrl.chat.base import ThoughtReader
+from agentrl.chat.base import ThoughtReader, parser_for
 from agentrl.chat.parsers import tool_parsers
 from agentrl.chat.parsers.thinking import plain_turn
+from agentrl.types.messages import FunctionSchema, ToolSchema
 
 READ = {name: FORMATS[name] for name in sorted(READERS)}
 formats = pytest.mark.parametrize("form", READ.values(), ids=READ)
@@ -30,8 +32,12 @@ SCHEMAS: Sequence[Sequence[Call]] = [
 
 def check_same(form: Format, text: str, calls: Sequence[Call] = ()) -> None:
     """Reader and parser return the same names, arguments, mistakes, content and thoughts, also of a cut turn."""
-    parser = form.parser(calls)
-    found = READERS[form.name](text, [schema.for_template() for schema in schemas_of(calls)])
+    check_same_types(form, text, schemas_of(calls))
+
+
+def check_same_types(form: Format, text: str, schemas: Sequence[ToolSchema]) -> None:
+    parser = parser_for(form.parser(), schemas)
+    found = READERS[form.name](text, [schema.for_template() for schema in schemas])
     parsed = parser.parse(text)
     assert told_apart(found) == (parsed.content.strip(), parsed.thinking.strip())
     assert [call.name for call in found.calls] == [call.name for call in parsed.calls]
@@ -68,6 +74,8 @@ EXAMPLES: Sequence[tuple[str, str, str, Sequence[tuple[str, object]]]] = [  # fo
     ("gpt_oss", "<|channel|>analysis to=functions.f<|message|>{}", "", [("f", {})]),
     ("gpt_oss", "<|channel|>commentary to=functions.f<|message|>{}<|start|>assistant", "", [("", None)]),
     ("gpt_oss", "to=f<|channel|>commentary to=g<|message|>{}", "", [("", None)]),
+    ("gpt_oss", f"{'a' * 210} to={'a' * 210}<|channel|>commentary<|message|>{{}}", "", [("", None)]),
+    ("gpt_oss", f"to={'a' * 210}<|message|>{{}}", "", [("", None)]),
     ("mistral", '[TOOL_CALLS]f[CALL_ID]12[ARGS]{"a": 1}', "", [("f", {"a": 1})]),
     ("pythonic", "[f(a=1), g(", "", [("f", {"a": 1}), ("g", None)]),
     ("kimi_k2", "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|>", "", [("f", {})]),
@@ -107,6 +115,27 @@ def test_valid_and_cut_turns_are_read_as_in_training(form: Format, data: st.Data
 def test_any_pieces_are_read_as_in_training(form: Format, data: st.DataObject) -> None:
     pieces = st.sampled_from([*form.marks * 4, *PIECES]) | st.text(max_size=3)
     check_same(form, "".join(data.draw(st.lists(pieces, max_size=14))), data.draw(st.sampled_from(SCHEMAS)))
+
+
+SUBSCHEMAS = [
+    *({"type": ["null", "integer"]}, {"anyOf": [{"type": "null"}, {"type": "number"}]}, {"allOf": [{"items": {}}]}),
+    *({"$ref": "#/$defs/one"}, {"$ref": "#/$defs/list/1"}, {"$ref": "#/$defs/self"}, {"$ref": "other"}, {"$ref": "#a"}),
+    *({"enum": [True, 1]}, {"enum": ["a", None]}, {"const": {}}, {"properties": {}}, {"type": 3}, {"type": "other"}, 4),
+]
+DEFINITIONS = {
+    "one": {"oneOf": [{"const": 1.5}, {"$ref": "#/$defs/self"}]},
+    "list": [{}, {"type": "array"}],
+    "self": {"anyOf": [{"$ref": "#/$defs/self"}, {"type": "boolean"}]},
+}
+
+
+@pytest.mark.parametrize("subschema", SUBSCHEMAS, ids=json.dumps)
+@pytest.mark.parametrize("name", [name for name, form in READ.items() if form.typed])
+def test_types_are_read_from_schemas_as_in_training(name: str, subschema: JsonValue) -> None:
+    parameters = {"type": "object", "properties": {"a": subschema}, "$defs": DEFINITIONS}
+    schema = ToolSchema(function=FunctionSchema(name="f", parameters=parameters))
+    for value in ("1", "1.0", "None", "null", " True ", "true", "[1, 'a']", "{}", "{'a': None}", "text", "", '"a"'):
+        check_same_types(FORMATS[name], FORMATS[name].write("", [("f", {"a": value})]), [schema])
 
 
 @formats

@@ -33,6 +33,4 @@ def test_every_public_template_is_in_one_table():
 def test_every_format_is_in_the_tables_and_has_tests():
     for name in tool_parsers.builtins():
         assert f"| `{name}` |" in PAGE
-        if name == "tokenizer":  # its format is the tokenizer's
-            continue
         assert (FORMATS / f"{re.sub(r'[.]', '_', name)}_format.py").is_file(), name

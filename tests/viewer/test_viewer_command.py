@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 from viewer_runs import group, rollout, write_metrics, write_run
@@ -57,6 +58,14 @@ def test_port_in_use_and_missing_tokenizer_are_one_line_errors(capsys, tmp_path)
     assert refused(capsys, tmp_path, "--tokenizer", tmp_path).startswith(f"'--tokenizer {tmp_path}': there is no file")
 
 
+def read_until_indexed(address: str) -> Iterator[bytes]:
+    """Answers of the viewer, which indexes a run while it already serves; on a busy machine that takes seconds."""
+    for _ in range(100):
+        with urllib.request.urlopen(address) as answer:
+            yield answer.read()
+        time.sleep(0.1)
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
 def test_viewer_serves_localhost_only_writes_nothing_and_stops_quickly(tmp_path, asked_by):
@@ -66,8 +75,7 @@ def test_viewer_serves_localhost_only_writes_nothing_and_stops_quickly(tmp_path,
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=FREE)
     try:
         address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", process.stdout.readline())[0]
-        with urllib.request.urlopen(f"{address}api/rows") as answer:
-            assert b'"uid":"a"' in answer.read()
+        assert any(b'"uid":"a"' in rows for rows in read_until_indexed(f"{address}api/rows"))
         listening = subprocess.run(["cat", f"/proc/{process.pid}/net/tcp"], capture_output=True, text=True).stdout
         port = int(address.split(":")[2].split("/")[0])
         assert f"0100007F:{port:04X} 00000000:0000 0A" in listening

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from agentrl.audit.calls.deepseek_dsml import read_deepseek_dsml
 from agentrl.audit.calls.gemma4 import read_gemma4, read_plain_gemma4
 from agentrl.audit.calls.glm import read_glm
 from agentrl.audit.calls.gpt_oss import read_gpt_oss, read_plain_gpt_oss
@@ -40,6 +41,7 @@ def _without_tools(read: Callable[[str], ParsedTurn]) -> Callable[[str, Sequence
 READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
     **{name: _without_tools(partial(read_marked, marks=marks)) for name, marks in MARKS.items()},
     **{name: _without_tools(partial(read_json_lists, marks=marks)) for name, marks in LIST_MARKS.items()},
+    "deepseek_v3.2": read_deepseek_dsml,
     "gemma4": _without_tools(read_gemma4),
     "glm": read_glm,
     "gpt_oss": _without_tools(read_gpt_oss),

@@ -21,25 +21,27 @@ _END = re.compile(rf"{_TEXT}|(?P<end><tool_call\|>)|<\|\"\|>", re.DOTALL)
 
 def read_gemma4(text: str) -> ParsedTurn:
     """Parse `call:name{argument:value}` between `<|tool_call>` and `<tool_call|>`; text is between two `<|"|>`."""
-    answer, thoughts = _thoughts_apart(text)
-    content, *blocks = answer.split(_OPEN)
-    calls = list[Call]()
-    for block in blocks:
-        end = _end(block)
-        body = block[:end] if end >= 0 else block.partition(_CLOSE)[0]
-        calls.append(_call(body, closed=end >= 0))
-        content += block[len(body) + len(_CLOSE) :]
-    return ParsedTurn(content.strip(), tuple(calls), thoughts)
+    answers, thoughts = _thoughts_apart(text)
+    contents, calls = list[str](), list[Call]()
+    for answer in answers:
+        content, *blocks = answer.split(_OPEN)
+        contents.append(content)
+        for block in blocks:
+            end = _end(block)
+            body = block[:end] if end >= 0 else block.partition(_CLOSE)[0]
+            calls.append(_call(body, closed=end >= 0))
+            contents.append(block[len(body) + len(_CLOSE) :])
+    return ParsedTurn("".join(contents).strip(), tuple(calls), thoughts)
 
 
 def read_plain_gemma4(text: str) -> ParsedTurn:
     """Parse a turn whose calls are content."""
-    content, thoughts = _thoughts_apart(text)
-    return ParsedTurn(content.strip(), (), thoughts)
+    contents, thoughts = _thoughts_apart(text)
+    return ParsedTurn("".join(contents).strip(), (), thoughts)
 
 
-def _thoughts_apart(text: str) -> tuple[str, str]:
-    """Return the text without thoughts, and the thoughts, from `<|channel>` to `<channel|>` or the end of the turn."""
+def _thoughts_apart(text: str) -> tuple[list[str], str]:
+    """Return the texts around thoughts, and the thoughts, from `<|channel>` to `<channel|>` or the end of the turn."""
     contents, thoughts, position = list[str](), list[str](), 0
     while (start := text.find(_THOUGHTS, position)) >= 0:
         contents.append(text[position:start])
@@ -48,7 +50,7 @@ def _thoughts_apart(text: str) -> tuple[str, str]:
         thoughts.append(re.sub(r"\Athought\b", "", text[start + len(_THOUGHTS) : end]).strip())
         position = end + len(_THOUGHTS_END)
     contents.append(text[position:])
-    return "".join(contents), "\n".join(filter(None, thoughts))
+    return contents, "\n".join(filter(None, thoughts))
 
 
 def _end(block: str) -> int:

@@ -124,7 +124,7 @@ def _unescaped(text: str) -> str:
 
 
 def _character(found: re.Match[str]) -> str:
-    code = found[1]
+    code: str = found[1]
     if code in _CONTROL:
         return _CONTROL[code]
     if "\\" in code:

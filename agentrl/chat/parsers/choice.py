@@ -8,17 +8,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentrl.chat.base import ParsedTurn
-from agentrl.chat.parsers.fit import ARGUMENTS, Calls, probe_tool, reads, written_turn
-from agentrl.chat.parsers.names import AUTO, tool_parsers
+from agentrl.chat.parsers.fit import ARGUMENTS, Calls, make_parser, probe_tool, reads, written_turn
+from agentrl.chat.parsers.names import AUTO, TOKENIZER, tool_parsers
+from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
+Probes = Sequence[tuple[Calls, str]]
+"""Calls of a turn, and its text."""
 FALLBACK = "hermes"
 """Format if the template decides nothing. It is used only without tools."""
 _FIRST, _SECOND = "look_up", "add_up"
 _TOOLS = [probe_tool(_FIRST), probe_tool(_SECOND)]
-_PROBES: Sequence[tuple[Calls, str]] = (
+_PROBES: Probes = (
     ([(_FIRST, ARGUMENTS)], ""),
     ([(_FIRST, {})], ""),
     ([(_FIRST, {"count": 1})], "I look it up."),
@@ -62,13 +65,13 @@ def find_format(chat: ChatFormat) -> FoundFormat:
 
     Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed; without
     those that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
-    is chosen.
+    is chosen; `tokenizer` only if no other parser reads them.
     """
     if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
         return FoundFormat(FALLBACK, problem="the chat template writes no tool calls")
     written = [(calls, written_turn(chat, _TOOLS, calls, content)) for calls, content in _PROBES]
     probes = [(calls, text) for calls, text in written if text is not None]
-    readings = [found for name in tool_parsers.builtins() if (found := _reading(name, probes))]
+    readings = _readings(chat, probes)
     if not readings:
         names = ", ".join(tool_parsers.builtins())
         problem = f"no built-in format ({names}) reads the chat template's calls, {probes[0][1]!r}"
@@ -82,7 +85,19 @@ def find_format(chat: ChatFormat) -> FoundFormat:
     return FoundFormat(first.name, f"reads the calls that the chat template writes{also}")
 
 
-def _reading(name: str, probes: Sequence[tuple[Calls, str]]) -> _Reading | None:
-    parser = tool_parsers.get(name)()
+def _readings(chat: ChatFormat, probes: Probes) -> Sequence[_Reading]:
+    """What the built-in parsers read. The tokenizer's own description is used only if no other parser fits."""
+    others = [name for name in tool_parsers.builtins() if name != TOKENIZER]
+    for names in (others, [TOKENIZER]):
+        if found := [reading for name in names if (reading := _reading(name, chat, probes))]:
+            return found
+    return ()
+
+
+def _reading(name: str, chat: ChatFormat, probes: Probes) -> _Reading | None:
+    try:
+        parser = make_parser(name, chat)
+    except ConfigError:  # the tokenizer describes no turns
+        return None
     turns = [turn for calls, text in probes if (turn := reads(parser, text, calls)) is not None]
     return _Reading(name, turns) if len(turns) == len(probes) else None

@@ -36,7 +36,8 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
             (an agent may explain its tools in the prompt).
 
     Raises:
-        ConfigError: the parser cannot read the call; the text suggests a registered parser that can.
+        ConfigError: the parser cannot read the call; the text suggests a registered parser that can. Or it cannot be
+            used with the tokenizer.
         UnknownNameError: no parser has that name.
     """
     parser = make_parser(parser_name, chat)
@@ -66,7 +67,12 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
 
 
 def make_parser(name: str, chat: ChatFormat) -> ToolParser:
-    """Make the parser `name`, bound to the model's tokenizer if it needs it."""
+    """Make the parser `name`, bound to the model's tokenizer if it needs it.
+
+    Raises:
+        ConfigError: the parser cannot be used with this tokenizer.
+        UnknownNameError: no parser has that name.
+    """
     parser = tool_parsers.get(name)()
     return parser.for_tokenizer(chat.tokenizer) if isinstance(parser, TokenizerReader) else parser
 

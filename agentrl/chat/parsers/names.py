@@ -9,6 +9,8 @@ from agentrl.registry import Registry
 
 AUTO = "auto"
 """Name for the format that fits the chat template (`agentrl.chat.parsers.choice`)."""
+TOKENIZER = "tokenizer"
+"""Name of the parser that reads turns as the model's tokenizer describes them."""
 
 # An entry is called without arguments: `tool_parsers.get("hermes")()`.
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
@@ -16,6 +18,7 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     builtin={
         "deepseek_v3": "agentrl.chat.parsers.marked.deepseek:DeepSeekV3Parser",
         "deepseek_v3.1": "agentrl.chat.parsers.marked.deepseek:DeepSeekV31Parser",
+        "deepseek_v3.2": "agentrl.chat.parsers.marked.deepseek_dsml:DeepSeekV32Parser",
         "gemma4": "agentrl.chat.parsers.marked.gemma4:Gemma4Parser",
         "glm": "agentrl.chat.parsers.marked.glm:GlmParser",
         "gpt_oss": "agentrl.chat.parsers.marked.gpt_oss:GptOssParser",

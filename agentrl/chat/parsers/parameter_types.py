@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from agentrl.chat.parsers.json_text import BadJSONError, read_json
+from agentrl.chat.parsers.json_text import BadJSONError, json_type, read_json
 from agentrl.chat.parsers.python_text import BadPythonError, read_literal
 from agentrl.types.messages import ToolSchema
+from agentrl.utils.json_references import find_reference
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -23,6 +24,10 @@ _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "
 """Values that templates write as in Python, and models as in JSON."""
 
 
+_CHOICES = ("anyOf", "oneOf", "allOf")
+_DESCRIBES = {"properties": "object", "items": "array"}
+
+
 class ParameterTypes:
     """Converts the text of an argument to the first type of its schema that fits the text.
 
@@ -31,30 +36,42 @@ class ParameterTypes:
     """
 
     def __init__(self, schemas: Sequence[ToolSchema]) -> None:
-        self._properties = {schema.name: _properties(schema.function.parameters) for schema in schemas}
+        self._schemas = {schema.name: schema.function.parameters for schema in schemas}
 
     def read(self, tool: str, argument: re.Pattern[str], text: str, start: int) -> tuple[dict[str, JsonValue], int]:
         """Read the arguments that begin at `start`; return them and their end.
 
         Args:
-            argument: matches an argument; its groups are the name and the text of the value.
+            argument: matches an argument; its groups are `name`, `value`, and perhaps `string`: "true" for text,
+                "false" for JSON.
 
         Raises:
-            BadJSONError: an argument is written twice.
+            BadJSONError: an argument is written twice, or is not JSON as it should be.
         """
         arguments, position = dict[str, JsonValue](), start
         while found := argument.match(text, position):
-            key = found[1].strip()
+            key = found["name"].strip()
             if key in arguments:
                 raise BadJSONError(f"The tool call has the parameter '{key}' twice.")
-            arguments[key] = self.value(tool, key, found[2])
+            arguments[key] = self._marked_value(tool, key, found)
             position = found.end()
         return arguments, position
 
+    def _marked_value(self, tool: str, key: str, found: re.Match[str]) -> JsonValue:
+        text, string = found["value"], found.groupdict().get("string")
+        if string == "true":
+            return text
+        if string is None:
+            return self.value(tool, key, text)
+        try:
+            return _read_whole(text)
+        except BadJSONError as error:
+            raise BadJSONError(f"The parameter '{key}' is not valid JSON: {error}.") from None
+
     def value(self, tool: str, parameter: str, text: str) -> JsonValue:
         """Return the value of an argument."""
-        schema = self._properties.get(tool, {}).get(parameter)
-        for name in _types_of(schema):
+        schema = self._schemas.get(tool, {})
+        for name in _types_of(_properties(schema).get(parameter), schema):
             if name == "string":
                 return text
             try:
@@ -77,17 +94,35 @@ def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return properties if isinstance(properties, dict) else {}
 
 
-def _types_of(schema: JsonValue) -> Iterable[str]:
-    """Names of the types that a schema allows, in order."""
-    if not isinstance(schema, dict):
-        return
+def _types_of(schema: JsonValue, whole: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Names of the types that a schema allows, in order; `whole` contains what it refers to."""
+    left, followed = [schema], set[str]()
+    while left:
+        part = left.pop()
+        if not isinstance(part, dict):
+            continue
+        yield from _named_types(part)
+        following = [choice for key in _CHOICES for choice in _list_of(part.get(key))]
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference not in followed:  # a schema may refer to itself
+            followed.add(reference)
+            following.append(find_reference(whole, reference))
+        left += reversed(following)
+
+
+def _named_types(schema: Mapping[str, JsonValue]) -> Iterator[str]:
+    """The types in `type`; without it, the types of the values that the schema lists or describes."""
     given = schema.get("type")
-    names = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    yield from (name for name in names if isinstance(name, str))
-    for key in ("anyOf", "oneOf"):
-        choices = schema.get(key)
-        for choice in choices if isinstance(choices, list) else ():
-            yield from _types_of(choice)
+    if given is not None:
+        yield from (name for name in [given, *_list_of(given)] if isinstance(name, str))
+        return
+    values = _list_of(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
+    yield from (json_type(value).split()[-1] for value in values)
+    yield from (name for key, name in _DESCRIBES.items() if key in schema)
+
+
+def _list_of(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
 
 
 def _read_word(text: str) -> JsonValue:
@@ -97,17 +132,17 @@ def _read_word(text: str) -> JsonValue:
     return _WORDS[word]
 
 
-def _read_number(text: str) -> JsonValue:
+def _read_whole(text: str) -> JsonValue:
     value, end = read_json(text)
     if text[end:].strip():
-        raise BadJSONError("there is more after the number")
+        raise BadJSONError("there is more after the value")
     return value
 
 
 def _read_any(text: str) -> JsonValue:
     """Read JSON, or a Python literal: some models write `{'a': True}`."""
     try:
-        return _read_number(text)
+        return _read_whole(text)
     except BadJSONError:
         value, end = read_literal(text, 0)
         if text[end:].strip():
@@ -118,6 +153,6 @@ def _read_any(text: str) -> JsonValue:
 _readers: Mapping[str, Callable[[str], JsonValue]] = {
     "boolean": _read_word,
     "null": _read_word,
-    "integer": _read_number,
-    "number": _read_number,
+    "integer": _read_whole,
+    "number": _read_whole,
 }

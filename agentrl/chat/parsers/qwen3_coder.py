@@ -26,7 +26,8 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE = re.compile(r"^[ \t]*<function=", re.MULTILINE)
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]{1,200})>")
 _PARAMETER = re.compile(
-    r"\s*<parameter=([^<>\n]{1,200})>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))", re.DOTALL
+    r"\s*<parameter=(?P<name>[^<>\n]{1,200})>\n?(?P<value>.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))",
+    re.DOTALL,
 )
 _END = re.compile(r"\s*</function>")
 _EXPECTED = f"Write {OPEN}\n<function=name>\n<parameter=argument>\nvalue\n</parameter>\n</function>\n{CLOSE}"

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -16,6 +15,7 @@ from pydantic import JsonValue
 from agentrl.tools.arguments import shorten
 from agentrl.tools.schema import without_titles
 from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.utils.json_references import find_reference
 
 MAX_DESCRIPTION_CHARS = 8192
 MAX_SCHEMA_BYTES = 64 * 2**10
@@ -121,18 +121,10 @@ class _References:
         return self._num_nodes[reference]
 
     def _target(self, reference: str) -> JsonValue:
-        target: JsonValue = self._schema if reference.startswith("#") else None
-        for part in unquote(reference[1:]).split("/")[1:]:
-            target = _child(target, part.replace("~1", "/").replace("~0", "~"))
+        target = find_reference(self._schema, reference)
         if target is None:
             raise SchemaRefusedError(f"its schema refers to {reference[:100]!r}, which is not inside the schema")
         return target
-
-
-def _child(value: JsonValue, key: str) -> JsonValue:
-    if isinstance(value, list):
-        return value[int(key)] if key.isdecimal() and int(key[:9]) < len(value) else None
-    return value.get(key) if isinstance(value, dict) else None
 
 
 def checked_schema(schema: ToolSchema) -> ToolSchema:

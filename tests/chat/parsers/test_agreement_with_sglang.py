@@ -125,6 +125,12 @@ def _is_text(value: JsonValue) -> TypeGuard[str]:
     return isinstance(value, str) and value != ""
 
 
+def _blanks_around_text(turn: Turn) -> bool:
+    """SGLang removes blanks and line breaks around a text."""
+    texts = [value for _, arguments in turn.calls for value in arguments.values() if _is_text(value)]
+    return any(text != text.strip() for text in texts)
+
+
 def _id_of_call(turn: Turn) -> bool:
     """SGLang reads `[CALL_ID]` and the id as part of the name."""
     return "[CALL_ID]" in turn.text
@@ -139,6 +145,7 @@ Rule = Callable[[Turn], bool]
 DETECTORS: Mapping[str, tuple[str, Sequence[Rule]]] = {
     "deepseek_v3": ("deepseekv3", []),
     "deepseek_v3.1": ("deepseekv31", []),
+    "deepseek_v3.2": ("deepseekv32", [_blanks_around_text]),
     "gemma4": ("gemma4", [_null_of_gemma]),
     "glm": ("glm45", [_close_tag_in_value, _word_as_python]),
     "gpt_oss": ("gpt-oss", [_recipient_before_channel]),

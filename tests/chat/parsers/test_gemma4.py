@@ -118,3 +118,8 @@ def test_a_call_after_a_malformed_call() -> None:
     turn = parse(f"{OPEN}call:weather{{city:{QUOTE}{WRITTEN} So.")
     assert [call.error is None for call in turn.calls] == [False, True]
     assert (turn.calls[1], turn.content) == (WEATHER, "So.")
+
+
+def test_removed_thoughts_do_not_join_marks_to_a_call() -> None:
+    turn = Gemma4Parser().parse("<|tool_<|channel>thought\nx<channel|>call>call:f{a:1}<tool_call|>")
+    assert (turn.calls, turn.thinking) == ((), "x")

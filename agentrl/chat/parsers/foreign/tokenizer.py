@@ -1,22 +1,26 @@
-"""Parser that uses the `response_schema` of the model's tokenizer, as transformers' `parse_response` does."""
+"""Parser that reads turns as the model's tokenizer describes them: transformers' `parse_response`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers.foreign import process
-from agentrl.chat.parsers.json_call import call_of
-from agentrl.chat.parsers.thinking import split_thinking
+from agentrl.chat.parsers.json_call import call_name, call_of
+from agentrl.chat.parsers.parameter_types import ParameterTypes
+from agentrl.chat.parsers.thinking import THINK, split_thinking
 from agentrl.concurrency.child import EndedError
 from agentrl.errors import ConfigError, Kind
+from agentrl.types.messages import ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+KINDS = ("response_template", "response_schema")
+"""Descriptions of turns in `tokenizer_config.json`: of transformers 5.13 and later, and of earlier versions."""
 _MODULE = "agentrl.chat.parsers.foreign.tokenizer_reader"
 _THOUGHTS = ("thinking", "reasoning_content", "reasoning")
 _EXPECTED = "Write calls as the system prompt describes."
@@ -25,67 +29,87 @@ _EXPECTED = "Write calls as the system prompt describes."
 class TokenizerParser:
     """Parser of calls in the format that the tokenizer describes; see `for_tokenizer`.
 
-    - The schema belongs to the model's files. Its patterns may need too much time or memory, so they run in a child
-      process with limits.
-    - All text up to the first `</think>` is thoughts: the schema reads only the text after it. Other thoughts are those
-      that the schema finds.
-    - A turn that the schema cannot read is a malformed call. Whether a cut call is content or malformed depends on the
-      schema.
+    - The description belongs to the model's files. Its patterns may need too much time or memory, so they run in a
+      child process with limits.
+    - Thoughts in `<think>` at the beginning are split off first. Other thoughts are those that the description finds.
+    - An argument that is text gets the type in the tool's schema (see `for_tools`), because some descriptions have no
+      types.
+    - A turn that the description cannot read is a malformed call. Whether other cut calls are content or malformed
+      depends on the description.
     """
 
     stop: tuple[str, ...] = ()
     off_loop = True
 
-    def __init__(self, schema: Mapping[str, JsonValue] | None = None) -> None:
-        self._schema = schema
+    def __init__(
+        self, kind: str = "", spec: Mapping[str, JsonValue] | None = None, schemas: Sequence[ToolSchema] = ()
+    ) -> None:
+        self._kind, self._spec, self._types = kind, spec, ParameterTypes(schemas)
 
-    def for_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> TokenizerParser:
-        """Return a parser with the tokenizer's schema.
+    def for_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Return a parser with the tokenizer's description.
 
         Raises:
-            ConfigError: the tokenizer has no schema.
+            ConfigError: the tokenizer has none.
         """
-        schema = getattr(tokenizer, "response_schema", None)
-        if not isinstance(schema, dict):
-            raise ConfigError.at(
-                "rollout.multi_turn.format",
-                Kind.CONFLICT,
-                "tool parser 'tokenizer' needs a tokenizer with a response_schema; the model's has none: use 'auto'",
-            )
-        return TokenizerParser(schema)
+        for kind in KINDS:
+            if isinstance(spec := getattr(tokenizer, kind, None), dict):
+                return type(self)(kind, spec)
+        raise ConfigError.at(
+            "rollout.multi_turn.format",
+            Kind.CONFLICT,
+            f"tool parser 'tokenizer' needs a tokenizer with {' or '.join(KINDS)} for this version of transformers; "
+            "the model's has none: use 'auto'",
+        )
+
+    def for_tools(self, schemas: Sequence[ToolSchema]) -> Self:
+        """Return a parser for turns in which these tools are available."""
+        return type(self)(self._kind, self._spec, schemas)
 
     def parse(self, text: str) -> ParsedTurn:
-        """Parse one turn."""
-        thinking, answer = split_thinking(text)
-        if self._schema is None or not answer.strip():
+        """Parse one turn. Without a description, it has no calls."""
+        thinking, answer = split_thinking(text) if text.lstrip().startswith(THINK) else ("", text)
+        if self._spec is None or not answer.strip():
             return ParsedTurn(answer.strip(), thinking=thinking)
-        try:
-            question = {"schema": self._schema, "text": answer, "deadline_s": process.DEADLINE_S}
-            found = process.ask(_MODULE, question)
-        except EndedError as error:
-            found = {"mistake": f"its reader {error}"}
+        found = self._read(answer)
         if "mistake" in found:
             return ParsedTurn("", (_unreadable(answer, str(found["mistake"])),), thinking)
-        return _turn(found["result"], answer, thinking)
+        return self._turn(found["result"], answer, thinking, cut=bool(found["cut"]))
 
+    def _read(self, text: str) -> Mapping[str, Any]:  # Any: JSON of the child process
+        """`result` and `cut`, or a `mistake`; see `tokenizer_reader.read_turn`."""
+        question = {"kind": self._kind, "spec": self._spec, "text": text, "deadline_s": process.DEADLINE_S}
+        try:
+            return process.ask(_MODULE, question)
+        except EndedError as error:
+            return {"mistake": f"its reader {error}"}
 
-def _turn(message: JsonValue, text: str, thinking: str) -> ParsedTurn:
-    if not isinstance(message, dict):
-        return ParsedTurn(text.strip(), thinking=thinking)
-    found = message.get("tool_calls") or []
-    calls = tuple(_call(item, text) for item in (found if isinstance(found, list) else [found]))
-    texts = [value for key in _THOUGHTS if isinstance(value := message.get(key), str)]
-    content = message.get("content")
-    thoughts = "\n".join(filter(None, [thinking, *texts[:1]]))
-    return ParsedTurn(content.strip() if isinstance(content, str) else "", calls, thoughts)
+    def _turn(self, message: JsonValue, text: str, thinking: str, *, cut: bool) -> ParsedTurn:
+        if not isinstance(message, dict):
+            return ParsedTurn(text.strip(), thinking=thinking)
+        found = message.get("tool_calls") or []
+        calls = [self._call(item, text) for item in (found if isinstance(found, list) else [found])]
+        if cut and calls:
+            calls[-1] = _unreadable(text, "it is not closed")
+        texts = [value.strip() for key in _THOUGHTS if isinstance(value := message.get(key), str)]
+        content = message.get("content") or ("" if calls or texts else text)  # nothing was found: all is content
+        thoughts = "\n".join(filter(None, [thinking, *texts[:1]]))
+        return ParsedTurn(content.strip() if isinstance(content, str) else "", tuple(calls), thoughts)
 
+    def _call(self, item: JsonValue, text: str) -> ParsedCall:
+        value = item.get("function", item) if isinstance(item, dict) else item
+        if isinstance(value, dict):
+            value = {**value, "arguments": self._typed(call_name(value), value.get("arguments"))}
+        call = call_of(value, text.strip(), _EXPECTED)
+        return call if call.error or call.name in text else _unreadable(text, f"'{call.name}' is not in the turn")
 
-def _call(item: JsonValue, text: str) -> ParsedCall:
-    value = item.get("function", item) if isinstance(item, dict) else item
-    if isinstance(value, dict) and value.get("arguments") is None:
-        value = {**value, "arguments": {}}  # patterns find nothing in a call without arguments
-    call = call_of(value, text.strip(), _EXPECTED)
-    return call if call.error or call.name in text else _unreadable(text, f"'{call.name}' is not in the turn")
+    def _typed(self, tool: str, arguments: JsonValue) -> JsonValue:
+        if not isinstance(arguments, dict):
+            return {} if arguments is None else arguments  # patterns find nothing in a call without arguments
+        return {
+            key: self._types.value(tool, key, value) if isinstance(value, str) else value
+            for key, value in arguments.items()
+        }
 
 
 def _unreadable(text: str, why: str) -> ParsedCall:

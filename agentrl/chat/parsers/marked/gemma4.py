@@ -35,11 +35,14 @@ class Gemma4Parser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
-        thinking, answer = self.split_thinking(text)
-        content, *blocks = answer.split(OPEN)
-        read = [_read_block(block) for block in blocks]
-        content += "".join(rest for _, rest in read)
-        return ParsedTurn(content.strip(), tuple(call for call, _ in read), thinking)
+        thinking, _ = self.split_thinking(text)
+        contents, calls = list[str](), list[ParsedCall]()
+        for piece in _THOUGHTS.split(text)[::2]:  # apart, so that removed thoughts do not join marks
+            content, *blocks = piece.split(OPEN)
+            read = [_read_block(block) for block in blocks]
+            contents += [content, *(rest for _, rest in read)]
+            calls += [call for call, _ in read]
+        return ParsedTurn("".join(contents).strip(), tuple(calls), thinking)
 
 
 def _read_block(block: str) -> tuple[ParsedCall, str]:

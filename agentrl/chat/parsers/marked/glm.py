@@ -21,8 +21,8 @@ from agentrl.types.messages import ToolSchema
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(rf"\s*([^\s<>{{}}]{{1,200}})(?=\s*(?:<arg_key>|{CLOSE}))")
 _ARGUMENT = re.compile(
-    r"\s*<arg_key>([^<>\n]{1,200})</arg_key>"
-    rf"\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|{CLOSE}))",
+    r"\s*<arg_key>(?P<name>[^<>\n]{1,200})</arg_key>"
+    rf"\s*<arg_value>(?P<value>.*?)</arg_value>(?=\s*(?:<arg_key>|{CLOSE}))",
     re.DOTALL,
 )
 _END = re.compile(rf"\s*{CLOSE}")

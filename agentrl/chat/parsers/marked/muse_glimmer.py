@@ -25,7 +25,8 @@ _RECIPIENT = re.compile(r"\s*\bto=([^\s<>]{1,200})\s*")
 _BEGIN = re.compile(r"\s*<atem:function_calls>")
 _INVOKE = re.compile(r'\s*<atem:invoke name="([^"<>\n]{1,200})">')
 _PARAMETER = re.compile(
-    r'\s*<atem:parameter name="([^"<>\n]{1,200})">(.*?)</atem:parameter>(?=\s*(?:<atem:parameter |</atem:invoke>))',
+    r'\s*<atem:parameter name="(?P<name>[^"<>\n]{1,200})">(?P<value>.*?)</atem:parameter>'
+    r"(?=\s*(?:<atem:parameter |</atem:invoke>))",
     re.DOTALL,
 )
 _INVOKE_END = re.compile(r"\s*</atem:invoke>")
