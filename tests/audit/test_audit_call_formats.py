@@ -167,6 +167,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @formats
 def test_a_rollout_passes_the_audit(form: Format, options: Mapping[str, Mapping[str, object]], tmp_path: Path) -> None:
