@@ -181,9 +181,10 @@ def _check_text(check: Checker, row: int, column: str, message: Mapping[str, Jso
     """Compare content and thoughts of a message with the text without calls."""
     content, thoughts = message.get("content"), message.get("reasoning_content")
     told_apart = reading.told_apart(parsed)
-    if parsed.thoughts is None and thoughts is None:
-        if content != parsed.content and (content, "") != told_apart:
-            check.problem("calls", row, f"{column}.content", parsed.content, content)
+    if thoughts is None and (parsed.thoughts is None or parsed.together is not None):
+        older = parsed.content if parsed.together is None else parsed.together
+        if content != older and (content, "") != told_apart:
+            check.problem("calls", row, f"{column}.content", older, content)
         return
     for name, found, one in zip(("content", "reasoning_content"), (content, thoughts or ""), told_apart, strict=True):
         if str(found).strip() != one:

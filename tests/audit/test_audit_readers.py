@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.audit.calls import Call, ParsedTurn, read_hermes, read_react, thoughts_apart
+from agentrl.audit.calls import Call, read_hermes, read_react, told_apart
 from agentrl.chat.parsers.hermes import HermesParser
 from agentrl.chat.parsers.react import ReactParser
 
@@ -30,7 +30,8 @@ F = Call("f", {"a": 1}, '{"name": "f", "arguments": {"a": 1}}')
     ],
 )
 def test_hermes_calls_are_read_as_written(text, content, calls):
-    assert read_hermes(text) == ParsedTurn(content, calls)
+    found = read_hermes(text)
+    assert (found.together, found.calls) == (content, calls)
 
 
 def test_argument_may_contain_a_closing_tag():
@@ -48,7 +49,8 @@ def test_argument_may_contain_a_closing_tag():
     ],
 )
 def test_react_calls_are_read_as_written(text, content, calls):
-    assert read_react(text) == ParsedTurn(content, calls)
+    found = read_react(text)
+    assert (found.together, found.calls) == (content, calls)
 
 
 HERMES_PARTS = [OPEN, CLOSE, "<think>", "</think>", '{"name": "f", "arguments": ', '{"a": 1}', '"{}"', "}", "{", "NaN"]
@@ -79,7 +81,7 @@ REACT_PARTS += ["<think>", "</think>", '{"a": 1}', "[1]", "`", "json", "text", '
 def test_audit_parsers_agree_with_training_parsers(read, parser, parts, data):
     text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=14)))
     said, parsed = read(text), parser.parse(text)
-    assert thoughts_apart(said.content) == (parsed.content, parsed.thinking.strip())
+    assert told_apart(said) == (parsed.content, parsed.thinking.strip())
     assert [call.name for call in said.calls] == [call.name for call in parsed.calls]
     for call, other in zip(said.calls, parsed.calls, strict=True):
         assert (call.arguments is None) == (other.error is not None)

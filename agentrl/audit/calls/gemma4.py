@@ -11,7 +11,7 @@ from agentrl.audit.calls.parsed import Call, ParsedTurn, storable
 from agentrl.audit.reading.run_info import Json
 
 _OPEN, _CLOSE = "<|tool_call>", "<tool_call|>"
-_THOUGHTS = "<|channel>"
+_THOUGHTS, _THOUGHTS_END = "<|channel>", "<channel|>"
 _HEAD = re.compile(r"\s*call:([^\s<>{}]{1,200})(?=\{)")
 _TEXT = r'<\|"\|>(?P<text>.*?)<\|"\|>'
 _KEY = r"(?<=[{,])[ \n]?(?P<key>(?!\s)[^:,{}\[\]\"'(\\]{1,201}):"
@@ -45,9 +45,10 @@ def _thoughts_apart(text: str) -> tuple[list[str], str]:
     contents, thoughts, position = list[str](), list[str](), 0
     while (start := text.find(_THOUGHTS, position)) >= 0:
         contents.append(text[position:start])
-        thought, end, _ = text[start + len(_THOUGHTS) :].partition("<channel|>")
-        thoughts.append(re.sub(r"\Athought\b", "", thought).strip())
-        position = start + len(_THOUGHTS) + len(thought) + len(end)
+        end = text.find(_THOUGHTS_END, start + len(_THOUGHTS))
+        end = len(text) if end < 0 else end
+        thoughts.append(re.sub(r"\Athought\b", "", text[start + len(_THOUGHTS) : end]).strip())
+        position = end + len(_THOUGHTS_END)
     contents.append(text[position:])
     return contents, "\n".join(filter(None, thoughts))
 

@@ -114,10 +114,11 @@ def _recipients(header: str) -> list[str] | None:
 def _recipient(header: str) -> tuple[list[str], str]:
     """Return the recipient at the start, if there is one, and the rest."""
     written = header.removeprefix(" ").removeprefix("to=")
-    name = _NAME.match(written)
-    if name is None or not header.removeprefix(" ").startswith("to=") or len(name[0]) > 200 + len("functions."):
+    found = _NAME.match(written)
+    if found is None or not header.removeprefix(" ").startswith("to="):
         return [], header
-    return [name[0].removeprefix("functions.") or name[0]], written[name.end() :]
+    name = found[0].removeprefix("functions.") or found[0]
+    return ([name], written[found.end() :]) if len(name) <= 200 else ([], header)
 
 
 def _channel(header: str) -> str:

@@ -15,19 +15,26 @@ def read_hermes(text: str) -> ParsedTurn:
     If the prompt contains the first `<think>`, all text before the first `</think>` is thought. A call ends at the
     first `</tool_call>` after its JSON. A call with `<tool_call>` or `</think>` before `</tool_call>` is unclosed.
     """
-    pieces, calls, at, first_thought = list[str](), list[Call](), 0, True
+    pieces, together, thoughts, calls, at = list[str](), list[str](), list[str](), list[Call](), 0
+    may_begin = True
     for start, end, call in _hermes_parts(text):
         pieces.append(text[at:start])
+        together.append(text[at:start])
         at = end
         if call is not None:
             calls.append(call)
             continue
-        if first_thought and text.startswith("</think>", start):
-            pieces, calls = [text[:end]], []
+        together.append(text[start:end])
+        if text.startswith("<think>", start):
+            thoughts.append(text[start:end].removeprefix("<think>").removesuffix("</think>"))
+        elif may_begin:
+            pieces, together, thoughts, calls = [], [text[:end]], [text[:start]], []
         else:
             pieces.append(text[start:end])
-        first_thought = False
-    return ParsedTurn("".join([*pieces, text[at:]]).strip(), tuple(calls))
+        may_begin = False
+    thought = "\n".join(filter(None, map(str.strip, thoughts)))
+    content, whole = ("".join([*each, text[at:]]).strip() for each in (pieces, together))
+    return ParsedTurn(content, tuple(calls), thought, whole)
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:

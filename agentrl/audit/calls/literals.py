@@ -20,7 +20,7 @@ _ARGUMENT = re.compile(r"\s*((?!\d)\w+)\s*=(?!=)")
 _AFTER_ARGUMENT = re.compile(r"\s*([,)])")
 _PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rf"\\({_PAIR}|u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}}|x[0-9a-fA-F]{{2}}|[0-7]{{1,3}}|.)", re.DOTALL)
-_CONTROL: dict[str, str] = dict(zip("abfnrtv\\'\"\n", [*"\a\b\f\n\r\t\v\\'\"", ""], strict=True))
+_CONTROL: Mapping[str, str] = dict(zip("abfnrtv\\'\"\n", [*"\a\b\f\n\r\t\v\\'\"", ""], strict=True))
 
 
 class NotLiteralError(Exception):

@@ -34,14 +34,18 @@ def read_llama3_json(text: str) -> ParsedTurn:
 
 
 def _call_at(text: str, start: int) -> tuple[Call, int]:
-    malformed = Call("", None, text[start:].strip()), len(text)
-    if not _TOOL.match(text, start):
-        value, end = first_json(text, start)
-        return (named_call(value, text[start:end].strip(), "parameters", "arguments"), end) if end else malformed
+    call, end = _tool_at(text, start) if _TOOL.match(text, start) else _json_at(text, start)
+    return (call, end) if call else (Call("", None, text[start:].strip()), len(text))
+
+
+def _json_at(text: str, start: int) -> tuple[Call | None, int]:
+    value, end = first_json(text, start)
+    return (named_call(value, text[start:end].strip(), "parameters", "arguments"), end) if end else (None, 0)
+
+
+def _tool_at(text: str, start: int) -> tuple[Call | None, int]:
     try:
         name, arguments, end = call_at(text, start)
     except NotLiteralError:
-        return malformed
-    if finite_object(arguments) is None:
-        return malformed
-    return Call(name.removesuffix(".call"), arguments, text[start:end].strip()), end
+        return None, 0
+    return (None, 0) if finite_object(arguments) is None else (Call(name.removesuffix(".call"), arguments), end)

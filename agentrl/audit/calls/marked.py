@@ -12,7 +12,8 @@ from agentrl.audit.calls.thoughts import first_thoughts
 
 _SEPARATOR = "<｜tool▁sep｜>"
 _FENCE = re.compile(r"```(?:json)?(?=[\s{])")
-_NUMBER = re.compile(r"(?<=[^\s<>]):\d{1,9}\Z")
+_WORD = re.compile(r"[^\s<>]+")
+_NUMBER = re.compile(r"(?<=.):\d{1,9}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _call(block: str, marks: Marks) -> tuple[Call, int]:
 
 def _name(text: str) -> str:
     name = text.strip()
-    return name if re.fullmatch(r"[^\s<>]{1,200}", name) else ""
+    return name if _WORD.fullmatch(name) and len(name) <= 200 else ""
 
 
 def _v3_head(block: str) -> tuple[str, int]:
@@ -81,9 +82,11 @@ def _v3_1_head(block: str) -> tuple[str, int]:
 
 def _kimi_head(block: str) -> tuple[str, int]:
     written, mark, _ = block.partition("<|tool_call_argument_begin|>")
-    name = written.strip()
-    name = name.removeprefix("functions.") or name
-    return _name(_NUMBER.sub("", name)) if mark else "", len(written) + len(mark)
+    call_id = written.strip()
+    if not mark or not _WORD.fullmatch(call_id):
+        return "", 0
+    name = call_id.removeprefix("functions.") or call_id
+    return _name(_NUMBER.sub("", name)), len(written) + len(mark)
 
 
 _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agentrl.audit.calls.json_values import after_blanks, finite_object, first_json, named_call
+from agentrl.audit.calls.json_lists import call_list
+from agentrl.audit.calls.json_values import after_blanks, finite_object, first_json
 from agentrl.audit.calls.parsed import Call, ParsedTurn, storable
 from agentrl.audit.calls.thoughts import first_thoughts
 
@@ -19,7 +20,7 @@ def read_mistral(text: str) -> ParsedTurn:
     calls = list[Call]()
     for block in blocks:
         is_list = block.startswith("[", after_blanks(block, 0))
-        found, end = _list(block) if is_list else _named(block)
+        found, end = call_list(block) if is_list else _named(block)
         calls += found
         content += block[end:]
     return ParsedTurn(content.strip(), tuple(calls), thoughts)
@@ -35,13 +36,6 @@ def _thoughts_apart(text: str) -> tuple[str, str]:
     if text.lstrip().startswith("<think>"):
         return first_thoughts(text, _TAG)
     return first_thoughts(text, _TAG, ("[THINK]", "[/THINK]"))
-
-
-def _list(block: str) -> tuple[list[Call], int]:
-    value, end = first_json(block)
-    if not isinstance(value, list) or not value:
-        return [Call("", None, block.strip())], len(block)
-    return [named_call(item, block[:end].strip(), "arguments") for item in value], end
 
 
 def _named(block: str) -> tuple[list[Call], int]:

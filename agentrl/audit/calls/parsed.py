@@ -28,11 +28,13 @@ class ParsedTurn:
 
     Attributes:
         thoughts: the model's thoughts; None: the text contains them, between `<think>` and `</think>`.
+        together: text and thoughts as older runs saved them, in formats that older runs have.
     """
 
     content: str
     calls: tuple[Call, ...] = ()
     thoughts: str | None = None
+    together: str | None = None
 
 
 def storable(text: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from agentrl.audit.calls.json_values import json_object
 from agentrl.audit.calls.parsed import Call, ParsedTurn, storable
+from agentrl.audit.calls.thoughts import first_thoughts
 
 _LABEL = re.compile(
     r"^[ \t>#*_-]{0,8}(thought|action input|action|observation|final answer)[ \t*_]{0,4}:[*_]{0,3}",
@@ -19,13 +21,10 @@ def read_react(text: str) -> ParsedTurn:
 
     Thoughts in `<think>...</think>` at the start of the turn contain no actions.
     """
-    thoughts = re.match(r"\s*<think>(?:.*?</think>|.*\Z)", text, re.DOTALL)
-    if thoughts is None and "</think>" in text and "Action:" not in text.partition("</think>")[0]:
-        thoughts = re.match(".*?</think>", text, re.DOTALL)
-    if thoughts:
-        answer = read_react_actions(text[thoughts.end() :])
-        return ParsedTurn((thoughts[0] + answer.content).strip(), answer.calls)
-    return read_react_actions(text)
+    answer, thoughts = first_thoughts(text, "Action:")
+    parsed = read_react_actions(answer)
+    together = text[: len(text) - len(answer)] + parsed.content
+    return replace(parsed, thoughts=thoughts, together=together.strip())
 
 
 def read_react_actions(text: str) -> ParsedTurn:

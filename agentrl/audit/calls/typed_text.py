@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from urllib.parse import unquote
 
 from agentrl.audit.calls.json_values import only_json
 from agentrl.audit.calls.literals import NotLiteralError, literal_at
@@ -18,11 +19,12 @@ class Types:
     """
 
     def __init__(self, tools: Sequence[Json]) -> None:
-        self._properties = {tool_name(tool): _properties(tool) for tool in tools}
+        self._schemas = {tool_name(tool): _dictionary(tool["function"].get("parameters")) for tool in tools}
 
     def value(self, tool: str, argument: str, text: str) -> Json:
         """The value of an argument that is written as `text`."""
-        for kind in _kinds(self._properties.get(tool, {}).get(argument)):
+        schema = self._schemas.get(tool, {})
+        for kind in _kinds(_dictionary(schema.get("properties")).get(argument), schema, set()):
             if kind == "string":
                 break
             read = _READ.get(kind)
@@ -31,22 +33,53 @@ class Types:
         return text
 
 
-def _properties(tool: Json) -> Mapping[str, Json]:
-    parameters = tool["function"].get("parameters")
-    properties = parameters.get("properties") if isinstance(parameters, dict) else None
-    return properties if isinstance(properties, dict) else {}
+def _dictionary(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
 
 
-def _kinds(schema: Json) -> Iterator[str]:
-    """The types that a schema names, then those of its alternatives."""
-    if isinstance(schema, dict):
-        kinds = schema.get("type")
-        for kind in kinds if isinstance(kinds, list) else [kinds]:
-            if isinstance(kind, str):
-                yield kind
-        for alternatives in (schema.get("anyOf"), schema.get("oneOf")):
-            for alternative in alternatives if isinstance(alternatives, list) else []:
-                yield from _kinds(alternative)
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _kinds(schema: Json, whole: Json, followed: set[str]) -> Iterator[str]:
+    """The types that a schema names or describes, then those of its alternatives and of the schema it refers to."""
+    schema = _dictionary(schema)
+    yield from _own_kinds(schema)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for alternative in _list(schema.get(key)):
+            yield from _kinds(alternative, whole, followed)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)
+        yield from _kinds(_referred(whole, reference), whole, followed)
+
+
+def _own_kinds(schema: Mapping[str, Json]) -> list[str]:
+    named = schema.get("type")
+    if named is not None:
+        return [kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)]
+    values = _list(schema.get("enum")) or [schema[key] for key in ("const",) if key in schema]
+    described = [kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema]
+    return [*map(_kind_of, values), *described]
+
+
+def _kind_of(value: Json) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds: Mapping[type, str] = {dict: "object", list: "array", str: "string", type(None): "null"}
+    return kinds.get(type(value), "number")
+
+
+def _referred(whole: Json, reference: str) -> Json:
+    """The part of a schema to which a JSON pointer such as `#/$defs/Point` refers; None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    for step in unquote(reference[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(whole, list):
+            whole = dict(zip(map(str, range(len(whole))), whole, strict=True))
+        whole = _dictionary(whole).get(key)
+    return whole
 
 
 def _constant(text: str) -> list[Json]:

@@ -17,7 +17,7 @@ from agentrl.chat.parsers.json_text import BadJSONError
 
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
 _END = re.compile(r"(<\|(?:end|call|return|start)\|>)")
-_TO = r"(?: ?\bto=(?:functions\.)?([^\s<>]{1,200}))?"
+_TO = r"(?: ?\bto=(?:functions\.)?([^\s<>]{1,200})(?![^\s<>]))?"
 _HEADER = re.compile(rf"{_TO} ?(?:<\|channel\|> ?(\w{{1,20}})\b)?{_TO} ?(?:<\|constrain\|>)? ?\w{{0,20}}")
 _RECIPIENT = re.compile(r"\bto=\S")
 _EXPECTED = f'Write {CHANNEL}commentary to=functions.name <|constrain|>json{MESSAGE}{{"argument": "value"}}<|call|>'
