@@ -89,10 +89,10 @@ class RecordedSession(InteractionSession):
 
 def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
     """The messages with thoughts told apart: older runs have them in the content."""
-    return [_told_apart(message) if message["role"] == "assistant" else {**message} for message in messages]
+    return [_with_thoughts(message) if message["role"] == "assistant" else {**message} for message in messages]
 
 
-def _told_apart(message: Message) -> dict[str, object]:
+def _with_thoughts(message: Message) -> dict[str, object]:
     thoughts, content = tell_apart(message_text(as_one_text(message)))
     return {**message, "content": content, "reasoning_content": thoughts}
 

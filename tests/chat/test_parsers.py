@@ -9,6 +9,7 @@ import pytest
 from chat_families import CHATML, family_tokenizer, schemas, tokenizer_for
 from hypothesis import given
 from hypothesis import strategies as st
+from parser_contract import values
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.format import ChatFormat
@@ -18,16 +19,7 @@ from agentrl.errors import ConfigError, UnknownNameError
 TRAILING_COMMA = 36 if sys.version_info < (3, 13) else 35
 """The column that Python's parser names: what follows the comma, since 3.13 the comma."""
 HERMES, REACT = tool_parsers.get("hermes")(), tool_parsers.get("react")()
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**20), 10**20)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
-    max_leaves=6,
-)
-arguments = st.dictionaries(st.text(), json_values, max_size=4)
+arguments = st.dictionaries(st.text(), values, max_size=4)
 
 
 def hermes_call(name: object, given_arguments: object) -> str:

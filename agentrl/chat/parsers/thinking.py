@@ -20,10 +20,10 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
         call: text that begins a call. Without `start`, an `end` after this text belongs to the call.
     """
     before, ended, after = text.partition(end)
-    begun = before.lstrip().startswith(start)
-    if not begun and (not ended or (call and call in before)):
+    tagged = before.lstrip().startswith(start)
+    if not tagged and (not ended or (call and call in before)):
         return "", text
-    thoughts = before.partition(start)[2] if begun else before
+    thoughts = before.partition(start)[2] if tagged else before
     return thoughts.strip("\n"), after
 
 

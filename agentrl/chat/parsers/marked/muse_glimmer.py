@@ -103,13 +103,13 @@ def _expect(pattern: re.Pattern[str], body: str, position: int, what: str) -> re
 
 def _messages(text: str) -> Iterator[_Message]:
     for piece in _BETWEEN.split(text):
-        header, begun, body = piece.partition(MESSAGE)
-        found = _RECIPIENT.search(header) if begun else _RECIPIENT.fullmatch(header)
+        header, mark, body = piece.partition(MESSAGE)
+        found = _RECIPIENT.search(header) if mark else _RECIPIENT.fullmatch(header)
         recipient = found[1] if found else "user"
-        if not begun and any(name.startswith(recipient) for name in ("self", "user")):  # no header, or a cut one
+        if not mark and any(name.startswith(recipient) for name in ("self", "user")):  # no header, or a cut one
             yield _Message("content", piece)
         else:
-            yield _Message(_KINDS.get(recipient, "call"), body if begun else piece)
+            yield _Message(_KINDS.get(recipient, "call"), body if mark else piece)
 
 
 def _joined(messages: list[_Message], *kinds: str) -> str:
