@@ -24,6 +24,8 @@ LAYERS = [
     {"sandboxes"},  # tools and rewards run code in them
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
+    {"gateway"},  # conversations that another program leads
+    {"harness"},  # agent loops that are programs
     {"rollouts"},  # runs agent loops
     {"run_folder"},
     {"reporting"},

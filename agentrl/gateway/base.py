@@ -1,0 +1,124 @@
+"""What the parts of the gateway share: a request in any dialect, its answer, and a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from agentrl.types.messages import Message, ToolSchema
+
+
+class Finish(StrEnum):
+    """Why a turn ended."""
+
+    STOP = "stop"  # the model ended its turn, or a stop string did
+    CALLS = "calls"  # the model ended its turn, which calls tools
+    LENGTH = "length"  # the largest number of tokens was reached
+
+
+class Refusal(StrEnum):
+    """Why a request is refused; each dialect has its own code and HTTP status for it."""
+
+    INVALID = "invalid"  # 400: malformed, or a parameter that would break exactness
+    KEY = "key"  # 401: no such key
+    TOO_LONG = "too_long"  # 400: the context has no room for an answer
+    ENDED = "ended"  # 400: the rollout has ended, or reached a limit
+    FAILED = "failed"  # 500: the engine failed
+
+
+class RequestError(Exception):
+    """A request is refused; the text is for whoever reads the client's output."""
+
+    def __init__(self, refusal: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A request for the model's next turn.
+
+    Attributes:
+        messages: the conversation. Roles are `system` (also for `developer`), `user`, `assistant` and `tool`.
+            Assistant messages have `tool_calls` with ids, and arguments as the client sent them (JSON text, or an
+            object); thoughts are in `reasoning_content`. Tool messages have `tool_call_id`. Images are parts
+            `{"type": "image", "image": NAME}`, where NAME is a key of `images`.
+        max_tokens: largest number of tokens of the turn; None: the client sets none.
+        stop: strings that end the turn.
+        images: content hash -> bytes of the images in the messages.
+        is_retry: the client marked the request as a repetition.
+        ignored: parameters of the request that have no effect, such as `temperature`: the run's configuration decides.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    is_retry: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """A tool call of an answer.
+
+    Attributes:
+        call_id: made by the gateway, unique in all rollouts; clients send it back.
+        name: "" if the call has no readable name.
+        arguments: JSON text of an object, or the text that the model wrote if that is malformed.
+        error: why the call is malformed; "" if it is well-formed.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAnswer:
+    """A turn of the model.
+
+    Attributes:
+        turn_id: made by the gateway, unique in all rollouts.
+        content: text without calls and thoughts.
+    """
+
+    turn_id: str
+    content: str
+    thinking: str = ""
+    calls: tuple[AnswerCall, ...] = ()
+    finish: Finish = Finish.STOP
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+
+
+class GatewaySession(Protocol):
+    """Everything that one key may ask: the conversations of one rollout."""
+
+    async def answer(self, request: TurnRequest) -> TurnAnswer:
+        """Return the model's next turn. Requests may run at the same time.
+
+        If the caller is cancelled, because the client went away, the turn is sampled to its end all the same, and
+        kept: a repetition of the request gets it.
+
+        Raises:
+            RequestError: the request is refused.
+        """
+        ...
+
+    def delivered(self, turn_id: str) -> None:
+        """Note that the client has received the complete answer. The same request then asks for another answer."""
+        ...
+
+    def count_tokens(self, request: TurnRequest) -> int:
+        """Return the number of tokens of the request's context.
+
+        Raises:
+            RequestError: as for `answer`.
+        """
+        ...

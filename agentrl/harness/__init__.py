@@ -1,0 +1,1 @@
+"""Agent loops that are programs of their own, behind the gateway."""
