@@ -112,8 +112,9 @@ def _content(message: Message) -> JsonValue:
     if message["role"] == "system":
         parts = [_without_billing(part) for part in parts]
     if not any(isinstance(part, dict) and part.get("type") == "image" for part in parts):
-        return message_text(Message(role=message["role"], content=parts))
-    return [kept for part in parts if (kept := _kept(part))]
+        return message_text({"content": parts})
+    shown: list[JsonValue] = [kept for part in parts if (kept := _kept(part))]
+    return shown
 
 
 def _kept(part: JsonValue) -> JsonValue:

@@ -72,7 +72,8 @@ def _trained_tokens(step: Step) -> Truths:
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
     firsts = ids.ends[step.items[SEGMENTS].ends[:-1]]
     trained[firsts[firsts < len(trained)]] = False
-    return trained & (_weights_of_tokens(step) != 0.0)
+    weighted: Truths = trained & (_weights_of_tokens(step) != 0.0)
+    return weighted
 
 
 def _weights_of_tokens(step: Step) -> Floats:
