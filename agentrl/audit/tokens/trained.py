@@ -23,7 +23,9 @@ _ESTIMATORS = {
 }
 """Algorithm -> name of its estimator, if the names differ."""
 
-_NOT_CHOSEN = ("best_worst", "scores", "threshold")
+OF_PREFERENCES = ("best_worst", "scores")
+"""Estimators that compare whole rollouts; weights of trajectories have no effect."""
+_NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
 """Estimators that are used even if `algorithm.adv_estimator` is set."""
 
 
