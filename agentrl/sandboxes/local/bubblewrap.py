@@ -71,11 +71,12 @@ def _runs(path: Path) -> bool:
         return False
 
 
-def command(settings: LocalSandbox, seccomp: int, program: Sequence[str]) -> list[str]:
+def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
     """Return the command that runs `program` in a new sandbox.
 
     Args:
         seccomp: file descriptor of the filter of system calls.
+        extra: further options of bubblewrap, after those that make the folders.
     """
     size = str(settings.disk_mb * 2**20)
     writable = [option for folder in (WORK, "/tmp") for option in ("--size", size, "--tmpfs", folder)]  # in the sandbox
@@ -96,6 +97,7 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str]) -> lis
         "--dev",
         "/dev",
         *writable,
+        *extra,
         "--remount-ro",
         "/dev",
         "--remount-ro",
