@@ -27,13 +27,9 @@ class Endpoint:
     """
 
     base_url: str
+    root_url: str
     key: str
     model: str
-
-    @property
-    def root_url(self) -> str:
-        """Return the address without /v1."""
-        return self.base_url.removesuffix("/v1")
 
 
 Run = Callable[[Task, Endpoint], Awaitable[object]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from agentrl.agent_loops.base import AgentLoop, Conversation
@@ -110,11 +111,13 @@ class HarnessLoop(AgentLoop):
     async def _command(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
         async with self._shared.started(instruction_of(task), task, address) as process:
             result = await _until(process.wait(), session.ended, seconds)
-            return Finished(result or await process.end(), by_itself=result is not None, limited=session.ended.is_set())
+            ended = result or await process.end()
+        ended = replace(ended, output=ended.output.replace(address.key, "KEY"))  # it is shown in errors
+        return Finished(ended, by_itself=result is not None, limited=session.ended.is_set())
 
     async def _called(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
         assert self._shared.function is not None
-        endpoint = Endpoint(address.base_url, address.key, self._shared.settings.model)
+        endpoint = Endpoint(address.openai_base_url, address.base_url, address.key, self._shared.settings.model)
         result = await _until(run_function(self._shared.function, task, endpoint), session.ended, seconds)
         ended, score = result or (Ended(None, ""), None)
         return Finished(ended, by_itself=result is not None, limited=session.ended.is_set(), score=score)

@@ -51,7 +51,7 @@ def rollout_of(shared: HarnessRun, session: Session, watched: WatchedSession, fi
     if session.failure is not None:
         raise session.failure
     _check_started(shared, finished)
-    problem = "" if finished.limited else _problem(session, finished)
+    problem = _problem(session, watched, finished)
     rollout = session.rollout(_stop(finished, problem, shared.settings.on_exit, session.num_turns))
     if problem:
         problem = f"the harness {problem}{_tail(finished.ended.output)}"
@@ -79,27 +79,29 @@ def _check_started(shared: HarnessRun, finished: Finished) -> None:
         raise InfraError(f"the harness did not start: {ended.failed}")
 
 
-def _problem(session: Session, finished: Finished) -> str:
-    """Return what is wrong with the end of a harness; "" if nothing is."""
+def _problem(session: Session, watched: WatchedSession, finished: Finished) -> str:
+    """Return what is wrong with the end of a harness; "" if nothing is, or if a limit of the rollout explains it."""
     code = finished.ended.exit_code
-    if not finished.by_itself:
+    if not session.num_turns and (finished.by_itself or watched.refused):
+        return f"got no turn{_because(watched.refused)}: {_ending(code)}"
+    if not finished.by_itself or finished.limited or session.stop is not None:
         return ""
-    if code is None:
-        return "ended without a report"
-    if not session.num_turns:
-        return f"ended with exit code {code} and asked for no turn"
-    return f"ended with exit code {code}" if code else ""
+    return _ending(code) if code != 0 else ""
+
+
+def _ending(code: int | None) -> str:
+    return "ended without a report" if code is None else f"ended with exit code {code}"
+
+
+def _because(refused: str) -> str:
+    return f" ({refused})" if refused else ""
 
 
 def _stop(finished: Finished, problem: str, on_exit: str, num_turns: int) -> Stop | None:
     """Return the reason; None: that of the session."""
-    if finished.limited:
-        return None
-    if not finished.by_itself:
-        return Stop.DEADLINE
     if problem and (not num_turns or on_exit == "fail"):
         return Stop.ERROR
-    return None
+    return None if finished.limited or finished.by_itself else Stop.DEADLINE
 
 
 def _tail(output: str) -> str:

@@ -36,13 +36,13 @@ class Values:
     """Values of the placeholders of one rollout.
 
     Attributes:
-        base_url: address of the gateway that ends with /v1.
+        root_url: address of the gateway; some clients add /v1 themselves.
         folder: of the file with the settings.
         cwd: in which the run was started.
         row: further columns of the row, for `{row.column}`.
     """
 
-    base_url: str
+    root_url: str
     key: str
     model: str
     instruction: str
@@ -52,6 +52,11 @@ class Values:
     folder: str
     cwd: str
     row: Mapping[str, JsonValue]
+
+    @property
+    def base_url(self) -> str:
+        """Address that ends with /v1."""
+        return f"{self.root_url}/v1"
 
     def fill(self, text: str) -> str:
         """Replace the placeholders of a text.
@@ -64,8 +69,6 @@ class Values:
     def _value(self, name: str) -> str:
         if name.startswith(_ROW):
             return self._of_row(name.removeprefix(_ROW))
-        if name == "root_url":  # some clients add /v1 themselves
-            return self.base_url.removesuffix("/v1")
         if name.endswith("_json"):
             return json.dumps(getattr(self, name.removesuffix("_json")))
         return str(getattr(self, name))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agentrl.gateway.base import GatewaySession, TurnAnswer, TurnRequest
+from agentrl.gateway.base import GatewaySession, RequestError, TurnAnswer, TurnRequest
 
 
 class WatchedSession:
@@ -14,19 +14,25 @@ class WatchedSession:
 
     Attributes:
         num_requests: requests so far, also refused ones.
+        refused: why the last request that was refused was; "" if none was.
         asked: set at the first request.
     """
 
     def __init__(self, session: GatewaySession) -> None:
         self._session = session
         self.num_requests = 0
+        self.refused = ""
         self.asked = asyncio.Event()
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """See `GatewaySession.answer`."""
         self.num_requests += 1
         self.asked.set()
-        return await self._session.answer(request)
+        try:
+            return await self._session.answer(request)
+        except RequestError as error:
+            self.refused = str(error)
+            raise
 
     def delivered(self, turn_id: str) -> None:
         """See `GatewaySession.delivered`."""

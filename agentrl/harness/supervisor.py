@@ -68,6 +68,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         process = start(job)
     except OSError as error:
         return {"failed": error.strerror, "missing": error.errno in NOT_A_PROGRAM}
+    except ValueError as error:  # a null character in an argument
+        return {"failed": str(error)}
     if server is not None:
         threading.Thread(target=forward, args=(server, job["socket"]), daemon=True).start()
     if job["stdin"]:
