@@ -96,7 +96,7 @@ def test_a_program_runs_a_rollout_wherever_it_runs(rolls, place, monkeypatch):
         monkeypatch.setattr(places, "namespaces_problem", lambda: "hidden by the test")
     settings: dict[str, object] = dict(PLACES.get(place, {}))
     if place == "sandbox":
-        settings["command"] = ["python3", "-c", PROGRAM.read_text(), "tools"]
+        settings["command"] = ["python3", str(PROGRAM), "tools"]
     (rollout,) = rolls(**settings)
     assert (rollout.stop, rollout.error, rollout.reward) == (Stop.FINISHED, None, 1.0)
     (trajectory,) = rollout.trajectories
@@ -109,13 +109,13 @@ def test_a_program_runs_a_rollout_wherever_it_runs(rolls, place, monkeypatch):
 
 def test_without_network_only_the_gateway_is_reached(rolls):
     code = f"""
-import socket, subprocess
+import socket, runpy
 for address in ("127.0.0.1", "192.0.2.1"):
     try:
         print(socket.create_connection((address, 22), 2))
     except OSError as error:
         print(type(error).__name__)
-exec({PROGRAM.read_text()!r})
+runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
 """
     (rollout,) = rolls(command=[sys.executable, "-c", code, "tools"], network="gateway")
     assert rolls.seen[0]["harness_output"] == "ConnectionRefusedError\nOSError\nthe answer is 5\n"
@@ -235,11 +235,11 @@ def test_the_instruction_is_the_user_message_with_the_system_message_before_it(r
         extra_info={"place": {"x": 1}},
     )
     rolls("5", mode="dies", task=task)
-    assert rolls.engine.requests[0].token_ids == CHAT.start([{"role": "user", "content": "Be brief.\n\nWhy?"}])
-    code = f"import sys; print(sys.argv[2:])\nexec({PROGRAM.read_text()!r})"
+    assert rolls.engine.requests[0].token_ids == CHAT.start([{"role": "user", "content": "Be brief.\n\nWhy?"}], ())
+    code = f"import runpy, sys; print(sys.argv[2:], flush=True)\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
     words = ["{system}", "{instruction_json}", "{row.place}", "{model}", "{{model}}", "{folder}"]
     rolls("5", command=[sys.executable, "-c", code, "dies", *words], task=task)
-    assert rolls.engine.requests[0].token_ids == CHAT.start([{"role": "user", "content": "Why?"}])
+    assert rolls.engine.requests[0].token_ids == CHAT.start([{"role": "user", "content": "Why?"}], ())
     shown = str(rolls.seen[-1]["harness_output"]).splitlines()[0]
     assert shown == str(["Be brief.", '"Why?"', '{"x": 1}', "policy", "{{model}}", str(rolls.file.parent)])
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -132,6 +135,44 @@ def test_without_the_process_that_started_it_a_harness_ends(kind, monkeypatch):
     script = f"echo started; (setsid bash -c 'sleep 1000; :' {mark} &); sleep 1003"
     run(of_kind(kind, monkeypatch), ["bash", "-c", script, mark], until=lost)
     assert [*processes(mark)] == []
+
+
+KILLED = """
+import asyncio, sys
+from harness_builders import PROGRAM, harness
+from agentrl.harness import places
+from agentrl.harness.places import open_place
+from agentrl.harness.process import HarnessProcess, Job
+
+async def start(kind, mark):
+    if kind == "plain":
+        places.namespaces_problem = lambda: "hidden"
+    place = open_place(harness(**({"sandbox": "local"} if kind == "sandbox" else {})), None, None)
+    script = f"echo started; (setsid bash -c 'sleep 1000; :' {mark} &); sleep 1004; :"
+    process = await HarnessProcess.start(place, Job(["bash", "-c", script, mark], {"PATH": place.path}, {}))
+    while not process.output:
+        await asyncio.sleep(0.01)
+    print("started", flush=True)
+    await process.wait()
+
+asyncio.run(start(*sys.argv[1:]))
+"""
+
+
+@each_kind
+def test_a_killed_run_leaves_no_harness(kind):
+    mark = new_mark()
+    line = [sys.executable, "-c", KILLED, kind, mark]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, cwd=Path(__file__).parent) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"started\n"
+        own = run.pid
+        assert {*processes(mark)} - {own}
+        run.kill()
+    end = time.monotonic() + 30
+    while left := [*processes(mark)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.01)
 
 
 def test_no_network_but_the_gateway_needs_a_boundary(monkeypatch):

@@ -79,6 +79,7 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra:
         extra: further options of bubblewrap, after those that make the folders.
     """
     size = str(settings.disk_mb * 2**20)
+    readonly = [word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))]
     writable = [option for folder in (WORK, "/tmp") for option in ("--size", size, "--tmpfs", folder)]  # in the sandbox
     return [
         bubblewrap(),
@@ -97,6 +98,7 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra:
         "--dev",
         "/dev",
         *writable,
+        *readonly,
         *extra,
         "--remount-ro",
         "/dev",
@@ -134,5 +136,3 @@ def _readable(settings: LocalSandbox) -> Iterator[str]:
     prefix = interpreter(settings.python).parent.parent
     if not prefix.is_relative_to("/usr"):
         yield from ("--ro-bind", str(prefix), str(prefix))
-    for folder in settings.readonly:
-        yield from ("--ro-bind", str(folder), str(folder))
