@@ -27,6 +27,16 @@ _REST_S = 0.5
 _END_S = 5.0
 """Seconds in which a harness without namespaces is ended by its supervisor."""
 _MAX_REPORT_BYTES = 2**16
+_BOOTSTRAP = """
+import json, os, sys
+line = bytearray()
+while not line.endswith(b"\\n"):
+    line += os.read(0, 65536) or sys.exit(1)
+job, names = json.loads(line), {"__name__": "supervisor"}
+exec(job["source"], names)
+names["main"](job)
+"""
+"""Reads the job, with the source of the supervisor: as an argument, it would fill every list of processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ class HarnessProcess:
             InfraError: this machine cannot start another process.
         """
         status, writing = os.pipe()
-        line = place.enclose([place.python, "-I", "-S", "-c", _supervisor(), str(writing)])
+        line = place.enclose([place.python, "-I", "-S", "-c", _BOOTSTRAP, str(writing)])
         try:
             process = await asyncio.create_subprocess_exec(
                 *line,
@@ -138,6 +148,7 @@ class HarnessProcess:
         place, stdin = self._place, self._process.stdin
         assert stdin is not None
         values = {
+            "source": _supervisor(),
             "command": [*job.command],
             "env": dict(job.env),
             "files": dict(job.files),

@@ -1,8 +1,7 @@
 """Program that starts a harness beside it, and ends everything that the harness started.
 
-Its source is run by the Python of the place, 3.9 or later, as `python -I -S -c SOURCE STATUS`. Standard input has the
-job, a line of JSON, and stays open: when it ends, agentrl has ended, and so does the harness. STATUS is the number of
-the file descriptor that gets the result, a line of JSON.
+The Python of the place, 3.9 or later, runs its source (`process.py`). Standard input stays open: when it ends, agentrl
+has ended, and so does the harness. The first argument is the number of the file descriptor that gets the result.
 """
 
 # pathlib and contextlib would be imported at each start
@@ -33,28 +32,17 @@ PAUSE_S = 0.002
 NOT_A_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 
 
-def main() -> None:
-    """Run the job of standard input, and report."""
+def main(job: dict[str, Any]) -> None:
+    """Run the job, and report."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the harness leaves behind becomes a child of this process
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the harness cannot read this process
     status = int(sys.argv[1])
     os.set_inheritable(status, False)
-    report = run(json.loads(first_line()))
+    report = run(job)
     end_descendants()
     os.write(status, json.dumps(report).encode() + b"\n")
     os._exit(0)  # threads may still forward
-
-
-def first_line() -> bytes:
-    """Read the job. Not with a buffer: the end of the input is awaited later."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        data = os.read(0, CHUNK)
-        if not data:
-            os._exit(1)
-        line += data
-    return bytes(line)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +186,3 @@ def descendants() -> set[int]:
         last = len(found)
         found |= {process for process, parent in parents.items() if parent in found}
     return found - {os.getpid()}
-
-
-if __name__ == "__main__":
-    main()
