@@ -16,7 +16,14 @@ _ASIDE = ".{}.partial"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial."""
+    """Open a file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial.
+
+    A device, such as /dev/null or a terminal, is written directly: a file must not replace it.
+    """
+    if path.is_char_device():
+        with path.open("wb") as file:
+            yield file
+        return
     aside = path.with_name(_ASIDE.format(path.name))
     try:
         aside.unlink(missing_ok=True)  # it may be a link created by another user
