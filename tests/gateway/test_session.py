@@ -6,9 +6,12 @@ import asyncio
 from collections import Counter
 
 import pytest
+from chat_families import family_tokenizer
 from loop_builders import END, TOKENIZER, ListEngine, call
 from session_builders import ADD, Client, echoed, listed, session, user
 
+from agentrl.chat.format import ChatFormat
+from agentrl.engines.base import SamplingParams
 from agentrl.gateway.base import Finish, Refusal, RequestError, TurnRequest
 from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Outcome, Rollout, Stop
@@ -82,6 +85,37 @@ def test_a_turn_that_nobody_sampled_is_prompt():
 
     (trajectory,) = run(go()).trajectories
     assert [each.author.value for each in trajectory.segments] == ["prompt", "model", "user", "model"]
+
+
+def test_a_system_message_that_the_template_refuses_becomes_a_user_message():
+    async def go():
+        chat = ChatFormat(family_tokenizer("inst"))
+        engine = ListEngine("one", "two", tokenizer=chat.tokenizer)
+        made = session(engine, chat=chat, sampling=SamplingParams(stop_token_ids=chat.stop_token_ids), format="hermes")
+        client = Client(made, [{"role": "system", "content": "Be brief."}, user("What is 2 + 3?")], tools=())
+        await client.ask()
+        await client.ask({"role": "system", "content": "Time: 12"}, user("More?"))
+        return made.rollout()
+
+    (trajectory,) = run(go()).trajectories
+    assert trajectory.messages[0] == user("Be brief.\n\nWhat is 2 + 3?")
+    assert trajectory.messages[2] == user("Time: 12\n\nMore?")
+
+
+def test_a_tool_message_for_an_unknown_call_is_kept():
+    async def go():
+        client = Client(listed(call("add", a=2, b=3), "ok"))
+        await client.ask()
+        (result,) = client.results("5")
+        await client.ask({"role": "tool", "tool_call_id": "of another turn", "content": "late"}, result)
+        return client.session.rollout()
+
+    rollout = run(go())
+    assert [each.get("tool_call_id") for each in rollout.trajectories[0].messages[2:4]] == [
+        "of another turn",
+        "c00001000",
+    ]
+    assert [each.result for each in rollout.tool_calls] == ["5"]
 
 
 def test_a_repeated_request_is_sampled_again_only_if_its_answer_was_delivered():
