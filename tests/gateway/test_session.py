@@ -257,8 +257,9 @@ def test_a_sub_agent_is_a_conversation_of_its_own():
 
 def test_a_branch_begins_with_a_copy():
     async def go():
-        client = Client(listed("one", "two", "three", "four"))
+        client = Client(listed("zero", "one", "two", "three", "four"))
         await client.ask()
+        await client.ask(user("And?"))
         kept = list(client.messages)
         await client.ask(user("Left?"))
         client.messages = kept
@@ -272,9 +273,9 @@ def test_a_branch_begins_with_a_copy():
     assert [each.author.value for each in branch.segments] == ["prompt", "user", "model"]
     copy = branch.segments[0].token_ids
     assert copy == main.token_ids[: len(copy)]
-    assert branch.messages[:2] == main.messages[:2]
+    assert branch.messages[:4] == main.messages[:4]
     assert [each.kind for each in rollout.operations[:3]] == ["branch", "given", "model_turn"]
-    assert main.num_turns == 3
+    assert main.num_turns == 4
     check_tokens(made, rollout)
 
 
@@ -318,7 +319,7 @@ def test_a_turn_cut_by_the_client_can_be_continued():
     (trajectory,) = made.rollout().trajectories
     cut, given = trajectory.segments[1:3]
     assert cut.token_ids[-1] != END
-    assert END in given.token_ids
+    assert given.token_ids[0] == END
     check_tokens(made, made.rollout())
 
 
@@ -356,7 +357,7 @@ def test_limits_refuse_requests_and_name_their_reason():
     assert (refusal, rollout.stop, rollout.trajectories) == (Refusal.TOO_LONG, Stop.MAX_RESPONSE_TOKENS, [])
 
 
-def test_a_failed_turn_is_forgotten():
+def test_a_failed_turn_ends_the_session_and_is_not_recorded():
     class Failing(ListEngine):
         async def generate(self, request):
             raise RuntimeError("down")
