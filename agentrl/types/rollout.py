@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pydantic import JsonValue
+
 from agentrl.types.excluded import Excluded
 from agentrl.types.messages import Message
 from agentrl.types.operation import Operation, OperationKind
@@ -104,6 +106,7 @@ class Rollout:
             three bytes). None if no reward function was called.
         operations: what the conversations did, in the order in which it ended; empty if the agent loop built the
             rollout itself.
+        facts: what the agent loop tells the reward, as entries of `extra_info`; not saved.
     """
 
     trajectories: list[Trajectory]
@@ -118,6 +121,7 @@ class Rollout:
     duration_s: float = 0.0
     scored_text_sha256: str | None = None
     operations: list[Operation] = field(default_factory=list)
+    facts: dict[str, JsonValue] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         turns = sum(trajectory.num_turns for trajectory in self.trajectories)
