@@ -10,12 +10,25 @@ from agentrl.audit.outcomes import label
 from agentrl.audit.reading.run_info import Json
 
 
-def check_given(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, made: Sequence[Call]) -> None:
-    """Check the outcomes of a turn's calls: they say only whether a call was answered and well-formed."""
-    for call in made:
-        known = call.name in trajectory.wording.names
-        expected = ("ok", "format_error", "aborted") if known else ("format_error", "aborted")
-        if call.outcome not in expected or (call.outcome == "aborted" and call.result):
+def check_given(
+    check: Checker,
+    rollout: AuditedRollout,
+    trajectory: AuditedTrajectory,
+    made: Sequence[Call],
+    ids: Sequence[Json],
+    replies: Sequence[Mapping[str, Json]],
+) -> None:
+    """Check the outcomes of a turn's calls: they say only whether a call was answered and well-formed.
+
+    Args:
+        ids: the ids of the calls.
+        replies: the messages after the turn.
+    """
+    answered = [reply.get("tool_call_id") for reply in replies if reply["role"] == "tool"]
+    for call, call_id in zip(made, ids, strict=False):
+        known = ["ok"] if call.name in trajectory.wording.names else []
+        expected = [*known, "format_error"] if call_id in answered else ["aborted"]
+        if call.outcome not in expected:
             column = f"{label(check, call)}.outcome"
             check.problem("outcomes", rollout.row, column, " or ".join(expected), call.outcome)
 

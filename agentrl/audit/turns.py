@@ -115,7 +115,8 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
             if is_limited:
                 limits.check_turn(number, turn, made)
             else:
-                check_given(check, rollout, trajectory, made)
+                ids = [entry.get("id") for entry in message_calls(turn)]
+                check_given(check, rollout, trajectory, made, ids, turn.replies)
         reported[trajectory.number] = limits.reported
 
 
@@ -296,7 +297,9 @@ def _check_results(
         return
     replied, ids = turn.replies, [entry.get("id") for entry in message_calls(turn)]
     if trajectory.wording.form == "gateway":  # calls without an answer, and messages between the answers
-        replied = [message for message in turn.replies if message["role"] == "tool"]
+        replied = [
+            message for message in turn.replies if message["role"] == "tool" and message.get("tool_call_id") in ids
+        ]
         expected = [_tool_message(*each) for each in answered_calls(made, ids, replied)]
     elif trajectory.wording.form == "react":
         expected = [{"role": "user", "content": "\n".join(f"Observation: {c.result}" for c in made)}]

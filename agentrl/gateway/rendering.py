@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -40,11 +40,14 @@ class Renderer:
         Raises:
             RequestError: the template refuses the messages, or the model accepts no images.
         """
-        named = self.chat.history(_named(messages, _Calls()))
-        try:
-            return self._rendered(named, self.chat.start(named, schemas, self.images), 0)
-        except (TemplateError, DataError) as error:
-            raise RequestError(Refusal.INVALID, str(error)) from error
+        refused: list[Exception] = []
+        for each in _readings(_named(messages, _Calls()), first=1):
+            named = self.chat.history(each)
+            try:
+                return self._rendered(named, self.chat.start(named, schemas, self.images), 0)
+            except (TemplateError, DataError) as error:
+                refused.append(error)
+        raise RequestError(Refusal.INVALID, str(refused[0])) from refused[0]
 
     def following(self, turn: Turn, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Rendered | None:
         """Render the messages after a turn; None if the template cannot write them there.
@@ -54,20 +57,48 @@ class Renderer:
         """
         calls = _Calls()
         calls.add(turn.issued, turn.message or Message(role="assistant"))
-        named, context = _named(messages, calls), [*turn.context, *(turn.segment.token_ids if turn.segment else ())]
-        last_id = turn.segment.token_ids[-1] if turn.segment else None
-        try:
-            closed = self.chat.is_closed(last_id, named)
-            ids = self.chat.extend(named, schemas, turn_closed=closed, images=self.images, history=turn.history)
-        except DataError as error:
-            raise RequestError(Refusal.INVALID, str(error)) from error
-        except TemplateError:
-            return None
-        return self._rendered(named, ids, len(context))
+        sampled = turn.segment.token_ids if turn.segment else ()
+        last_id = sampled[-1] if sampled else None
+        for named in _readings(_named(messages, calls), first=0):
+            try:
+                closed = self.chat.is_closed(last_id, named)
+                ids = self.chat.extend(named, schemas, turn_closed=closed, images=self.images, history=turn.history)
+            except DataError as error:
+                raise RequestError(Refusal.INVALID, str(error)) from error
+            except TemplateError:
+                continue
+            return self._rendered(named, ids, len(turn.context) + len(sampled))
+        return None
 
     def _rendered(self, messages: Sequence[Message], token_ids: Sequence[int], start: int) -> Rendered:
         data = [self.images[name] for name in image_names(messages)]
         return Rendered(messages, token_ids, [start + at for at in self.chat.image_starts(token_ids, data)])
+
+
+def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Message]]:
+    """Yield the messages, then for templates that refuse system messages at these places, with user messages instead.
+
+    Args:
+        first: number of messages that may be system messages in any template.
+    """
+    yield messages
+    for allowed in range(first, -1, -1):
+        if any(message["role"] == "system" for message in messages[allowed:]):
+            yield _as_user(messages, allowed)
+
+
+def _as_user(messages: Sequence[Message], first: int) -> list[Message]:
+    """Make system messages after the first ones user messages, and join adjacent ones, which templates may refuse."""
+    result: list[Message] = list(messages[:first])
+    for message in messages[first:]:
+        is_user = message["role"] in ("system", "user")
+        before = result[-1] if len(result) > first and is_user and result[-1]["role"] == "user" else None
+        texts = [each.get("content") for each in (before, message) if each]
+        if before and all(isinstance(text, str) for text in texts):
+            result[-1] = Message(role="user", content="\n\n".join(map(str, texts)))
+        else:
+            result.append(Message(role="user", content=message.get("content")) if is_user else message)
+    return result
 
 
 class _Calls:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import count
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.generate import Generate, Seeded
@@ -76,7 +76,7 @@ class Session:
         self._stop: Stop | None = None
         self._prompt_refused = False
         self._num_branches = 0
-        self._drawn: dict[str, set[int]] = {}
+        self._drawn: Counter[str] = Counter()
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """See `GatewaySession.answer`."""
@@ -206,9 +206,9 @@ class Session:
         return self._num_branches - 1
 
     def _draw(self, turn: Turn) -> int:
-        drawn = self._drawn.setdefault(ids_digest(turn.context), set())
-        drawn.add(number := next(each for each in count() if each not in drawn))
-        return number
+        context = ids_digest(turn.context)
+        self._drawn[context] += 1
+        return self._drawn[context] - 1
 
     async def _sampled(self, turn: Turn, sampling: SamplingParams) -> TurnAnswer:
         """Sample a turn and keep it. Raises a `RequestError` if sampling failed, or the deadline cut the turn off."""
@@ -216,7 +216,6 @@ class Session:
         try:
             completion = await self._completion(turn, context, sampling)
         except Exception as error:
-            self._forget(turn, context)
             self.failure = error
             self.ended.set()
             raise RequestError(Refusal.FAILED, f"sampling failed: {type(error).__name__}: {error}") from error
@@ -261,10 +260,6 @@ class Session:
         """
         name = f"{self._name}/{ids_digest(context)}/{turn.draw}"
         return blake2b(name.encode(), digest_size=12).hexdigest()
-
-    def _forget(self, turn: Turn, context: Sequence[int]) -> None:
-        self._tree.remove(turn)
-        self._drawn[ids_digest(context)].discard(turn.draw)
 
     def _end(self, stop: Stop | None) -> None:
         self._stop = self._stop or stop

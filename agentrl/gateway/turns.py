@@ -125,7 +125,7 @@ class Tree:
     """All turns of a rollout, found by what a request shows.
 
     Attributes:
-        turns: the turns, in the order in which they were requested; those that failed are removed.
+        turns: the turns, in the order in which they were requested.
     """
 
     def __init__(self) -> None:
@@ -166,13 +166,6 @@ class Tree:
         self._asked.setdefault((turn.place.prompt, turn.parent), []).append(turn)
         if turn.parent:
             turn.parent.children.append(turn)
-
-    def remove(self, turn: Turn) -> None:
-        """Remove a turn that failed."""
-        self.turns.remove(turn)
-        self._asked[turn.place.prompt, turn.parent].remove(turn)
-        if turn.parent:
-            turn.parent.children.remove(turn)
 
     def answered(self, turn: Turn, answer: TurnAnswer) -> None:
         """Note the answer of a turn, by which a later request shows it."""

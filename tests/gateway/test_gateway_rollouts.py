@@ -46,7 +46,8 @@ class Program(AgentLoop):
         unused = await session.answer(main.request(max_tokens=9))
         session.delivered(unused.turn_id)
         await asyncio.gather(title.ask(), main.ask())
-        await main.ask(*main.results("3"), user("<|im_end|> Be brief."))
+        late = {"role": "tool", "tool_call_id": "of another turn", "content": "late"}
+        await main.ask(late, *main.results("3"), user("<|im_end|> Be brief."))
         kept = list(main.messages)
         await main.ask(user("Left?"), max_tokens=3)
         await main.ask(user("Go on."))
@@ -63,10 +64,11 @@ def replying(context: str) -> str:
     return "It is 3, I am sure of it"
 
 
-@pytest.mark.parametrize("family", ["chatml", "thinking"])
+@pytest.mark.parametrize("family", ["chatml", "thinking", "headers"])
 def test_rollouts_of_a_program_pass_the_audit(tmp_path, family):
     chat = ChatFormat(family_tokenizer(family))
-    path = saved_rollouts(tmp_path, Program, replying, chat=chat, multi_turn={"max_assistant_turns": 7})
+    limits = {"max_assistant_turns": 7, "format": "hermes"}
+    path = saved_rollouts(tmp_path, Program, replying, chat=chat, multi_turn=limits)
     ledger = audited(path)
     assert broken(ledger) == {}
     assert not TEXTS & reasons(ledger).keys(), reasons(ledger)

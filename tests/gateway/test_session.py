@@ -6,9 +6,12 @@ import asyncio
 from collections import Counter
 
 import pytest
+from chat_families import family_tokenizer
 from loop_builders import END, TOKENIZER, ListEngine, call
 from session_builders import ADD, Client, echoed, listed, session, user
 
+from agentrl.chat.format import ChatFormat
+from agentrl.engines.base import SamplingParams
 from agentrl.gateway.base import Finish, Refusal, RequestError, TurnRequest
 from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Outcome, Rollout, Stop
@@ -82,6 +85,37 @@ def test_a_turn_that_nobody_sampled_is_prompt():
 
     (trajectory,) = run(go()).trajectories
     assert [each.author.value for each in trajectory.segments] == ["prompt", "model", "user", "model"]
+
+
+def test_a_system_message_that_the_template_refuses_becomes_a_user_message():
+    async def go():
+        chat = ChatFormat(family_tokenizer("inst"))
+        engine = ListEngine("one", "two", tokenizer=chat.tokenizer)
+        made = session(engine, chat=chat, sampling=SamplingParams(stop_token_ids=chat.stop_token_ids), format="hermes")
+        client = Client(made, [{"role": "system", "content": "Be brief."}, user("What is 2 + 3?")], tools=())
+        await client.ask()
+        await client.ask({"role": "system", "content": "Time: 12"}, user("More?"))
+        return made.rollout()
+
+    (trajectory,) = run(go()).trajectories
+    assert trajectory.messages[0] == user("Be brief.\n\nWhat is 2 + 3?")
+    assert trajectory.messages[2] == user("Time: 12\n\nMore?")
+
+
+def test_a_tool_message_for_an_unknown_call_is_kept():
+    async def go():
+        client = Client(listed(call("add", a=2, b=3), "ok"))
+        await client.ask()
+        (result,) = client.results("5")
+        await client.ask({"role": "tool", "tool_call_id": "of another turn", "content": "late"}, result)
+        return client.session.rollout()
+
+    rollout = run(go())
+    assert [each.get("tool_call_id") for each in rollout.trajectories[0].messages[2:4]] == [
+        "of another turn",
+        "c00001000",
+    ]
+    assert [each.result for each in rollout.tool_calls] == ["5"]
 
 
 def test_a_repeated_request_is_sampled_again_only_if_its_answer_was_delivered():
@@ -223,8 +257,9 @@ def test_a_sub_agent_is_a_conversation_of_its_own():
 
 def test_a_branch_begins_with_a_copy():
     async def go():
-        client = Client(listed("one", "two", "three", "four"))
+        client = Client(listed("zero", "one", "two", "three", "four"))
         await client.ask()
+        await client.ask(user("And?"))
         kept = list(client.messages)
         await client.ask(user("Left?"))
         client.messages = kept
@@ -238,9 +273,9 @@ def test_a_branch_begins_with_a_copy():
     assert [each.author.value for each in branch.segments] == ["prompt", "user", "model"]
     copy = branch.segments[0].token_ids
     assert copy == main.token_ids[: len(copy)]
-    assert branch.messages[:2] == main.messages[:2]
+    assert branch.messages[:4] == main.messages[:4]
     assert [each.kind for each in rollout.operations[:3]] == ["branch", "given", "model_turn"]
-    assert main.num_turns == 3
+    assert main.num_turns == 4
     check_tokens(made, rollout)
 
 
@@ -284,7 +319,7 @@ def test_a_turn_cut_by_the_client_can_be_continued():
     (trajectory,) = made.rollout().trajectories
     cut, given = trajectory.segments[1:3]
     assert cut.token_ids[-1] != END
-    assert END in given.token_ids
+    assert given.token_ids[0] == END
     check_tokens(made, made.rollout())
 
 
@@ -322,7 +357,7 @@ def test_limits_refuse_requests_and_name_their_reason():
     assert (refusal, rollout.stop, rollout.trajectories) == (Refusal.TOO_LONG, Stop.MAX_RESPONSE_TOKENS, [])
 
 
-def test_a_failed_turn_is_forgotten():
+def test_a_failed_turn_ends_the_session_and_is_not_recorded():
     class Failing(ListEngine):
         async def generate(self, request):
             raise RuntimeError("down")
