@@ -55,7 +55,7 @@ def read(body: JsonValue) -> Asked:
     include = fields.texts("include")
     if _LOGPROBS in include:
         raise fields.refusal("include", f"{_LOGPROBS}: {_REFUSED['top_logprobs']}")
-    strict = [key for each in fields.each("tools") if (key := _add_tool(tools, each))]
+    strict = [key for each in fields.each("tools") for key in _add_tool(tools, each)]
     items.read(fields)
     request = TurnRequest(
         messages=items.messages,
@@ -68,6 +68,7 @@ def read(body: JsonValue) -> Asked:
         model=fields.optional_text("model"),
         with_turn_id=_ENCRYPTED_THOUGHTS in include,
         text_inputs=frozenset(tools.text_inputs),
+        namespaces=tools.namespaces,
     )
     return Asked(request, fields.flag("stream"), reply)
 
@@ -78,17 +79,20 @@ def _without_effect(fields: Fields) -> Iterator[str]:
         yield from fields.fields(name).with_effect(inner)
 
 
-def _add_tool(tools: Tools, fields: Fields) -> str:
-    """Add a tool; return the key that has no effect, if any."""
+def _add_tool(tools: Tools, fields: Fields, namespace: str = "") -> Iterator[str]:
+    """Add a tool; yield the keys that have no effect."""
     kind = fields.name("type")
-    if kind == "custom":
+    if kind == "function":
+        tools.add_function(fields, namespace=namespace)
+        if fields.flag("strict"):
+            yield fields.key("strict")
+    elif kind == "custom" and not namespace:
         tools.add_text_input(fields)
-    elif kind != "function":
-        tools.leave_out(fields)
+    elif kind == "namespace" and not namespace:
+        for each in fields.each("tools"):
+            yield from _add_tool(tools, each, fields.name("name"))
     else:
-        tools.add_function(fields)
-        return fields.key("strict") if fields.flag("strict") else ""
-    return ""
+        tools.leave_out(fields)
 
 
 RESPONSES = Dialect(read, error, KEEP_ALIVE)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from agentrl.gateway.dialects.content import Images, Part, read_content, unknown_part
 from agentrl.gateway.dialects.fields import Fields
 from agentrl.gateway.dialects.openai import arguments_of, as_arguments, past_call, role
+from agentrl.gateway.dialects.tool_schemas import name_in
 from agentrl.types.messages import Message, MessageToolCall
 
 _ROLES = ("system", "developer", "user", "assistant")
@@ -66,7 +67,8 @@ class Items:
             message["reasoning_content"] = text
 
     def _function_call(self, item: Fields) -> None:
-        self._add_call(past_call(item.name("call_id"), item.text("name"), arguments_of(item)))
+        name = name_in(item.optional_text("namespace"), item.text("name"))
+        self._add_call(past_call(item.name("call_id"), name, arguments_of(item)))
 
     def _custom_call(self, item: Fields) -> None:
         self._add_call(past_call(item.name("call_id"), item.name("name"), as_arguments(item.text("input"))))

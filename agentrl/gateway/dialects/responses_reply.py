@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -25,11 +25,13 @@ class ResponsesReply:
     Attributes:
         with_turn_id: whether thoughts carry the turn's id as `encrypted_content`, which clients send back unchanged.
         text_inputs: names of tools whose input is a text.
+        namespaces: name of a tool as the model has it -> its namespace, and its name there.
     """
 
     model: str
     with_turn_id: bool = False
     text_inputs: frozenset[str] = frozenset()
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def body(self, answer: TurnAnswer) -> JsonObject:
         """Return the JSON of an answer."""
@@ -91,9 +93,11 @@ class ResponsesReply:
         yield from map(self._call, answer.calls)
 
     def _call(self, call: AnswerCall) -> JsonObject:
-        name = call_name(call)
+        namespace, name = self.namespaces.get(call.name, ("", call_name(call)))
         known: JsonObject = {"call_id": call.call_id, "name": name, "status": "completed"}
-        if name in self.text_inputs:
+        if namespace:
+            known["namespace"] = namespace
+        if call.name in self.text_inputs:
             return {
                 "type": "custom_tool_call",
                 "id": f"ctc_{call.call_id}",

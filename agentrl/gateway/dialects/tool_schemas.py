@@ -28,29 +28,39 @@ class Tools:
     Attributes:
         text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
         left_out: keys of tools that the gateway cannot offer, with their types.
+        namespaces: name as the model has it -> namespace, name in it; see `name_in`.
     """
 
     schemas: list[ToolSchema] = field(default_factory=list)
     text_inputs: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def add_function(self, fields: Fields, parameters_key: str = "parameters") -> None:
+    def add_function(self, fields: Fields, parameters_key: str = "parameters", namespace: str = "") -> None:
         """Add a tool from its name, description and parameters."""
         parameters = fields.fields(parameters_key).values if fields.get(parameters_key) is not None else None
-        self._add(fields, None if parameters is None else dict(parameters))
+        name = name_in(namespace, fields.name("name"))
+        if namespace:
+            self.namespaces[name] = namespace, fields.name("name")
+        self._add(name, fields, None if parameters is None else dict(parameters))
 
     def add_text_input(self, fields: Fields) -> None:
         """Add a tool whose input is a text."""
-        self._add(fields, TEXT_INPUT)
+        self._add(fields.name("name"), fields, TEXT_INPUT)
         self.text_inputs.add(fields.name("name"))
 
     def leave_out(self, fields: Fields) -> None:
         """Note a tool that only the original service can run."""
         self.left_out.append(f"{fields.path} ({fields.name('type')[:40]})")
 
-    def _add(self, fields: Fields, parameters: JsonValue) -> None:
-        text = dumped([fields.name("name"), fields.optional_text("description"), parameters])
+    def _add(self, name: str, fields: Fields, parameters: JsonValue) -> None:
+        text = dumped([name, fields.optional_text("description"), parameters])
         self.schemas.append(_cached(text) if len(text) <= _MOST_CACHED_BYTES else _schema(text))
+
+
+def name_in(namespace: str, name: str) -> str:
+    """Return the name of a tool as the model has it: with its namespace, if it is in one."""
+    return f"{namespace}__{name}" if namespace else name
 
 
 def _schema(text: bytes) -> ToolSchema:

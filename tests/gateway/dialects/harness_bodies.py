@@ -149,7 +149,7 @@ CODEX: Body = {
     "tools": [
         {"type": "function", "strict": False, **FUNCTION},
         {"type": "custom", "name": "apply_patch", "description": "Edit", "format": {"type": "grammar"}},
-        {"type": "namespace", "name": "agents", "description": "", "tools": []},
+        {"type": "namespace", "name": "agents", "tools": [{"type": "function", "strict": False, **FUNCTION}]},
         {"type": "web_search", "external_web_access": False},
     ],
     "tool_choice": "auto",

@@ -225,6 +225,15 @@ def test_responses_call_of_a_tool_whose_input_is_a_text():
     assert "response.custom_tool_call_input.done" in names
 
 
+def test_responses_call_of_a_tool_in_a_namespace():
+    reply = ResponsesReply("policy", namespaces={"agents__add": ("agents", "add")})
+    turn = replace(TURN, content="", thinking="", calls=(replace(WELL_FORMED, name="agents__add"), NAMELESS))
+    items = reply.body(turn)["output"]
+    assert [(item["name"], item.get("namespace")) for item in items] == [("add", "agents"), ("invalid_call", None)]
+    done = [data["item"] for name, data in events(reply.events(turn)) if name == "response.output_item.done"]
+    assert done == items
+
+
 # -- Messages
 
 

@@ -33,7 +33,7 @@ IGNORED = {
     "openai-agents chat": ("tools[0].function.strict",),
     "smolagents chat": ("tool_choice",),
     "pi chat": ("reasoning_effort",),
-    "codex responses": ("tools[2] (namespace)", "tools[3] (web_search)"),
+    "codex responses": ("tools[3] (web_search)",),
     "claude-code messages": ("thinking", "output_config", "context_management"),
 }
 THOUGHTS = "I should look."
@@ -116,6 +116,15 @@ def test_tools_whose_input_is_a_text():
     request = chat_completions.read(body).request
     assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"input":"*** Begin"}'
     assert request.tools[0].function.parameters["required"] == ["input"]
+
+
+def test_tools_of_a_namespace():
+    assert [tool.name for tool in read("codex responses").tools] == ["bash", "apply_patch", "agents__bash"]
+    call = {"type": "function_call", "call_id": "call_1", "namespace": "agents", "name": "bash", "arguments": "{}"}
+    tools = [{"type": "namespace", "name": "agents", "tools": [{"type": "custom", "name": "x"}]}]
+    request = responses.read({"input": [{"role": "user", "content": "x"}, call], "tools": tools}).request
+    assert request.messages[1]["tool_calls"][0]["function"]["name"] == "agents__bash"
+    assert (request.tools, request.ignored) == ([], ("tools[0].tools[0] (custom)",))
 
 
 def test_claude_codes_changing_header_is_dropped_and_results_come_before_the_text():
