@@ -26,8 +26,8 @@ from agentrl.telemetry.metrics import find_metric
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job and its children would ignore Ctrl-C
 
 # the same cases on every machine, and no time limit on a busy one
-settings.register_profile("all", deadline=None, derandomize=True)
-settings.register_profile("few", settings.get_profile("all"), max_examples=25)
+settings.register_profile("all", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("few", settings.get_profile("all"), max_examples=20)
 # Hypothesis inserts constants of all modules that are imported by then, so the cases depend on the order of the tests.
 # These texts instead, which mean something to chat templates, tokenizers and parsers
 SPELLED = {

@@ -59,6 +59,7 @@ def train(task_folder: Path, folder: Path, *overrides: str) -> int:
     return main(["train", "+experiment=calculator", *options, *overrides])
 
 
+@pytest.mark.slow
 def test_second_backend_trains_a_step_with_a_reference(task_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert train(task_folder, tmp_path) == 0

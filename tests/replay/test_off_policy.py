@@ -148,14 +148,9 @@ def covered(num: int) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_value():
-    assert all(0.8 <= share <= 1 for share in covered(8).values())
-
-
-@pytest.mark.slow
 def test_intervals_hold_the_value_in_95_of_100_runs():
-    # 300 runs have a standard error of 0.0126
-    assert covered(300) == pytest.approx({"ordinary": 0.95, "weighted": 0.95, "per_decision": 0.95}, abs=0.035)
+    # 150 runs have a standard error of 0.018
+    assert covered(150) == pytest.approx({"ordinary": 0.95, "weighted": 0.95, "per_decision": 0.95}, abs=0.05)
 
 
 def test_overflowing_ratios_are_reported():

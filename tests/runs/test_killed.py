@@ -14,44 +14,27 @@ from same_run import differences
 RUNS = Path(__file__).parent / "killed_runs.py"
 FAST = "plain:update=8,cut_rollouts=1"
 """Killed between two mini-batches, and again while the resumed run truncates its records."""
+# Several kills of a run cost little more than one, and the last process must still make up for all of them
 NAMED = [
     "renamed=2,metrics=2",  # between renaming a checkpoint and linking it; then in the middle of a line
-    "rollout=15",
-    "tool=9",
-    "optimizer=5",
-    "publish=3",
-    "validation=5",
-    "store=4",
-    "stored=5",
-    "generations=2",
-    "warnings=1",
-    "checkpoint=2",
-    "half_a_state=2",
-    "run_state=1",
-    "renaming=2",
-    "renamed=1",
-    "linking=2",
-    "linked=1",
-    "linked_best=1",
-    "removing=1",
-    "half_removed=1",
-    "samples=1",
-    "report=1",
-    "update=8,cutting_metrics=1",
-    "store=5,cut_metrics=1,cutting_generations=1",
-    "update=8,cutting_rollouts=1",
-    "removing=1,report=1",
+    "rollout=15,tool=9,optimizer=5,store=4",
+    "run_state=1,linked=1,checkpoint=1,report=1",
+    "publish=3,half_a_state=1,samples=1",
+    "validation=5,stored=3,removing=1",
+    "generations=2,linking=2,half_removed=1",
+    "warnings=1,linked_best=1,renaming=1",
+    "update=8,cutting_metrics=1,cut_metrics=1,cutting_generations=1,cutting_rollouts=1",
 ]
 VARIED = [
-    *("lora:update=6", "lora:half_a_state=2,publish=2"),
-    *("offload:optimizer=9", "offload:run_state=2,update=1"),
-    *("gae:update=9", "gae:half_a_state=2,optimizer=4"),  # between the critic's updates; then in the critic's state
-    *("goal:linking=1", "goal:samples=1"),
-    *("async:half_a_state=2,renaming=1", "async:update=6,linking=1,removing=1", "async:checkpoint=1,linked_best=1"),
-    *("slow_tool:tool=6,tool=3", "slow_tool:validation=2"),
+    "lora:update=6,half_a_state=1,publish=2",
+    "offload:optimizer=9,run_state=1,update=1",
+    "gae:update=9,half_a_state=2,optimizer=4",  # between the critic's updates; then in the critic's state
+    "goal:linking=1,samples=1",
+    *("async:checkpoint=1,linked_best=1,half_a_state=1,renaming=1", "async:update=6,linking=1,removing=1"),
+    "slow_tool:validation=2,tool=6,tool=3",
 ]
-RANDOM = [f"plain:random={seed}" for seed in range(6)]
-NUM_RANDOM_KILLS = 20
+RANDOM = [f"plain:random={seed}" for seed in range(3)]
+NUM_RANDOM_KILLS = 10
 pytestmark = pytest.mark.minutes
 
 

@@ -59,9 +59,9 @@ def test_a_server_samples_for_two_processes(task_folder, tmp_path, options):
     """After each publication the server's log-probabilities are those of the sharded policy."""
     require_sglang()
     run = command(task_folder, tmp_path, "trainer.n_gpus_per_node=2", "rollout.engine=sglang", "rollout.dtype=float32")
-    subprocess.run([*run, *options], cwd=ROOT, check=True, timeout=500)
+    subprocess.run([*run, "trainer.total_training_steps=2", *options], cwd=ROOT, check=True, timeout=500)
     steps = metrics(tmp_path)
-    assert sorted(steps) == [1, 2, 3, 4]
+    assert sorted(steps) == [1, 2]
     assert max(row["publish/probe_max_diff"] for row in steps.values()) < MOST_APART
     assert passes_audit(tmp_path)
 
@@ -73,11 +73,11 @@ def steps_of(out: Path) -> dict[int, dict[str, float]]:
 
 
 SMALL = ("trainer.n_gpus_per_node=2", "data.train_batch_size=2", "rollout.n=2", "actor.entropy_coeff=0.01")
-PHASES = ("forward", "backward", "publish", "save")
+PHASES = ("1:forward", "0:backward", "1:publish", "0:save", "1:save")  # each rank writes its own files
 DEATHS = {
-    "killed": [f"{rank}:{phase}:SIGKILL" for phase in PHASES for rank in (0, 1)],
+    "killed": [f"{phase}:SIGKILL" for phase in PHASES],
     "killed while files are written in the background": ["0:save:SIGKILL", "1:save:SIGKILL"],
-    "stopped": ["0:forward:SIGSTOP", "1:forward:SIGSTOP"],
+    "stopped": ["1:forward:SIGSTOP"],
 }
 
 

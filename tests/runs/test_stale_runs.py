@@ -128,7 +128,7 @@ def test_killed_run_loses_and_duplicates_no_task(task_folder, tmp_path):
 
 @pytest.mark.slow
 def test_kills_in_every_phase_lose_and_duplicate_no_task(task_folder, tmp_path):
-    named = ["rollout=40,rollout=25", "tool=30", "optimizer=9", "validation=5", "store=5", "checkpoint=2,run_state=1"]
-    randomly = [f"random={seed}" for seed in range(4)]
+    named = ["rollout=40,rollout=25,tool=30", "optimizer=9,validation=3,store=5", "checkpoint=2,run_state=1"]
+    randomly = [f"random={seed}" for seed in range(2)]
     lives = list(killed(task_folder, tmp_path, [f"stale:{kills}" for kills in (*named, *randomly)]))
-    assert sum(life["hit"] is not None for each in lives for life in each) >= 12
+    assert sum(life["hit"] is not None for each in lives for life in each) >= 10
