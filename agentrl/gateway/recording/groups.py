@@ -1,0 +1,65 @@
+"""Groups of recorded rollouts: a task, and one place for each rollout, filled when the rollout ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from agentrl.types.messages import ToolSchema, image_names
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+
+RUNNING = "not recorded: the gateway was killed before this rollout ended"
+"""Error of a rollout that is still running, in a file that a killed gateway leaves behind."""
+UNUSED = "not recorded: no request used the key of this rollout"
+
+
+@dataclass(eq=False, slots=True)
+class RecordedGroup:
+    """The rollouts of one task.
+
+    Attributes:
+        task: has its prompt after the first rollout with a conversation.
+        rollouts: one per place; a rollout that is still running has an error and no conversation.
+        num_open: number of rollouts that are still running.
+    """
+
+    task: Task
+    rollouts: list[Rollout]
+    num_open: int
+
+    @classmethod
+    def of(cls, task: Task, seeds: Sequence[int]) -> RecordedGroup:
+        """Return a group with a running rollout for each seed."""
+        return cls(task, [_without_conversation(RUNNING, seed) for seed in seeds], len(seeds))
+
+    def end(self, number: int, rollout: Rollout, tools: Sequence[ToolSchema]) -> None:
+        """Fill the place `number`. The first rollout with a conversation gives the task its prompt and tools."""
+        used = any(trajectory.num_turns for trajectory in rollout.trajectories)
+        self.rollouts[number] = rollout if used else _without_conversation(UNUSED, rollout.seed)
+        self.num_open -= 1
+        if used and not self.task.messages:
+            self.task = _with_prompt(self.task, rollout, tools)
+
+    @property
+    def used(self) -> bool:
+        """Whether a rollout that ended has a conversation."""
+        return bool(self.task.messages)
+
+    @property
+    def saved(self) -> Group:
+        """The group as it is saved now."""
+        return Group(self.task, list(self.rollouts))
+
+
+def _without_conversation(error: str, seed: int) -> Rollout:
+    return Rollout([], Stop.ERROR, error=error, seed=seed)
+
+
+def _with_prompt(task: Task, rollout: Rollout, tools: Sequence[ToolSchema]) -> Task:
+    first = rollout.trajectories[0]
+    messages = list(takewhile(lambda message: message["role"] != "assistant", first.messages))
+    images = {name: first.images[name] for name in image_names(messages) if name in first.images}
+    offered = {"tools": [tool.for_template() for tool in tools]} if tools else {}
+    return replace(task, messages=messages, images=images, extra_info={**task.extra_info, **offered})
