@@ -47,8 +47,8 @@ def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float)
 
 
 def credited(sample: Sample, value: float) -> Sample:
-    """Return the sample with the same advantage on all its trained tokens."""
-    return replace(sample, advantages=[value * trained for trained in sample.loss_mask])
+    """Return the sample with the same advantage on all its trained tokens, times its weight."""
+    return replace(sample, advantages=[value * sample.weight * trained for trained in sample.loss_mask])
 
 
 def compare(
@@ -90,7 +90,9 @@ def compare(
     )
     return [
         replace(
-            sample, advantages=row[: len(sample.loss_mask)].tolist(), returns=target[: len(sample.loss_mask)].tolist()
+            sample,
+            advantages=(row[: len(sample.loss_mask)] * sample.weight).tolist(),
+            returns=target[: len(sample.loss_mask)].tolist(),
         )
         for sample, row, target in zip(samples, advantages, returns, strict=True)
     ]
@@ -159,6 +161,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
         policy_versions=[0, *_versions(trajectory)[1:]] if trajectory.sampled else None,
         routed_experts=trajectory.routed_experts,
         truncated=stop in CUT_OFF,
+        weight=trajectory.weight,
         rollout_id=rollout_id,
         uid=uid,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,6 +40,15 @@ def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(urls)) < len(urls):
         raise ValueError("a server is listed twice")
     return urls
+
+
+def _function_or(*names: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in names and ":" not in value:
+            raise ValueError(f"expected {', '.join(names)}, or a function as 'path/to/file.py:name'")
+        return value
+
+    return check
 
 
 CodeFile = Annotated[Path, code()]
@@ -144,6 +154,18 @@ class SglangConfig(Section):
     """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
 
 
+class GatewayConfig(Section):
+    """What is trained of rollouts that sample through the gateway (docs/gateway.md)."""
+
+    train: Annotated[str, AfterValidator(_function_or("all", "main", "continued")), code("gateway rule")] = "continued"
+    """Trajectories that are trained. all: every one. main: the conversation with the most turns, and those with the
+    same tools and system texts. continued: all but discarded answers and single turns without tools on the side, such
+    as titles. Or a function, as `path/to/file.py:name`."""
+    credit: Annotated[str, AfterValidator(_function_or("shared", "per_trajectory")), code("gateway rule")] = "shared"
+    """Advantage of the tokens of a trained trajectory. shared: that of the rollout. per_trajectory: that of the rollout
+    divided by its number of trained trajectories. Or a function that returns factors, as `path/to/file.py:name`."""
+
+
 class RolloutConfig(Section):
     """Engine, sampling, agent loop and limits."""
 
@@ -167,6 +189,8 @@ class RolloutConfig(Section):
     """Agent loop."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     """Tools and limits."""
+    gateway: GatewayConfig = GatewayConfig()
+    """Rollouts that sample through the gateway."""
     script_path: CodeFile | None = None
     """Function that produces the answers of the scripted engine, as `path/to/file.py:reply`."""
     sglang: SglangConfig = SglangConfig()
