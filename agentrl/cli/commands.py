@@ -165,6 +165,16 @@ def _chat_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
+def _gateway_arguments(parser: ArgumentParser) -> None:
+    _run_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with nested or dotted keys")
+    parser.add_argument("--model", metavar="PATH", help="model folder or hub name (model.path)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port (default: a free port)")
+    words = "seconds without a request after which a rollout ends (default: 600)"
+    parser.add_argument("--idle-s", type=float, default=600.0, metavar="S", help=words)
+
+
 def _push_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("name", help="owner/model on the hub; created if it does not exist")
@@ -230,6 +240,11 @@ COMMANDS = {
         "check a model: show a conversation with tools as the model sees it",
         "agentrl.cli.chat.command:chat",
         _chat_arguments,
+    ),
+    "gateway": Command(
+        "serve a model to other programs, and record their conversations as rollouts",
+        "agentrl.cli.gateway.command:gateway",
+        _gateway_arguments,
     ),
     "replay": Command(
         "analyse saved rollouts: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments

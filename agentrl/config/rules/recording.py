@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.config.reward import NO_REWARD
-from agentrl.config.rules.unused import given, unused, wrong
+from agentrl.config.rules.unused import every, given, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
@@ -36,10 +36,11 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
     yield from unused("rollout.agent", rollout.agent, ("default_agent_loop", "agent_loop_config_path"), other)
     for option in ("train_files", "val_files"):
         if given(data, option):
-            yield wrong(f"data.{option}", "has no effect in `agentrl gateway`: tasks come from its clients", Kind.UNUSED)
-    if reward.custom_reward_function.path is not None or reward.components or given(reward, "name"):
-        if reward.name != NO_REWARD:
-            why = "has no effect in `agentrl gateway`: `POST /rollouts/KEY/end` takes the reward, and"
-            yield wrong("reward", f"{why} `agentrl replay RUN rescore` scores saved rollouts", Kind.UNUSED)
+            yield wrong(
+                f"data.{option}", "has no effect in `agentrl gateway`: tasks come from its clients", Kind.UNUSED
+            )
+    if reward.name != NO_REWARD and any(given(reward, option) for option in every(reward)):
+        why = "has no effect in `agentrl gateway`: `POST /rollouts/KEY/end` takes the reward, and"
+        yield wrong("reward", f"{why} `agentrl replay RUN rescore` scores saved rollouts", Kind.UNUSED)
     if not config.algorithm.live:
         yield wrong("algorithm.name", "makes no rollouts: remove it", Kind.CONFLICT, value=config.algorithm.name)

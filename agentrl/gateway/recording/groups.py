@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import NamedTuple
+
+from pydantic import JsonValue
 
 from agentrl.types.messages import ToolSchema, image_names
 from agentrl.types.rollout import Group, Rollout, Stop
@@ -13,6 +16,14 @@ from agentrl.types.task import Task
 RUNNING = "not recorded: the gateway was killed before this rollout ended"
 """Error of a rollout that is still running, in a file that a killed gateway leaves behind."""
 UNUSED = "not recorded: no request used the key of this rollout"
+
+
+class TaskFacts(NamedTuple):
+    """What is known about the task of a group before its first request."""
+
+    ground_truth: JsonValue = None
+    data_source: str = "gateway"
+    extra_info: Mapping[str, JsonValue] = {}
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from agentrl.errors import suggestion
-from agentrl.gateway.recording.rollouts import TaskFacts
+from agentrl.gateway.recording.groups import TaskFacts
 from agentrl.security.bounded_json import UnreadableAnswerError, read_json
 
 MAX_BODY = 2**20

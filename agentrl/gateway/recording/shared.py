@@ -47,11 +47,11 @@ class SharedSession:
 
     async def _open(self, request: TurnRequest) -> RunningRollout:
         try:
-            (running,) = self._rollouts.open_group()
+            running = self._rollouts.open_shared()
         except TooManyError:
             await self._rollouts.end_longest_idle()
             try:
-                (running,) = self._rollouts.open_group()
+                running = self._rollouts.open_shared()
             except TooManyError as error:
                 raise RequestError(Refusal.FAILED, str(error)) from error
         beginning = _beginning(request)
