@@ -18,6 +18,7 @@ from agentrl.audit.tokens.trained import (
     estimator_name,
     sampled_tokens,
     saved_scores,
+    weights,
 )
 
 _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
@@ -48,6 +49,7 @@ def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequenc
         return
     expected = np.zeros(len(values))
     expected[mask] = estimate(_trained(step, known, found, groups))
+    expected *= _factors(step, found)
     close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
     check.require("advantages", path, ~mask | close, expected)
 
@@ -81,8 +83,14 @@ def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range
         penalty=_penalty(step, known, found),
         values=None if values is None else values[mask],
         baselines=_baselines(step),
-        found=step[f"{TRAJECTORIES}.advantages"][mask],
+        found=step[f"{TRAJECTORIES}.advantages"][mask] / _factors(step, found)[mask],
     )
+
+
+def _factors(step: Step, found: Credited) -> Floats:
+    """[tokens of trajectories that were trained on], the weight of their trajectory."""
+    factors: Floats = np.repeat(weights(step)[found.has], found.lengths[found.has])
+    return factors
 
 
 def _baselines(step: Step) -> Floats:

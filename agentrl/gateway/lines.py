@@ -34,16 +34,21 @@ def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
     Conversations with the tools and system texts of the one with the most turns come last, in the order in which they
-    were begun; the others before them. Lines that branch off come before the line that they leave. So the last line is
-    the end of the main conversation.
+    were begun; the others, and beginnings that were discarded, before them. Lines that branch off come before the line
+    that they leave. So the last line is the end of the main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)
     roots = [turn for turn in done if turn.parent is None]
     sizes = Counter(cut.roots[turn].place.conversation for turn in done)
     main = max(sizes, key=lambda each: (sizes[each], each), default=b"")
-    ordered = sorted(_waves(roots), key=lambda each: (each.place.conversation == main, each.place.conversation))
-    return [line for root in ordered for line in cut.lines(root, root.place.conversation, _counts(root, roots))]
+    counts = {root: _counts(root, roots) for root in roots}
+
+    def place(root: Turn) -> tuple[bool, bytes, bool]:
+        return root.place.conversation == main, root.place.conversation, counts[root]
+
+    ordered = sorted(_waves(roots), key=place)
+    return [line for root in ordered for line in cut.lines(root, root.place.conversation, counts[root])]
 
 
 class _Cut:

@@ -84,7 +84,12 @@ class Session:
         place, messages = self._place(request)
         turn = self._tree.repeated(place, request) or self._begin(place, messages, request)
         assert turn.task is not None  # every turn of the tree has one
-        return await asyncio.shield(turn.task)
+        try:
+            return await asyncio.shield(turn.task)
+        except asyncio.CancelledError:
+            if turn.task.cancelled():  # by `close`, not because the client went away
+                raise RequestError(Refusal.ENDED, "the rollout has ended") from None
+            raise
 
     def delivered(self, turn_id: str) -> None:
         """See `GatewaySession.delivered`."""
@@ -219,9 +224,6 @@ class Session:
         context = turn.context
         try:
             completion = await self._completion(turn, context, sampling)
-        except asyncio.CancelledError:
-            self._forget(turn, context)
-            raise RequestError(Refusal.ENDED, "the rollout has ended") from None
         except Exception as error:
             self._forget(turn, context)
             self.failure = error

@@ -72,7 +72,21 @@ def _trained_tokens(step: Step) -> Truths:
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
     firsts = ids.ends[step.items[SEGMENTS].ends[:-1]]
     trained[firsts[firsts < len(trained)]] = False
-    return trained
+    return trained & (_weights_of_tokens(step) != 0.0)
+
+
+def _weights_of_tokens(step: Step) -> Floats:
+    """[all tokens], the weight of their trajectory; 1 in older schemas."""
+    lengths = np.diff(step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends])
+    return np.repeat(weights(step), lengths)
+
+
+def weights(step: Step) -> Floats:
+    """[trajectories], the factor of their advantages; 1 in older schemas."""
+    path = f"{TRAJECTORIES}.weight"
+    if path not in step.arrays:
+        return np.ones(len(step.items[TRAJECTORIES]))
+    return np.asarray(step[path], np.float64)
 
 
 def _valid_rows(step: Step, num_trained: Integers) -> Truths:
