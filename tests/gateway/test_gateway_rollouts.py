@@ -33,9 +33,7 @@ class Program(AgentLoop):
     strips_thinking = False
 
     async def run(self, task, generate, tools, interaction, sampling):
-        session = Session(
-            self.chat, self.parser, self.config, generate, sampling, task, call_format=self.call_format
-        )
+        session = Session(self.chat, self.parser, self.config, generate, sampling, task, call_format=self.call_format)
         try:
             await self.work(session, list(task.messages))
         except RequestError:

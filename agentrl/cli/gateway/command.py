@@ -37,7 +37,8 @@ def gateway(options: argparse.Namespace) -> None:
     if options.idle_s <= 0:
         raise ConfigError.keyless(f"--idle-s: expected seconds above 0, got {options.idle_s:g}")
     check_free(absolute(config))
-    from agentrl.cli.gateway.serve import Keys, serve  # imports torch and transformers
+    from agentrl.cli.gateway.serve import serve  # imports torch and transformers
+    from agentrl.trainer.builders.recording import Keys
 
     serve(config, options.host, options.port, options.idle_s, Keys(*keys))
 

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
 
 from agentrl.concurrency.notebook import run_loop
 from agentrl.config import RunConfig
-from agentrl.gateway.recording.routes import RolloutRoutes
-from agentrl.gateway.recording.shared import SharedSession
 from agentrl.run_folder.files import disk_errors_in_one_line
 from agentrl.run_folder.location import opened, shown
 from agentrl.run_folder.reproducibility import ReproducibilityReport
 from agentrl.security.visible_text import visible
-from agentrl.trainer.builders.recording import Recording, open_recording
+from agentrl.trainer.builders.recording import Keys, Recording, open_recording
 from agentrl.trainer.builders.records import keep_config
 from agentrl.trainer.choices import resolved
 
 _CLIENTS = "the conversations depend on the clients of the gateway"
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys given by the user; "" for a new one."""
-
-    shared: str
-    admin: str
+_CHECK_S = 5.0
+"""Most seconds between two checks for idle rollouts."""
 
 
 def serve(config: RunConfig, host: str, port: int, idle_s: float, keys: Keys) -> None:
@@ -53,44 +43,33 @@ def serve(config: RunConfig, host: str, port: int, idle_s: float, keys: Keys) ->
 
 
 async def _serve(config: RunConfig, host: str, port: int, idle_s: float, keys: Keys) -> None:
-    async with open_recording(config, host, port) as recording:
+    async with open_recording(config, host, port, keys) as recording:
         keep_config(config)
         ReproducibilityReport(config, live=True, clients=_CLIENTS).begin(-1)
-        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        admin = keys.admin or secrets.token_urlsafe(24)
-
-        def failed(error: OSError) -> None:
-            if not failure.done():
-                failure.set_exception(error)
-
-        recording.server.first = RolloutRoutes(recording.rollouts, admin, failed)
-        shared = SharedSession(recording.rollouts) if config.group_size == 1 else None
-        key = recording.server.open(shared, keys.shared).key if shared else ""
-        _print_start(config, recording, idle_s, key, admin)
-        ending = asyncio.create_task(_end_idle(recording, idle_s))
+        _print_start(config, recording, idle_s)
+        idle = asyncio.create_task(_end_idle(recording, idle_s))
         try:
-            await asyncio.wait((failure, ending), return_when=asyncio.FIRST_COMPLETED)
-            for each in (failure, ending):
-                if each.done():
-                    await each
+            done, _ = await asyncio.wait({idle, recording.failed}, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()  # both end by an error only
         finally:
-            ending.cancel()
-            await asyncio.gather(ending, return_exceptions=True)
+            idle.cancel()
 
 
 async def _end_idle(recording: Recording, idle_s: float) -> None:
     while True:
-        await asyncio.sleep(min(idle_s / 4, 5.0))
+        await asyncio.sleep(min(idle_s / 4, _CHECK_S))
         await recording.rollouts.end_idle(idle_s)
 
 
-def _print_start(config: RunConfig, recording: Recording, idle_s: float, key: str, admin: str) -> None:
+def _print_start(config: RunConfig, recording: Recording, idle_s: float) -> None:
     url = recording.server.url
     print(visible(f"model: {config.model.path}, engine {config.rollout.engine}"))
     end = f"it ends after {idle_s:g} s without a request, by POST /rollouts/KEY/end, or at Ctrl-C"
-    if key:
+    if recording.shared_key:
         print(f"each conversation is a rollout; {end}\n")
-        print(f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}")
+        print(f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={recording.shared_key}")
     else:
         print(f"POST /rollouts opens the {config.group_size} rollouts of a task (rollout.n), each with a key; {end}\n")
+    admin = recording.admin_key
     print(f"export AGENTRL_GATEWAY={url} AGENTRL_ADMIN_KEY={admin}   # opens and ends rollouts", flush=True)

@@ -46,7 +46,10 @@ class RecordedGroup:
         return cls(task, [_without_conversation(RUNNING, seed) for seed in seeds], len(seeds))
 
     def end(self, number: int, rollout: Rollout, tools: Sequence[ToolSchema]) -> None:
-        """Fill the place `number`. The first rollout with a conversation gives the task its prompt and tools."""
+        """Fill the place `number`. The first rollout with a conversation gives the task its prompt and tools.
+
+        The prompt is that of the conversation with the most turns.
+        """
         used = any(trajectory.num_turns for trajectory in rollout.trajectories)
         self.rollouts[number] = rollout if used else _without_conversation(UNUSED, rollout.seed)
         self.num_open -= 1
@@ -69,8 +72,8 @@ def _without_conversation(error: str, seed: int) -> Rollout:
 
 
 def _with_prompt(task: Task, rollout: Rollout, tools: Sequence[ToolSchema]) -> Task:
-    first = rollout.trajectories[0]
-    messages = list(takewhile(lambda message: message["role"] != "assistant", first.messages))
-    images = {name: first.images[name] for name in image_names(messages) if name in first.images}
+    longest = max(rollout.trajectories, key=lambda trajectory: trajectory.num_turns)
+    messages = list(takewhile(lambda message: message["role"] != "assistant", longest.messages))
+    images = {name: longest.images[name] for name in image_names(messages) if name in longest.images}
     offered = {"tools": [tool.for_template() for tool in tools]} if tools else {}
     return replace(task, messages=messages, images=images, extra_info={**task.extra_info, **offered})

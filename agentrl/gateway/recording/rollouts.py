@@ -135,7 +135,7 @@ class RunningRollouts:
     ) -> None:
         self._open_session = open_session
         self._server = server
-        self._files = files
+        self.files = files
         self._group_size = group_size
         self._max_running = max_running
         self._seed = seed
@@ -205,7 +205,7 @@ class RunningRollouts:
         rollout.duration_s = max(0.0, running.last_used - running.started)
         group = running.group
         group.end(running.number, rollout, running.tools)
-        file = await self._files.save(group) if group.used else None
+        file = await self.files.save(group) if group.used else None
         if running.address:
             await self._server.close(running.address)  # last, because it raises an error of the session
         return Ended(group.task.uid, running.number, rollout, file)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.gateway.recording.groups import RecordedGroup
 from agentrl.store import TrajectoryStore
 from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
 
 
 @dataclass(eq=False, slots=True)
@@ -46,10 +47,14 @@ class StepFiles:
 
     Args:
         store: may have steps of an earlier process; the last of them is continued if it is not full.
+        samples_of: returns the samples of a step's groups, with advantages.
     """
 
-    def __init__(self, store: TrajectoryStore, groups_per_step: int) -> None:
+    def __init__(
+        self, store: TrajectoryStore, groups_per_step: int, samples_of: Callable[[Sequence[Group]], Sequence[Sample]]
+    ) -> None:
         self._store = store
+        self._samples_of = samples_of
         self._groups_per_step = groups_per_step
         self._newest = self._first()
         self._step_of: dict[RecordedGroup, _Step] = {}
@@ -81,11 +86,14 @@ class StepFiles:
 
     async def _write(self, step: _Step) -> None:
         including, groups = step.num_changes, [*step.earlier, *(group.saved for group in step.groups)]
-        await asyncio.to_thread(self._store.write, step.number, groups)
+        await asyncio.to_thread(self._written, step.number, groups)
         step.num_saved = including
         if step.size >= self._groups_per_step and not step.num_open and step.num_saved == step.num_changes:
             for group in step.groups:
                 self._step_of.pop(group, None)
+
+    def _written(self, number: int, groups: Sequence[Group]) -> None:
+        self._store.write(number, groups, self._samples_of(groups))
 
     def _add(self, group: RecordedGroup) -> _Step:
         if self._newest.size >= self._groups_per_step:
