@@ -115,11 +115,6 @@ class GatewayServer:
         """Close the server and its connections."""
         await self._exit.aclose()
 
-    @property
-    def url(self) -> str:
-        """The address of the server, without a key."""
-        return self._url
-
     def has_key(self, key: str) -> bool:
         """Whether a session has this key."""
         return self._keys.find(key) is not None

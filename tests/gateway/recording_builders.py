@@ -37,7 +37,7 @@ class Served:
         """Return (status, body) of a request."""
         sent = {"data": BytesIO(body)} if isinstance(body, bytes) else {} if body is None else {"json": body}
         headers = {"Authorization": f"Bearer {key}", **headers}
-        async with self.http.request(method, self.recording.server.url + path, headers=headers, **sent) as answer:
+        async with self.http.request(method, self.recording.server.local_url + path, headers=headers, **sent) as answer:
             return answer.status, await answer.json()
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], key: str = SHARED, **fields: object) -> dict[str, Any]:

@@ -63,7 +63,7 @@ async def _end_idle(recording: Recording, idle_s: float) -> None:
 
 
 def _print_start(config: RunConfig, recording: Recording, idle_s: float) -> None:
-    url = recording.server.url
+    url = recording.server.local_url
     print(visible(f"model: {config.model.path}, engine {config.rollout.engine}"))
     end = f"it ends after {idle_s:g} s without a request, by POST /rollouts/KEY/end, or at Ctrl-C"
     if recording.shared_key:

@@ -7,7 +7,8 @@ import hmac
 from collections.abc import Callable
 from http import HTTPStatus
 
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl.gateway.recording.requests import MAX_BODY, BodyError, read_end, read_open
 from agentrl.gateway.recording.rollouts import Ended, KeysError, RunningRollout, RunningRollouts, TooManyError
@@ -76,9 +77,12 @@ class RolloutRoutes:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
-    body = await request.content.read(MAX_BODY + 1)
-    while len(body) <= MAX_BODY and (more := await request.content.read(MAX_BODY + 1 - len(body))):
-        body += more
+    body = b""
+    try:
+        while len(body) <= MAX_BODY and (more := await request.content.read(MAX_BODY + 1 - len(body))):
+            body += more
+    except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
+        raise BodyError(f"the body cannot be read: {type(error).__name__}") from None
     if len(body) > MAX_BODY:
         raise BodyError(f"the body has more than {MAX_BODY} bytes")
     return body
