@@ -75,5 +75,7 @@ def _with_prompt(task: Task, rollout: Rollout, tools: Sequence[ToolSchema]) -> T
     longest = max(rollout.trajectories, key=lambda trajectory: trajectory.num_turns)
     messages = list(takewhile(lambda message: message["role"] != "assistant", longest.messages))
     images = {name: longest.images[name] for name in image_names(messages) if name in longest.images}
-    offered = {"tools": [tool.for_template() for tool in tools]} if tools else {}
-    return replace(task, messages=messages, images=images, extra_info={**task.extra_info, **offered})
+    extra_info = dict(task.extra_info)
+    if tools:
+        extra_info["tools"] = [tool.for_template() for tool in tools]
+    return replace(task, messages=messages, images=images, extra_info=extra_info)
