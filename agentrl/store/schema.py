@@ -24,7 +24,7 @@ CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """Keys of `run_folder.provenance`; defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""Provenance key for the format that imported rollouts were read from. They have no tokens, except with `HAS_TOKENS`."""
+"""Provenance key for the format that imported rollouts were read from. Only with `HAS_TOKENS` they have tokens."""
 HAS_TOKENS = "has_tokens"
 """Provenance key of imported rollouts that have tokens and log-probabilities."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -65,13 +66,13 @@ def _turns(stored: StoredRollout, tools: Sequence[JsonValue]) -> Iterator[JsonVa
 
 
 def _turn(node_id: str, before: Sequence[int], segment: Segment, trajectory: Trajectory) -> dict[str, JsonValue]:
-    trained = int(trajectory.weight != 0)
+    mask: list[JsonValue] = [*[0] * len(before), *[int(trajectory.weight != 0)] * len(segment)]
     return {
         "node_id": node_id,
         "prompt_token_ids": list(before),
         "completion_token_ids": list(segment.token_ids),
         "per_token_logps": [min(float(each), 0.0) for each in segment.logprobs or ()],  # 1e-8 would be refused
-        "loss_mask": [0] * len(before) + [trained] * len(segment),
+        "loss_mask": mask,
     }
 
 
@@ -85,11 +86,12 @@ def _answers(trajectory: Trajectory) -> Iterator[int]:
 def _request(messages: Sequence[Message], answer: int | None, tools: Sequence[JsonValue]) -> dict[str, JsonValue]:
     if answer is None:
         return {}
-    return {"messages": [dict(each) for each in messages[:answer]], **({"tools": list(tools)} if tools else {})}  # type: ignore[arg-type]  # messages are JSON
+    shown = cast("list[JsonValue]", messages[:answer])
+    return {"messages": shown, **({"tools": list(tools)} if tools else {})}
 
 
 def _response(messages: Sequence[Message], answer: int | None) -> dict[str, JsonValue]:
-    return {} if answer is None else {"choices": [{"message": dict(messages[answer])}]}  # type: ignore[dict-item]  # JSON
+    return {} if answer is None else {"choices": [{"message": cast(JsonValue, messages[answer])}]}
 
 
 def _origin(segment: Segment) -> dict[str, JsonValue]:

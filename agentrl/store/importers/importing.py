@@ -18,7 +18,6 @@ from agentrl.store.importers.traces import TRACES
 from agentrl.store.schema import HAS_TOKENS, IMPORTED_FROM
 from agentrl.store.text import write_json
 from agentrl.store.trajectories import TrajectoryStore
-from agentrl.types.messages import Message
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
