@@ -174,6 +174,7 @@ def _gateway_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH", help="model folder or hub name (model.path)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port (default: a free port)")
+    parser.add_argument("--dry-run", action="store_true", help="check and show the configuration; serve nothing")
     words = "seconds without a request after which a rollout ends (default: 600)"
     parser.add_argument("--idle-s", type=float, default=600.0, metavar="S", help=words)
 

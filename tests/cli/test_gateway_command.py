@@ -121,6 +121,15 @@ def test_wrong_options_are_refused_before_anything_is_loaded(
     assert [each for each in complaints if each not in error] == []
 
 
+def test_a_dry_run_shows_the_configuration_and_serves_nothing(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["gateway", *words, "rollout.n=4", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "rollout.n=4" in said
+    assert "reward.name=none" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
 def test_a_port_in_use_is_a_one_line_error(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with started(tmp_path, *words) as (_, variables):

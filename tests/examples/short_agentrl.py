@@ -18,10 +18,10 @@ FEW_ROWS = ["data.train_max_samples=64"]
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["view"]:
         return view(arguments)
-    if arguments[:1] == ["gateway"]:
-        return gateway(arguments)
     if os.environ["DRY_RUN"] == "1":
         arguments = [*arguments, "--dry-run"]
+    elif arguments[:1] == ["gateway"]:
+        return gateway(arguments)
     elif arguments[:1] == ["train"]:
         arguments = [*arguments, *SHORT, *FEW_ROWS * ("+experiment=calculator" in arguments)]
     return subprocess.run([*AGENTRL, *arguments]).returncode

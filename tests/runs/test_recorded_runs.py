@@ -107,7 +107,8 @@ def test_recorded_conversations_are_trained_on_as_those_of_a_run(recorded, task_
 
 
 def test_recorded_conversations_become_pairs_dialogues_and_traces_that_are_trained_on(recorded, task_folder):
-    run("export-rollouts", "recorded", "pairs.jsonl", "--format", "pairs", folder=recorded)
+    pairs = run("export-rollouts", "recorded", "pairs.jsonl", "--format", "pairs", folder=recorded)
+    assert "exported 8 rows" in pairs
     run("export-rollouts", "recorded", "traces.jsonl", "--format", "openenv", folder=recorded)
     run("import-rollouts", "traces.jsonl", "traces", folder=recorded)
     words = [f"model.path={task_folder}/model", "trainer.logger=[jsonl]", "trainer.total_training_steps=1"]

@@ -37,6 +37,11 @@ def gateway(options: argparse.Namespace) -> None:
     if options.idle_s <= 0:
         raise ConfigError.keyless(f"--idle-s: expected seconds above 0, got {options.idle_s:g}")
     check_free(absolute(config))
+    if options.dry_run:
+        from agentrl.cli.dry_run import show_run  # may fetch the config.json of a model from the hub
+
+        show_run(config, keys=True, explain=False)
+        return
     from agentrl.cli.gateway.serve import serve  # imports torch and transformers
     from agentrl.trainer.builders.recording import Keys
 
