@@ -57,12 +57,16 @@ Url = Annotated[str, AfterValidator(_server_url), ADDRESS]
 Urls = Annotated[tuple[Url, ...], BeforeValidator(one_or_many), AfterValidator(_each_once)]
 
 
+HARNESS = "harness"
+"""Name of the agent loop that runs `rollout.harness`."""
+
+
 class AgentConfig(Section):
     """The agent loop."""
 
     default_agent_loop: Annotated[str, code("agent loop")] | None = None
     """Agent loop of rows without `agent_name`: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
-    tool_agent if tools or a simulated user are configured, else single_turn_agent."""
+    harness with `rollout.harness`, tool_agent if tools or a simulated user are configured, else single_turn_agent."""
     agent_loop_config_path: CodeFile | None = None
     """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
 
@@ -189,6 +193,9 @@ class RolloutConfig(Section):
     """Agent loop."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     """Tools and limits."""
+    harness: Annotated[str, code()] | None = None
+    """Program that runs the rollouts, for the agent loop `harness`: a name of `configs/harness`, such as codex, or a
+    YAML file (docs/harnesses.md)."""
     gateway: GatewayConfig = GatewayConfig()
     """Rollouts that sample through the gateway."""
     script_path: CodeFile | None = None
@@ -220,7 +227,9 @@ class RolloutConfig(Section):
 
     @property
     def agent_loop(self) -> str:
-        """The default agent loop: `agent.default_agent_loop`, else the loop that fits the configured tools."""
+        """The default agent loop: `agent.default_agent_loop`, else the loop that fits the harness or the tools."""
+        if self.harness is not None and self.agent.default_agent_loop is None:
+            return HARNESS
         turns = self.multi_turn
         tools = (turns.tool_config_path, turns.function_tool_path, turns.environment)
         acts = any(each is not None for each in (*tools, turns.interaction_config_path))

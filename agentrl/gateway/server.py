@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from logging import Logger
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -60,6 +61,7 @@ class GatewayServer:
         model_name: the model that `/v1/models` lists. Requests may name any model.
         max_bytes: largest body of a request.
         keep_alive_s: seconds between two signs of life in a stream that waits for the model.
+        socket_path: Unix socket at which the server can be reached too, by sandboxes without a network.
 
     Attributes:
         local_url: the address on this machine, without a key.
@@ -73,6 +75,7 @@ class GatewayServer:
         model_name: str = "policy",
         max_bytes: int = MAX_BYTES,
         keep_alive_s: float = 5.0,
+        socket_path: Path | None = None,
     ) -> None:
         self._host, self._port = host, port
         self._public_url = public_url.rstrip("/")
@@ -81,6 +84,7 @@ class GatewayServer:
         self._model_name = model_name
         self._max_bytes = max_bytes
         self._keep_alive_s = keep_alive_s
+        self._socket_path = socket_path
         self._keys: Keys[Opened] = Keys()
         self._exit = AsyncExitStack()
         self.first: First = _none
@@ -107,6 +111,9 @@ class GatewayServer:
             reason = error.strerror or str(error)
             raise AgentRLError(f"the gateway cannot listen on {self._host}:{self._port}: {reason}") from error
         self._exit.push_async_callback(runner.cleanup)
+        if self._socket_path is not None:
+            await web.UnixSite(runner, self._socket_path, backlog=_BACKLOG).start()
+            self._socket_path.chmod(0o666)  # sandboxes have users of their own; they need a key all the same
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.local_url = f"http://{host}:{runner.addresses[0][1]}"
         return self
