@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import signal
-import subprocess
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from warm_agentrl import agentrl
+from gateway_process import ask, chat, started
 
 from agentrl.cli.main import main
 from agentrl.store import TrajectoryStore
@@ -22,40 +14,6 @@ from agentrl.store import TrajectoryStore
 SCRIPT = "def reply(context):\n    return f'answer {len(context)}'\n"
 SHARED, ADMIN = "the-key-of-all-clients", "the-key-of-the-admin"
 KEYS = {"AGENTRL_GATEWAY_KEY": SHARED, "AGENTRL_ADMIN_KEY": ADMIN}
-
-
-@contextmanager
-def started(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """The process of a gateway, and the variables that it prints."""
-    command = [*agentrl(), "gateway", *words]
-    with subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        variables: dict[str, str] = {}
-        for line in process.stdout:
-            if line.startswith("export "):
-                variables |= dict(re.findall(r"(\w+)=(\S+)", line))
-            if "AGENTRL_ADMIN_KEY" in variables:
-                break
-        try:
-            yield process, variables
-        finally:
-            process.kill()
-
-
-def ask(url: str, body: object, key: str) -> dict[str, Any]:
-    """Return the answer to a request of a plain client. Any: JSON."""
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-        return found
-
-
-def chat(variables: Mapping[str, str], text: str, key: str | None = None) -> dict[str, Any]:
-    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    return ask(f"{variables['OPENAI_BASE_URL']}/chat/completions", body, key or variables["OPENAI_API_KEY"])
 
 
 @pytest.fixture
@@ -108,7 +66,11 @@ def test_ctrl_c_saves_the_running_conversations_and_kill_9_loses_only_those(word
             {},
             ["'rollout.multi_turn.environment' has no effect", "'data.train_files' has no effect", "'reward' has no"],
         ),
-        (["--model", "M", "algorithm.name=sft"], {}, ["'algorithm.name=sft' makes no rollouts"]),
+        (
+            ["--model", "M", "algorithm.name=sft", "rollout.harness=codex"],
+            {},
+            ["'algorithm.name=sft' makes no rollouts", "'rollout.harness' has no effect"],
+        ),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_loaded(

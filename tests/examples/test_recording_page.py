@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 
+from gateway_process import started
 from reader import ROOT, blocks_of
-from warm_agentrl import agentrl
 
 from agentrl.store import TrajectoryStore
 
@@ -21,12 +20,8 @@ def test_the_page_opens_a_rollout_talks_with_its_key_and_ends_it_with_a_reward(t
     (requests,) = [block for block in blocks_of(PAGE) if block.kind == "server"]
     (tmp_path / "script.py").write_text(SCRIPT)
     words = ["--model", f"{task_folder}/model", "rollout.engine=scripted", "rollout.script_path=script.py:reply"]
-    command = [*agentrl(), "gateway", *words, "trainer.default_local_dir=recorded"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        exports = []
-        while len(exports) < 2:
-            exports += re.findall(r"^export .*", process.stdout.readline())
+    with started(tmp_path, *words, "trainer.default_local_dir=recorded") as (process, variables):
+        exports = [f"export {name}={value}" for name, value in variables.items()]
         script = "\n".join([*exports, "set -e", requests.text])
         done = subprocess.run(
             ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "http_proxy": ""}

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from agentrl.cli.gateway.command import for_recording
+from agentrl.config import RunConfig
 from agentrl.config.validate import validate_config
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.trainer.builders.recording import Keys, Recording, open_recording
@@ -59,10 +60,8 @@ class Served:
         return answer
 
 
-@asynccontextmanager
-async def served(task_folder: Path, run: Path, *, script: str = SCRIPT, **sections: Any) -> AsyncIterator[Served]:
-    """Serve the calculator's tiny model with scripted answers, as `agentrl gateway` does."""
-    run.parent.mkdir(exist_ok=True)
+def _config(task_folder: Path, run: Path, script: str, sections: Mapping[str, Any]) -> RunConfig:
+    run.mkdir(parents=True, exist_ok=True)
     file = run.parent / "script.py"
     file.write_text(script)
     values = {
@@ -71,8 +70,13 @@ async def served(task_folder: Path, run: Path, *, script: str = SCRIPT, **sectio
         "rollout": {"engine": "scripted", "script_path": f"{file}:reply", **sections.get("rollout", {})},
         "trainer": {"default_local_dir": run, **sections.get("trainer", {})},
     }
-    config = resolved(for_recording(validate_config(values)), "rollout")
-    run.mkdir(exist_ok=True)
+    return resolved(for_recording(validate_config(values)), "rollout")
+
+
+@asynccontextmanager
+async def served(task_folder: Path, run: Path, *, script: str = SCRIPT, **sections: Any) -> AsyncIterator[Served]:
+    """Serve the calculator's tiny model with scripted answers, as `agentrl gateway` does."""
+    config = _config(task_folder, run, script, sections)
     keys = Keys(SHARED if config.group_size == 1 else "", ADMIN)
     async with open_recording(config, "127.0.0.1", 0, keys) as recording, ClientSession() as http:
         keep_config(config)

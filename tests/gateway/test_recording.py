@@ -153,15 +153,29 @@ def test_a_later_process_continues_the_folder(task_folder, tmp_path):
     assert main(["replay", str(tmp_path / "run"), "audit"]) == 0
 
 
+FAILS_LATER = """
+COUNT = []
+
+def reply(context):
+    COUNT.append(1)
+    if len(COUNT) > 1:
+        raise ValueError("no")
+    return "ok"
+"""
+
+
 def test_an_engine_that_fails_is_no_fault_of_the_model(task_folder, tmp_path):
     async def talk():
-        async with served(
-            task_folder, tmp_path / "run", script="def reply(context):\n    raise ValueError('no')\n"
-        ) as gateway:
-            assert (await gateway.send("POST", "/v1/chat/completions", {"messages": QUESTION}, SHARED))[0] == 500
+        async with served(task_folder, tmp_path / "run", script=FAILS_LATER) as gateway:
+            answer = await gateway.chat(QUESTION)
+            body = {"model": "m", "messages": [*QUESTION, answer, user("Sure?")]}
+            assert (await gateway.send("POST", "/v1/chat/completions", body, SHARED))[0] == 500
 
     asyncio.run(talk())
-    assert saved(tmp_path / "run") == []
+    (one,) = saved(tmp_path / "run")
+    assert (one.rollout.infra_failed, one.rollout.valid, said(one)) == (True, False, [QUESTION[0]["content"], "ok"])
+    assert one.rollout.error.startswith("InfraError: the engine failed: ValueError: no")
+    assert main(["replay", str(tmp_path / "run"), "audit"]) == 0
 
 
 def test_tokens_of_a_conversation_that_has_not_begun_are_counted(task_folder, tmp_path):

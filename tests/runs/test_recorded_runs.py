@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import signal
 import subprocess
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_process import ask, started
 from warm_agentrl import agentrl
 
 from agentrl.store import TrajectoryStore
@@ -30,20 +28,12 @@ ADD = {
 }
 
 
-def send(url: str, body: object, key: str) -> dict[str, Any]:
-    """A request of a plain client. Any: JSON."""
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-        return found
-
-
 def converse(url: str, key: str, question: str, num_turns: int) -> None:
     """Talk as an agent with a tool does: the answer to each call is `12`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
     for _ in range(num_turns):
         body = {"model": "m", "messages": messages, "tools": [ADD]}
-        answer = send(f"{url}/v1/chat/completions", body, key)["choices"][0]["message"]
+        answer = ask(f"{url}/v1/chat/completions", body, key)["choices"][0]["message"]
         messages.append(answer)
         calls = answer.get("tool_calls") or []
         messages += [{"role": "tool", "tool_call_id": call["id"], "content": "12"} for call in calls]
@@ -62,21 +52,16 @@ def recorded(task_folder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     words = ["--model", f"{task_folder}/model", "rollout.n=2", "data.train_batch_size=4", "rollout.temperature=0.7"]
     words += ["rollout.multi_turn.max_turn_tokens=24", "rollout.deterministic=true"]
-    command = [*agentrl(), "gateway", *words, "trainer.default_local_dir=recorded"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        text = ""
-        while not (printed := re.search(r"AGENTRL_GATEWAY=(\S+) AGENTRL_ADMIN_KEY=(\S+)", text)):
-            text += process.stdout.readline()
-        url, admin = printed.groups()
+    with started(folder, *words, "trainer.default_local_dir=recorded") as (process, variables):
+        url, admin = variables["AGENTRL_GATEWAY"], variables["AGENTRL_ADMIN_KEY"]
         opening = threading.Lock()
 
         def roll_out(number: int) -> None:
             with opening:
-                opened = send(f"{url}/rollouts", {"data_source": "sums", "ground_truth": str(number)}, admin)
+                opened = ask(f"{url}/rollouts", {"data_source": "sums", "ground_truth": str(number)}, admin)
             for at, rollout in enumerate(opened["rollouts"]):
                 converse(url, rollout["key"], f"What is {number}+{number}?", num_turns=3)
-                send(f"{url}/rollouts/{rollout['key']}/end", {"reward": at}, admin)
+                ask(f"{url}/rollouts/{rollout['key']}/end", {"reward": at}, admin)
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(roll_out, range(8)))

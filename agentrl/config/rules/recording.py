@@ -34,6 +34,7 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
     other = "an agent loop of agentrl: `agentrl gateway` runs no tools, its clients do"
     yield from unused("rollout.multi_turn", rollout.multi_turn, _OF_AGENT_LOOPS, other)
     yield from unused("rollout.agent", rollout.agent, ("default_agent_loop", "agent_loop_config_path"), other)
+    yield from unused("rollout", rollout, ("harness",), "`agentrl train` or another command that runs it")
     for option in ("train_files", "val_files"):
         if given(data, option):
             yield wrong(
