@@ -25,6 +25,8 @@ CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 
 IMPORTED_FROM = "imported_from"
 """Provenance key for the format that imported rollouts were read from. Only with `HAS_TOKENS` they have tokens."""
+RECORDED = "recorded"
+"""Provenance key of rollouts that `agentrl gateway` recorded."""
 HAS_TOKENS = "has_tokens"
 """Provenance key of imported rollouts that have tokens and log-probabilities."""
 

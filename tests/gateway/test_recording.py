@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from recording_builders import ADMIN, QUESTION, SHARED, saved, served
 
 from agentrl.cli.main import main
+from agentrl.errors import ConfigError
 from agentrl.store import TrajectoryStore
 from agentrl.types.rollout import Stop
 
@@ -162,6 +164,16 @@ def reply(context):
         raise ValueError("no")
     return "ok"
 """
+
+
+def test_rollouts_of_a_training_run_are_not_mixed_with_recorded_ones(task_folder, tmp_path):
+    async def talk():
+        async with served(task_folder, tmp_path / "run"):
+            pass
+
+    TrajectoryStore(tmp_path / "run/trajectories/train").write(1, [])
+    with pytest.raises(ConfigError, match="has rollouts that `agentrl gateway` did not record: name a new folder"):
+        asyncio.run(talk())
 
 
 def test_an_engine_that_fails_is_no_fault_of_the_model(task_folder, tmp_path):

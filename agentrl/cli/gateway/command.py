@@ -19,6 +19,9 @@ from agentrl.run_folder.location import check_free
 KEY_VARIABLE, ADMIN_VARIABLE = "AGENTRL_GATEWAY_KEY", "AGENTRL_ADMIN_KEY"
 """Environment variables with keys to use in place of new ones."""
 
+MAX_TURNS = 1000
+"""Default of `rollout.multi_turn.max_assistant_turns` here: turns stay in memory until their rollout ends."""
+
 
 def gateway(options: argparse.Namespace) -> None:
     """Serve the model until Ctrl-C; rollouts are saved in `trainer.default_local_dir`.
@@ -53,9 +56,11 @@ def for_recording(config: RunConfig) -> RunConfig:
     trainer = {"mode": "rollout_only", "total_training_steps": None}
     if "experiment_name" not in config.trainer.model_fields_set:
         trainer["experiment_name"] = "gateway"
+    given = config.rollout.multi_turn.max_assistant_turns
+    turns = config.rollout.multi_turn.model_copy(update={"max_assistant_turns": given or MAX_TURNS})
     sections = {
         "trainer": config.trainer.model_copy(update=trainer),
-        "rollout": config.rollout.model_copy(update={"n": config.rollout.n or 1}),
+        "rollout": config.rollout.model_copy(update={"n": config.rollout.n or 1, "multi_turn": turns}),
         "reward": config.reward.model_copy(update={"name": NO_REWARD}),
     }
     return config.model_copy(update=sections)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from secrets import token_urlsafe
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from agentrl.chat.parsers.choice import format_of
 from agentrl.chat.parsers.fit import make_parser
 from agentrl.config import RunConfig
 from agentrl.engines.base import Engine, load_engine
+from agentrl.errors import ConfigError, Kind
 from agentrl.gateway.recording.rollouts import OpenedSession, OpenSession, RunningRollouts
 from agentrl.gateway.recording.routes import RolloutRoutes
 from agentrl.gateway.recording.shared import SharedSession
@@ -22,9 +24,10 @@ from agentrl.gateway.recording.steps import StepFiles
 from agentrl.gateway.server import GatewayServer
 from agentrl.gateway.session import Session
 from agentrl.rollouts.generate_session import RolloutGenerate, completed
-from agentrl.run_folder.provenance import check_vocabulary, provenance
+from agentrl.run_folder.location import shown
+from agentrl.run_folder.provenance import VOCABULARY, provenance
 from agentrl.store import TrajectoryStore
-from agentrl.store.schema import TRAJECTORIES
+from agentrl.store.schema import RECORDED, TRAJECTORIES
 from agentrl.trainer.builders.rollouts import load_chat, sampling_of
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
@@ -67,9 +70,9 @@ async def open_recording(config: RunConfig, host: str, port: int, keys: Keys = N
     """
     chat = load_chat(config)
     folder = config.trainer.run_dir / TRAJECTORIES / "train"
-    store = TrajectoryStore(folder, provenance=provenance(chat.tokenizer, config, ()))
-    if store.steps:
-        check_vocabulary(store, folder, config.model)
+    made_with = {**provenance(chat.tokenizer, config, ()), RECORDED: "true"}
+    store = TrajectoryStore(folder, provenance=made_with)
+    _check_continues(store, folder, made_with)
     files = StepFiles(store, config.data.train_batch_size, samples_of(config))
     async with AsyncExitStack() as stack:
         engine = await load_engine(config, chat)
@@ -100,6 +103,20 @@ def _recording(server: GatewayServer, rollouts: RunningRollouts, shared_key: str
 
     server.first = RolloutRoutes(rollouts, admin, on_failure)
     return Recording(server, rollouts, shared_key, admin, failed)
+
+
+def _check_continues(store: TrajectoryStore, folder: Path, made_with: Mapping[str, str]) -> None:
+    """Refuse to add to the rollouts of a training run, or to those of another tokenizer."""
+    kept = store.provenance(store.steps[-1]) if store.steps else made_with
+    if RECORDED not in kept:
+        raise _cannot_continue(folder, "has rollouts that `agentrl gateway` did not record")
+    if kept[VOCABULARY] != made_with[VOCABULARY]:
+        raise _cannot_continue(folder, "has rollouts of another tokenizer")
+
+
+def _cannot_continue(folder: Path, why: str) -> ConfigError:
+    key = "trainer.default_local_dir"
+    return ConfigError.at(key, Kind.CONFLICT, f"`{key}`: '{shown(folder)}' {why}: name a new folder")
 
 
 def samples_of(config: RunConfig) -> Callable[[Sequence[Group]], Sequence[Sample]]:
