@@ -117,7 +117,7 @@ def _import_rollouts_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="new folder with the layout of a run folder")
     parser.add_argument(
         "--format",
-        choices=("verl", "messages", "trl"),
+        choices=("verl", "messages", "trl", "openenv"),
         help="format of the source (default: guessed from the first rows)",
     )
     parser.add_argument(
@@ -130,9 +130,12 @@ def _import_rollouts_arguments(parser: ArgumentParser) -> None:
 
 def _export_rollouts_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="PATH or PATH@STEP, as for replay")
-    parser.add_argument("file", type=Path, help="output file: .jsonl for messages and pairs, .parquet for verl")
-    words = "messages: dialogues for SFT; pairs: chosen and rejected answers; verl: tasks with verl's columns"
-    parser.add_argument("--format", choices=("messages", "pairs", "verl"), required=True, help=words)
+    parser.add_argument("file", type=Path, help="output file: .parquet for verl, .jsonl for the others")
+    words = (
+        "messages: dialogues for SFT; pairs: chosen and rejected answers; verl: tasks with verl's columns;"
+        " openenv: exact tokens as OpenEnv's TrainingTrace"
+    )
+    parser.add_argument("--format", choices=("messages", "pairs", "verl", "openenv"), required=True, help=words)
     parser.add_argument("--split", choices=("train", "val"), help="split to read (default: train if it exists)")
     parser.add_argument("--min-reward", type=float, metavar="R", help="skip rollouts with a lower reward")
     words = "with --format pairs: best and worst of each group (default), or all pairs with different rewards"
@@ -163,6 +166,17 @@ def _chat_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", help="file or dataset whose first row begins the conversation")
     parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _gateway_arguments(parser: ArgumentParser) -> None:
+    _run_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with nested or dotted keys")
+    parser.add_argument("--model", metavar="PATH", help="model folder or hub name (model.path)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port (default: a free port)")
+    parser.add_argument("--dry-run", action="store_true", help="check and show the configuration; serve nothing")
+    words = "seconds without a request after which a rollout ends (default: 600)"
+    parser.add_argument("--idle-s", type=float, default=600.0, metavar="S", help=words)
 
 
 def _push_arguments(parser: ArgumentParser) -> None:
@@ -231,6 +245,11 @@ COMMANDS = {
         "agentrl.cli.chat.command:chat",
         _chat_arguments,
     ),
+    "gateway": Command(
+        "serve a model to other programs, and record their conversations as rollouts",
+        "agentrl.cli.gateway.command:gateway",
+        _gateway_arguments,
+    ),
     "replay": Command(
         "analyse saved rollouts: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments
     ),
@@ -241,13 +260,13 @@ COMMANDS = {
         check="agentrl.cli.places:check_view",
     ),
     "import-rollouts": Command(
-        "import rollouts logged by verl, by TRL, or as chat messages",
+        "import rollouts logged by verl, TRL or OpenEnv, or as chat messages",
         "agentrl.cli.import_export:import_",
         _import_rollouts_arguments,
         check="agentrl.cli.places:check_import",
     ),
     "export-rollouts": Command(
-        "export saved rollouts as dialogues, preference pairs or tasks",
+        "export saved rollouts as dialogues, preference pairs, tasks or traces",
         "agentrl.cli.import_export:export",
         _export_rollouts_arguments,
         check="agentrl.cli.places:check_export_rollouts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -16,9 +16,12 @@ from agentrl.store.exporters.dialogues import dialogue_rows
 from agentrl.store.exporters.pairs import pair_rows
 from agentrl.store.exporters.selection import COLUMNS, Rows, Selection, saved_tools
 from agentrl.store.exporters.tasks import task_rows
+from agentrl.store.exporters.traces import COLUMNS as TRACE_COLUMNS
+from agentrl.store.exporters.traces import NOT_EXPORTED, trace_rows
 from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import guess_format, reader_of
 from agentrl.store.importers.importing import Imported, import_rollouts
+from agentrl.store.importers.traces import NOT_IMPORTED, TRACES
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.utils.atomic_files import atomic_folder
 
@@ -26,6 +29,8 @@ from agentrl.utils.atomic_files import atomic_folder
 class _Format(NamedTuple):
     rows: Rows
     write: Callable[[Path, Iterable[Mapping[str, object]]], int]
+    columns: Sequence[str] = COLUMNS
+    lost: str = ""
 
 
 def import_(options: argparse.Namespace) -> None:
@@ -49,9 +54,10 @@ def _report_import(done: Imported, form: str, folder: Path) -> None:
         print(visible(f"agentrl: skipped: {line}"), file=sys.stderr)
     if done.bad_rows:
         print(f"agentrl: skipped {len(done.bad_rows)} bad rows", file=sys.stderr)
+    kept = f"tokens, but not: {NOT_IMPORTED}" if form == TRACES else "messages and rewards, but no tokens"
     print(
         f"imported {done.num_rollouts} rollouts in {done.num_groups} groups and {len(done.steps)} steps ({form}) into"
-        f" {folder}; they have messages and rewards, but no tokens"
+        f" {folder}; they have {kept}"
     )
 
 
@@ -65,8 +71,10 @@ def export(options: argparse.Namespace) -> None:
     run = open_saved(options.run, options.split)
     selection = Selection(options.min_reward, saved_tools(run.provenance.get(TOOLS)))
     _make(options.file.absolute().parent)
-    num_rows = chosen.write(options.file, chosen.rows(run.groups(COLUMNS), selection))
+    num_rows = chosen.write(options.file, chosen.rows(run.groups(chosen.columns), selection))
     _report_export(num_rows, selection, run, options.file)
+    if chosen.lost:
+        print(f"not exported: {chosen.lost}")
 
 
 def _format(options: argparse.Namespace) -> _Format:
@@ -74,6 +82,7 @@ def _format(options: argparse.Namespace) -> _Format:
         "messages": _Format(dialogue_rows, write_lines),
         "pairs": _Format(pair_rows(options.pairs or "best", options.margin or 0.0), write_lines),
         "verl": _Format(cast(Rows, task_rows), write_table),
+        TRACES: _Format(trace_rows, write_lines, (*COLUMNS, *TRACE_COLUMNS), NOT_EXPORTED),
     }[options.format]
 
 

@@ -13,7 +13,7 @@ from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.models.folder import tokenizer_file
 from agentrl.replay.run_paths import split_place
 
-ROLLOUT_SUFFIXES = {"messages": ".jsonl", "pairs": ".jsonl", "verl": ".parquet"}
+ROLLOUT_SUFFIXES = {"messages": ".jsonl", "pairs": ".jsonl", "verl": ".parquet", "openenv": ".jsonl"}
 """Format of `export-rollouts` -> suffix of the exported file."""
 
 

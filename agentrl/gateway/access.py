@@ -20,9 +20,9 @@ class Keys(Generic[_T]):
     def __init__(self) -> None:
         self._opened: dict[bytes, _T] = {}
 
-    def add(self, opened: _T) -> str:
-        """Return a new key."""
-        key = secrets.token_urlsafe(32)
+    def add(self, opened: _T, key: str = "") -> str:
+        """Add a key; "": a new one. Return it."""
+        key = key or secrets.token_urlsafe(32)
         self._opened[_digest(key)] = opened
         return key
 

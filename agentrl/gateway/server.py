@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from logging import Logger
@@ -25,6 +25,7 @@ from agentrl.security.bounded_json import MAX_BYTES
 
 _SILENT = Logger("agentrl.gateway")
 _SILENT.disabled = True
+First = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 _BACKLOG = 1024
 _SHUTDOWN_S = 1.0
 _THREAD_FROM_BYTES = 2**20
@@ -86,6 +87,7 @@ class GatewayServer:
         self._socket_path = socket_path
         self._keys: Keys[Opened] = Keys()
         self._exit = AsyncExitStack()
+        self.first: First = _none
 
     async def __aenter__(self) -> Self:
         """Start to listen.
@@ -120,9 +122,13 @@ class GatewayServer:
         """Close the server and its connections."""
         await self._exit.aclose()
 
-    def open(self, session: GatewaySession) -> Address:
-        """Return the address of a session, with a new key."""
-        key = self._keys.add(Opened(session))
+    def has_key(self, key: str) -> bool:
+        """Whether a session has this key."""
+        return self._keys.find(key) is not None
+
+    def open(self, session: GatewaySession, key: str = "") -> Address:
+        """Return the address of a session, with a new key or the given one, which no other session may have."""
+        key = self._keys.add(Opened(session), key)
         return Address((self._public_url or self.local_url) + path_of(key), key)
 
     async def close(self, address: Address) -> None:
@@ -149,7 +155,8 @@ class GatewayServer:
         failure = self._callers.refusal(request.headers)
         if failure is None:
             try:
-                return await self._answer(request, self._keys.find(key), endpoint)
+                own = await self.first(request)
+                return own or await self._answer(request, self._keys.find(key), endpoint)
             except RequestError as error:
                 failure = failure_of(error)
             except web.HTTPRequestEntityTooLarge:
@@ -193,6 +200,10 @@ class GatewayServer:
             return await request.read()
         except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
             raise RequestError(Refusal.INVALID, f"body: cannot be read: {type(error).__name__}") from None
+
+
+async def _none(request: web.BaseRequest) -> None:
+    """Answer no path."""
 
 
 def _read(dialect: Dialect, body: bytes) -> Asked:

@@ -102,6 +102,15 @@ class Session:
         before = len(place.parent.context) + _num_sampled(place.parent) if place.parent else 0
         return before + len(rendered.token_ids)
 
+    def continues(self, request: TurnRequest) -> bool:
+        """Whether the request shows a turn of this session."""
+        return self._tree.place(cleaned(request.messages), request.tools).parent is not None
+
+    def repeats(self, request: TurnRequest) -> bool:
+        """Whether the request would get the answer of an earlier one."""
+        place = self._tree.place(cleaned(request.messages), request.tools)
+        return self._tree.repeated(place, request) is not None
+
     @property
     def stop(self) -> Stop | None:
         """The limit at which the conversation with the most turns ended; None: it reached none."""

@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.recording import Recording
 from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
 from agentrl.utils.images import data_url
 from agentrl.utils.seeds import derive_seed, ids_digest
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
 
 _SERIAL = count()  # part of session names; no result depends on it
 
@@ -83,3 +87,13 @@ class RolloutGenerate:
         if self.deadline is None:
             return None
         return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+
+def completed(sampling: SamplingParams, chat: ChatFormat, max_response_length: int) -> SamplingParams:
+    """Add stop tokens and the maximum response length to `sampling`, so that loops need not set them."""
+    given = sampling.max_new_tokens
+    return replace(
+        sampling,
+        stop_token_ids=(*sampling.stop_token_ids, *chat.stop_token_ids),
+        max_new_tokens=max_response_length if given is None else min(max_response_length, given),
+    )

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
@@ -25,7 +24,7 @@ from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward, check_bounds
 from agentrl.rewards.guards import Guards
 from agentrl.rewards.reward_view import ENVIRONMENT, solution_view
-from agentrl.rollouts.generate_session import RolloutGenerate
+from agentrl.rollouts.generate_session import RolloutGenerate, completed
 from agentrl.rollouts.user_sampling import UserSampling
 from agentrl.rollouts.validation import checked, failed_rollout, innermost, salvaged
 from agentrl.tools.base import InfraError
@@ -101,12 +100,13 @@ class RolloutRunner:
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format, task.template_variables)
         loop.resume_point = resume_point
+        sampling = completed(sampling, self._chat, self._config.data.max_response_length)
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
             tools = (toolbox or self._toolbox).session(task)
             tools.data.seed = derive_seed(seed, "tools")
             user = partial(self._user, seed=seed, priority=priority, answers=answers) if "user" in loop.roles else None
-            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, user, self._completed(sampling))
+            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, user, sampling)
             environment = tools.data.environment
         except Exception as error:
             rollout, tool_rewards, environment = self._failed(loop, error), {}, None
@@ -137,15 +137,6 @@ class RolloutRunner:
     def _deadline(self) -> float | None:
         timeout_s = self._config.rollout.multi_turn.rollout_timeout_s
         return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-
-    def _completed(self, sampling: SamplingParams) -> SamplingParams:
-        """Add stop tokens and the maximum response length to `sampling`, so that loops need not set them."""
-        limit = self._config.data.max_response_length
-        return replace(
-            sampling,
-            stop_token_ids=(*sampling.stop_token_ids, *self._chat.stop_token_ids),
-            max_new_tokens=limit if sampling.max_new_tokens is None else min(limit, sampling.max_new_tokens),
-        )
 
     def _user(self, task: Task, seed: int, priority: int, answers: RecordedAnswers | None) -> InteractionSession | None:
         if not self._interactions:

@@ -15,7 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
-from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TEMPLATE, TOOLS, VOCABULARY
+from agentrl.store.schema import CONFIG, HAS_TOKENS, IMPORTED_FROM, MADE_BY, TEMPLATE, TOOLS, VOCABULARY
 from agentrl.tools.environments.spec import environment_name
 from agentrl.types.messages import ToolSchema
 from agentrl.version import __version__
@@ -67,7 +67,7 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
         ConfigError: the trajectories use another vocabulary, or were imported and have no tokens.
     """
     kept = store.provenance(store.steps[0])
-    if IMPORTED_FROM in kept:
+    if IMPORTED_FROM in kept and HAS_TOKENS not in kept:
         raise ConfigError.at(
             "trainer.saved_rollouts",
             Kind.NOT_SUPPORTED,

@@ -35,6 +35,7 @@ class ReproducibilityReport:
         live: whether the run has rollouts.
         before: folder of the resumed run, if it is not this run's folder.
         tools, users: names of the offered tools, and of the simulated users, that are not marked as deterministic.
+        clients: reason, if other programs decide what is sampled.
         num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """
 
@@ -46,6 +47,7 @@ class ReproducibilityReport:
         num_evicted: Callable[[], float] = lambda: 0.0,
         tools: Sequence[str] = (),
         users: Sequence[str] = (),
+        clients: str = "",
     ) -> None:
         self._file = config.trainer.run_dir / ENVIRONMENT_FILE
         self._before = (before or config.trainer.run_dir) / ENVIRONMENT_FILE
@@ -56,6 +58,7 @@ class ReproducibilityReport:
                 *why_not(config, live),
                 *_nondeterministic("tools not marked deterministic=True", tools),
                 *_nondeterministic("simulated users not marked deterministic", users),
+                *([clients] if clients else []),
             ],
         )
         self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # otherwise never reproducible

@@ -24,7 +24,11 @@ CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """Keys of `run_folder.provenance`; defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""Provenance key for the format that imported rollouts were read from. Imported rollouts have no tokens."""
+"""Provenance key for the format that imported rollouts were read from. Only with `HAS_TOKENS` they have tokens."""
+RECORDED = "recorded"
+"""Provenance key of rollouts that `agentrl gateway` recorded."""
+HAS_TOKENS = "has_tokens"
+"""Provenance key of imported rollouts that have tokens and log-probabilities."""
 
 
 def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from recording_builders import QUESTION, served
 from sglang_server import require_sglang, save_tiny_model, serving
 
 from agentrl.cli.main import main
@@ -105,6 +107,24 @@ def test_run_with_staleness_trains(task_folder, tmp_path, attached, mode):
     assert all(step - 3 <= version < step for step, found in sampled.items() for version in found)
     # some rollouts continued across updates
     assert any(version < step - 1 for step, found in sampled.items() for version in found)
+
+
+def test_conversations_are_recorded_in_front_of_a_server_that_runs(task_folder, tmp_path, attached):
+    """Its tokens and log-probabilities are those of the model that is then trained on them."""
+    sglang = {"engine": "sglang", "script_path": None, "sglang": {"urls": [attached.url]}, "n": 2}
+
+    async def talk() -> None:
+        async with served(task_folder, tmp_path / "recorded", rollout=sglang) as gateway:
+            for number, key in enumerate(await gateway.open()):
+                answer = await gateway.chat(QUESTION, key, max_tokens=20)
+                await gateway.chat([*QUESTION, answer, {"role": "user", "content": "Sure?"}], key, max_tokens=20)
+                await gateway.end(key, reward=number)
+
+    asyncio.run(talk())
+    assert main(["replay", f"{tmp_path}/recorded", "audit"]) == 0
+    saved = ["trainer.mode=train_only", f"trainer.saved_rollouts={tmp_path}/recorded", "trainer.logger=[jsonl]"]
+    assert main(["train", f"model.path={task_folder}/model", *saved, f"trainer.default_local_dir={tmp_path}/t"]) == 0
+    assert metrics(tmp_path / "t")[-1]["mismatch/max"] < MOST_APART
 
 
 def test_server_killed_during_a_step_is_replaced(task_folder, tmp_path, monkeypatch):

@@ -79,6 +79,17 @@ def test_newer_verl_dumps_name_groups_and_trajectories(tmp_path: Path) -> None:
     assert said == [["a_b_0_0", "a_b_0_1"], ["a_b_1_0"], ["c_0_0"]]
 
 
+TRACE = {
+    "turns": [
+        {
+            "node_id": "t0",
+            "prompt_token_ids": [1, 2],
+            "completion_token_ids": [3],
+            "per_token_logps": [-0.5],
+            "loss_mask": [0, 0, 1],
+        }
+    ]
+}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 TWO_CALLS = [CALL, {**CALL, "id": "c2", "function": {"name": "add", "arguments": '{"a": '}}]
 DIALOGUE = [
@@ -199,7 +210,8 @@ def test_reward_columns_may_be_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_is_named_with_what_was_expected(form: str, row: object, complaint: str, tmp_path: Path) -> None:
-    good = {"verl": verl_line(), "messages": DIALOGUE, "trl": {"prompt": "q", "completion": "a", "r": 1}}[form]
+    trl = {"prompt": "q", "completion": "a", "r": 1}
+    good = {"verl": verl_line(), "messages": DIALOGUE, "trl": trl, "openenv": TRACE}[form]
     path = lines(tmp_path / "log.jsonl", [good, "\n", row, good])
     with pytest.raises(DataError, match=complaint) as raised:
         imported(path, form)
@@ -255,7 +267,8 @@ texts = (
 
 @given(st.sampled_from(list(FORMATS)), st.lists(texts | st.binary(max_size=20), min_size=1, max_size=4))
 def test_garbage_is_reported_by_row_without_other_errors(form: str, rows: list[bytes]) -> None:
-    good = {"verl": verl_line(), "messages": DIALOGUE, "trl": {"prompt": "q", "completion": "a", "r": 1}}[form]
+    trl = {"prompt": "q", "completion": "a", "r": 1}
+    good = {"verl": verl_line(), "messages": DIALOGUE, "trl": trl, "openenv": TRACE}[form]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
         path.write_bytes(b"\n".join([*rows, json.dumps(good).encode()]))

@@ -1,4 +1,4 @@
-"""Imports and exports against verl and TRL: we read the files they write, and they read ours."""
+"""Imports and exports against verl, TRL and OpenEnv: we read the files they write, and they read ours."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from agentrl.store import TrajectoryStore
 from agentrl.store.exporters.pairs import pair_rows
 from agentrl.store.exporters.selection import COLUMNS, Selection
 from agentrl.store.exporters.tasks import task_rows
+from agentrl.store.exporters.traces import trace_rows
 from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import guess_format, reader_of
 from agentrl.store.importers.importing import import_rollouts
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
-from agentrl.types.trajectory import Trajectory
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 pytestmark = pytest.mark.slow
 
@@ -90,3 +91,30 @@ def test_verl_and_agentrl_read_each_others_data(peer: Callable[..., Any], task_f
     assert [rollout.rewards for rollout in first.rollouts] == [{"score": 1.0, "acc": 1.0}, {"score": 0.5, "acc": 1.0}]
     assert second.task.ground_truth == ["x", 1]
     assert first.task.extra_info["logged"] == [{"pred": "2", "request_id": "a"}, {"request_id": "c"}]
+
+
+def test_openenv_and_agentrl_read_each_others_traces(peer: Callable[..., Any], tmp_path: Path) -> None:
+    segments = [Segment(Author.PROMPT, [1, 2]), Segment(Author.MODEL, [3, 4], [-0.5, 1e-8], [VersionSpan(2, 2)], 0.7)]
+    answered = [*PROMPT, {"role": "assistant", "content": "2"}]
+    rollout = Rollout([Trajectory(segments, answered)], Stop.FINISHED, {"score": 1.0})
+    TrajectoryStore(tmp_path / "store").write(1, [Group(Task(PROMPT, "2", "sums", 0, "u"), [rollout])])
+    stored = list(TrajectoryStore(tmp_path / "store").scan())
+    write_lines(tmp_path / "ours.jsonl", trace_rows([stored], Selection(tools=[TOOL])))
+    (read,) = peer("openenv", tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl")
+    (turn,) = read["turns"]
+    assert (turn["prompt_token_ids"], turn["completion_token_ids"], turn["loss_mask"]) == ([1, 2], [3, 4], [0, 0, 1, 1])
+    assert turn["per_token_logps"] == [-0.5, 0.0]
+    assert turn["request"] == {"messages": PROMPT, "tools": [TOOL]}
+    assert turn["metadata"]["agentrl"]["rollout"]["rewards"] == {"score": 1.0}
+
+    assert guess_format(tmp_path / "theirs.jsonl") == "openenv"
+    import_rollouts(tmp_path / "theirs.jsonl", tmp_path / "back", "openenv", reader_of("openenv", ()))
+    whole, first = (each.rollout for each in TrajectoryStore(tmp_path / "back").scan())
+    tokens = [list(trajectory.token_ids) for trajectory in whole.trajectories]
+    assert tokens == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, 7], [8, 3]]
+    masks = [trajectory.loss_mask for trajectory in whole.trajectories]
+    assert masks == [[0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 1], [0, 0]]
+    assert whole.trajectories[0].logprobs == [0, 0, -0.75, 0, 0, -1.5]
+    assert whole.trajectories[0].temperatures[2] == 0.5
+    assert (whole.rewards, first.rewards) == ({"score": 0.5}, {})
+    assert list(first.trajectories[0].token_ids) == [1, 2, 3, 4]

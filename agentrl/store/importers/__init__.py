@@ -1,1 +1,1 @@
-"""Import of rollouts logged by other frameworks: with messages and rewards, without tokens."""
+"""Import of rollouts logged by other frameworks: with messages and rewards; traces also have tokens."""

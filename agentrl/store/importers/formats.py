@@ -1,4 +1,4 @@
-"""Log formats: verl's dumped generations, chat messages, TRL's logged completions."""
+"""Log formats: verl's dumped generations, chat messages, TRL's logged completions, OpenEnv's traces."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from agentrl.errors import DataError
 from agentrl.store.importers.conversation import read_conversation, split_at_answer
 from agentrl.store.importers.logged import Logged, ReadRow, an_object, finite, numbers_of, step_of, without
 from agentrl.store.importers.reading import log_files, log_rows
+from agentrl.store.importers.traces import TRACES, trace_row
 from agentrl.types.messages import Message
 
 _VERL_UID = re.compile(r"(.+)_(\d+)_(\d+)", re.DOTALL)
@@ -102,10 +103,10 @@ def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
 
 def reader_of(name: str, reward_columns: Sequence[str]) -> ReadRow:
     """Return the row reader of a format."""
-    return {"verl": verl_row, "messages": messages_row, "trl": trl_reader(reward_columns)}[name]
+    return {"verl": verl_row, "messages": messages_row, "trl": trl_reader(reward_columns), TRACES: trace_row}[name]
 
 
-FORMATS = {"verl": ("input", "output"), "messages": ("messages",), "trl": ("prompt", "completion")}
+FORMATS = {"verl": ("input", "output"), "messages": ("messages",), "trl": ("prompt", "completion"), TRACES: ("turns",)}
 """Formats -> keys that every row of the format has."""
 
 
@@ -132,6 +133,8 @@ def _formats_of(row: Callable[[], JsonValue]) -> list[str]:
         return []
     if isinstance(value, list):
         return ["messages"]
+    if isinstance(value, dict) and "messages" not in value:
+        value = value.get("trace", value)
     return [name for name, keys in FORMATS.items() if isinstance(value, dict) and all(key in value for key in keys)]
 
 

@@ -14,10 +14,10 @@ from agentrl.errors import DataError
 from agentrl.store.importers.conversation import tool_calls_of
 from agentrl.store.importers.logged import Logged, ReadRow
 from agentrl.store.importers.reading import Row, log_files, log_rows
-from agentrl.store.schema import IMPORTED_FROM
+from agentrl.store.importers.traces import TRACES
+from agentrl.store.schema import HAS_TOKENS, IMPORTED_FROM
 from agentrl.store.text import write_json
 from agentrl.store.trajectories import TrajectoryStore
-from agentrl.types.messages import Message
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
@@ -43,7 +43,7 @@ def import_rollouts(
     """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
 
     Rows without a step get the step of the file: the number at the end of its name, or its position among the files.
-    Imported rollouts have no token ids. Their stop reason is `finished`, because logs do not contain the reason.
+    Only traces have token ids. The stop reason of imported rollouts is `finished`, because logs do not contain it.
 
     Args:
         form: name of the log format, saved in the provenance.
@@ -132,14 +132,19 @@ def _attempts(rows_of_group: Sequence[Logged]) -> list[list[Logged]]:
 
 
 def _rollout(rows: Sequence[Logged]) -> Rollout:
-    """Build a rollout with one trajectory per row; the last row has the score."""
-    conversations: list[list[Message]] = [[*row.prompt, *row.answer] for row in rows]
-    calls = [call for number, messages in enumerate(conversations) for call in tool_calls_of(messages, number)]
-    trajectories = [Trajectory([], messages) for messages in conversations]
+    """Build a rollout from the rows of its trajectories; the last row has the score."""
+    trajectories = [trajectory for row in rows for trajectory in _trajectories(row)]
+    messages = enumerate(trajectory.messages for trajectory in trajectories)
+    calls = [call for number, conversation in messages for call in tool_calls_of(conversation, number)]
     return Rollout(trajectories, Stop.FINISHED, dict(rows[-1].rewards), tool_calls=calls)
+
+
+def _trajectories(row: Logged) -> Sequence[Trajectory]:
+    return row.trajectories or [Trajectory([], [*row.prompt, *row.answer])]
 
 
 def _provenance(path: Path, form: str) -> dict[str, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {IMPORTED_FROM: form, "source_file": path.name, "source_sha256": digest}
+    tokens = {HAS_TOKENS: "true"} if form == TRACES else {}
+    return {IMPORTED_FROM: form, **tokens, "source_file": path.name, "source_sha256": digest}

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from agentrl.data.fields import FieldError, wrong
 from agentrl.data.rows.base import Row
 from agentrl.types.messages import Message
+from agentrl.types.trajectory import Trajectory
 
 _LARGEST_STEP = 2**63 - 1
 
@@ -27,6 +28,7 @@ class Logged:
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
         rest: other values by name, for which a rollout has no field.
+        trajectories: the rollout with its tokens, in place of `prompt` and `answer`; empty: the log has no tokens.
     """
 
     prompt: Sequence[Message]
@@ -39,6 +41,7 @@ class Logged:
     attempt: str | None = None
     extra_info: Mapping[str, JsonValue] = field(default_factory=dict)
     rest: Mapping[str, JsonValue] = field(default_factory=dict)
+    trajectories: Sequence[Trajectory] = ()
 
 
 ReadRow: TypeAlias = Callable[[JsonValue], Logged]

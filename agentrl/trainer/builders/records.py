@@ -48,7 +48,7 @@ def open_records(
         file = config.trainer.run_dir / METRICS_FILE
         if file.exists():  # a resumed run: health rules compare with its first steps
             health.remember(read_metrics(file))
-        began = partial(_keep_config, config)
+        began = partial(keep_config, config)
         reproducibility = open_reproducibility(config, rollouts)
         if rollouts is None:
             yield Records(opened, health, 0, _no_text, began=began, reproducibility=reproducibility)
@@ -80,7 +80,8 @@ def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> Traject
     return TrajectoryStore(config.trainer.run_dir / TRAJECTORIES / split, split=split, provenance=made_with)
 
 
-def _keep_config(config: RunConfig) -> None:
+def keep_config(config: RunConfig) -> None:
+    """Write `config.yaml`, and set the link `latest` to the run."""
     file, kept = config.trainer.run_dir / CONFIG_FILE, redacted(config)
     write_atomically(file, yaml_text(kept))
     if holds_redacted(kept):  # values that were not redacted may be secret too

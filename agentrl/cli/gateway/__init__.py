@@ -1,0 +1,1 @@
+"""`agentrl gateway`: serve a model to other programs, and record their conversations as rollouts."""

@@ -1,0 +1,1 @@
+"""Recording of conversations that other programs have through the gateway, as rollouts of a run folder."""
