@@ -1,0 +1,121 @@
+"""Real harnesses, unchanged, each in an environment of its own: every request that continues is recognised."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from harness_rolls import Rolls, check_tokens
+from loop_builders import CHAT, TOKENIZER, call
+
+from agentrl.engines.base import Completion, GenerateRequest
+from agentrl.engines.scripted import ScriptedEngine
+from agentrl.types.rollout import Stop
+from agentrl.types.task import Task
+from agentrl.utils.shipped import shipped
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+TASK = Task([{"role": "user", "content": "Write 5 to the file answer."}], ground_truth="5", uid="t0")
+
+
+@dataclass(frozen=True)
+class Real:
+    """A harness.
+
+    Attributes:
+        replies: the model's turns.
+        pip: name of the environment, or "".
+        npm: package, or "".
+        program: text of agent.py, for libraries.
+        beside: number of requests that are not part of the main conversation.
+    """
+
+    replies: tuple[str, ...]
+    pip: str = ""
+    npm: str = ""
+    program: str = ""
+    beside: int = 0
+
+
+class Scripted(ScriptedEngine):
+    """Answers with the reply of the turn; requests without tools get a title."""
+
+    def __init__(self, replies: tuple[str, ...]) -> None:
+        super().__init__(self._reply, tokenizer=TOKENIZER, of_text=True)
+        self._replies = replies
+        self.requests: list[GenerateRequest] = []
+
+    def _reply(self, text: str) -> str:
+        if "<tools>" not in text:
+            return "A title"
+        turn = text.count("<|im_start|>assistant") - 1
+        return self._replies[min(turn, len(self._replies) - 1)]
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.requests.append(request)
+        return await super().generate(request)
+
+
+def commands(tool: str, key: str, *lines: str) -> tuple[str, ...]:
+    """Calls of a shell, with a thought before each."""
+    return tuple(f"Step {number}.\n{call(tool, **{key: line})}" for number, line in enumerate(lines))
+
+
+REAL = {
+    "mini-swe-agent": Real(
+        commands("bash", "command", "printf 5 > answer", "cat answer", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
+        pip="mini_swe_agent",
+    ),
+    "codex": Real(
+        (*commands("shell_command", "command", "printf 5 > answer", "cat answer"), "Done."), npm="@openai/codex@0.169.0"
+    ),
+}
+
+
+def programs(real: Real, peer_python: Callable[[str], Path]) -> Path:
+    """The folder of the harness's programs; installs it first."""
+    if real.pip:
+        return peer_python(real.pip).parent
+    folder = ROOT / ".cache/peers" / real.npm.strip("@").replace("/", "-")
+    if not (folder / "node_modules").exists():
+        if shutil.which("npm") is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)("npm is not installed: make node")
+        folder.mkdir(parents=True, exist_ok=True)
+        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), real.npm]
+        subprocess.run(install, check=True, capture_output=True)
+    return folder / "node_modules/.bin"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path, monkeypatch):
+    real = REAL[name]
+    settings = yaml.safe_load(shipped(f"configs/harness/{name}.yaml").read_text())
+    folders = f"{programs(real, peer_python)}{os.pathsep}{os.environ['PATH']}"
+    settings["env"] = {"PATH": folders, **settings.get("env", {})}
+    settings["env"]["PATH"] = folders
+    if real.program:
+        (tmp_path / "agent.py").write_text(real.program)
+        monkeypatch.chdir(tmp_path)
+    rolls = Rolls(tmp_path)
+    engine = Scripted(real.replies)
+    data = {"max_prompt_length": 200_000, "max_response_length": 50_000}
+    (rollout,) = rolls(task=TASK, engine=engine, data=data, **settings)
+    print(json.dumps(rollout.facts, indent=1)[:3000], rollout.error)
+    for number, trajectory in enumerate(rollout.trajectories):
+        print(number, [(segment.author.value, len(segment)) for segment in trajectory.segments])
+        for segment in trajectory.segments[1:]:
+            print("   ", segment.author.value, repr(CHAT.text(segment.token_ids))[:300])
+    assert (rollout.error, rollout.stop) == (None, Stop.FINISHED)
+    assert rollout.facts["harness_exit_code"] == 0
+    check_tokens(rollout, engine)
+    turns = sorted(trajectory.num_turns for trajectory in rollout.trajectories)
+    assert turns == [*[1] * real.beside, len(real.replies)]
