@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -117,7 +118,7 @@ class HarnessLoop(AgentLoop):
         async with self._shared.started(instruction_of(task), task, address) as process:
             result = await _until(process.wait(), session, watched, seconds)
             ended = result or await process.end()
-        ended = replace(ended, output=ended.output.replace(address.key, "KEY"))  # it is shown in errors
+        ended = replace(ended, output=_without(address.key, ended.output))
         return Finished(ended, by_itself=result is not None, limited=session.ended.is_set())
 
     async def _called(
@@ -146,3 +147,8 @@ async def _until(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _without(key: str, output: str) -> str:
+    """Return the output without the key, which may be broken into lines."""
+    return re.sub(r"\s*".join(map(re.escape, key)), "KEY", output)

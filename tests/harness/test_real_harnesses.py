@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from harness_rolls import Rolls, check_tokens
-from loop_builders import CHAT, TOKENIZER, call
+from loop_builders import TOKENIZER, call
 
 from agentrl.engines.base import Completion, GenerateRequest
 from agentrl.engines.scripted import ScriptedEngine
@@ -34,7 +33,8 @@ class Real:
     Attributes:
         replies: the model's turns.
         pip: name of the environment, or "".
-        npm: package, or "".
+        npm: package, or "". Its scripts are not run: they download programs.
+        programs: folder of its programs in node_modules.
         program: text of agent.py, for libraries.
         beside: number of requests that are not part of the main conversation.
     """
@@ -42,6 +42,7 @@ class Real:
     replies: tuple[str, ...]
     pip: str = ""
     npm: str = ""
+    programs: str = ".bin"
     program: str = ""
     beside: int = 0
 
@@ -70,14 +71,53 @@ def commands(tool: str, key: str, *lines: str) -> tuple[str, ...]:
     return tuple(f"Step {number}.\n{call(tool, **{key: line})}" for number, line in enumerate(lines))
 
 
+LANGGRAPH = """
+import os, subprocess
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+@tool
+def bash(command: str) -> str:
+    "Run a command."
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "no output"
+
+model = ChatOpenAI(model=os.environ["OPENAI_MODEL"]).bind_tools([bash])
+
+def think(state):
+    return {"messages": [model.invoke(state["messages"])]}
+
+def act(state):
+    calls = state["messages"][-1].tool_calls
+    return {"messages": [ToolMessage(bash.invoke(call["args"]), tool_call_id=call["id"]) for call in calls]}
+
+graph = StateGraph(MessagesState)
+graph.add_node("think", think)
+graph.add_node("act", act)
+graph.add_edge(START, "think")
+graph.add_conditional_edges("think", lambda state: "act" if state["messages"][-1].tool_calls else END)
+graph.add_edge("act", "think")
+answer = graph.compile().invoke({"messages": [("user", os.environ["AGENTRL_INSTRUCTION"])]})
+print(answer["messages"][-1].content)
+"""
+SHELL = commands("bash", "command", "printf 5 > answer", "cat answer")
+
 REAL = {
     "mini-swe-agent": Real(
-        commands("bash", "command", "printf 5 > answer", "cat answer", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
-        pip="mini_swe_agent",
+        (*SHELL, *commands("bash", "command", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")), pip="mini_swe_agent"
     ),
+    "langgraph": Real((*SHELL, "Done."), pip="langgraph", program=LANGGRAPH),
     "codex": Real(
-        (*commands("shell_command", "command", "printf 5 > answer", "cat answer"), "Done."), npm="@openai/codex@0.169.0"
+        (*commands("exec_command", "cmd", "printf 5 > answer", "cat answer"), "Done."), npm="@openai/codex@0.169.0"
     ),
+    "claude-code": Real(
+        (*commands("Bash", "command", "printf 5 > answer", "cat answer"), "Done."),
+        npm="@anthropic-ai/claude-code-linux-x64@2.1.197",
+        programs="@anthropic-ai/claude-code-linux-x64",
+        beside=1,
+    ),
+    "opencode": Real((*SHELL, "Done."), npm="opencode-linux-x64@1.18.33", programs="opencode-linux-x64/bin", beside=1),
 }
 
 
@@ -90,9 +130,9 @@ def programs(real: Real, peer_python: Callable[[str], Path]) -> Path:
         if shutil.which("npm") is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)("npm is not installed: make node")
         folder.mkdir(parents=True, exist_ok=True)
-        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), real.npm]
-        subprocess.run(install, check=True, capture_output=True)
-    return folder / "node_modules/.bin"
+        options = ["--ignore-scripts", "--no-audit", "--no-fund"]
+        subprocess.run(["npm", "install", *options, "--prefix", folder, real.npm], check=True, capture_output=True)
+    return folder / "node_modules" / real.programs
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -102,20 +142,19 @@ def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path,
     folders = f"{programs(real, peer_python)}{os.pathsep}{os.environ['PATH']}"
     settings["env"] = {"PATH": folders, **settings.get("env", {})}
     settings["env"]["PATH"] = folders
+    settings["readonly"] = [str(ROOT / ".cache/peers")]
     if real.program:
         (tmp_path / "agent.py").write_text(real.program)
         monkeypatch.chdir(tmp_path)
+    settings["deadline_s"] = 300
     rolls = Rolls(tmp_path)
     engine = Scripted(real.replies)
     data = {"max_prompt_length": 200_000, "max_response_length": 50_000}
     (rollout,) = rolls(task=TASK, engine=engine, data=data, **settings)
-    print(json.dumps(rollout.facts, indent=1)[:3000], rollout.error)
-    for number, trajectory in enumerate(rollout.trajectories):
-        print(number, [(segment.author.value, len(segment)) for segment in trajectory.segments])
-        for segment in trajectory.segments[1:]:
-            print("   ", segment.author.value, repr(CHAT.text(segment.token_ids))[:300])
+    print(rollout.error, rollout.stop)
     assert (rollout.error, rollout.stop) == (None, Stop.FINISHED)
     assert rollout.facts["harness_exit_code"] == 0
+    print(rollout.facts, [[(s.author.value, len(s)) for s in t.segments] for t in rollout.trajectories])
     check_tokens(rollout, engine)
     turns = sorted(trajectory.num_turns for trajectory in rollout.trajectories)
     assert turns == [*[1] * real.beside, len(real.replies)]
