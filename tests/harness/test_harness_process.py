@@ -148,7 +148,8 @@ async def start(kind, mark):
         places.namespaces_problem = lambda: "hidden"
     place = open_place(harness(**({"sandbox": "local"} if kind == "sandbox" else {})), None, None)
     script = f"echo {mark} > ~/mark; echo started; (setsid bash -c 'sleep 1000; :' {mark} &); sleep 1004; :"
-    process = await HarnessProcess.start(place, Job(["bash", "-c", script, mark], {"PATH": place.path, "HOME": place.home}, {}))
+    env = {"PATH": place.path, "HOME": place.home}
+    process = await HarnessProcess.start(place, Job(["bash", "-c", script, mark], env, {}))
     while not process.output:
         await asyncio.sleep(0.01)
     print("started", flush=True)

@@ -36,6 +36,7 @@ class Real:
         npm: package, or "". Its scripts are not run: they download programs.
         programs: folder of its programs in node_modules.
         program: text of agent.py, for libraries.
+        apart: whether no request continues another one.
         beside: number of requests that are not part of the main conversation.
     """
 
@@ -44,6 +45,7 @@ class Real:
     npm: str = ""
     programs: str = ".bin"
     program: str = ""
+    apart: bool = False
     beside: int = 0
 
 
@@ -101,6 +103,53 @@ graph.add_edge("act", "think")
 answer = graph.compile().invoke({"messages": [("user", os.environ["AGENTRL_INSTRUCTION"])]})
 print(answer["messages"][-1].content)
 """
+OPENAI_AGENTS = """
+import os, subprocess
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from openai import AsyncOpenAI
+
+set_tracing_disabled(True)
+
+@function_tool
+def bash(command: str) -> str:
+    "Run a command."
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "no output"
+
+model = OpenAIChatCompletionsModel(model=os.environ["OPENAI_MODEL"], openai_client=AsyncOpenAI())
+print(Runner.run_sync(Agent(name="a", model=model, tools=[bash]), os.environ["AGENTRL_INSTRUCTION"]).final_output)
+"""
+PYDANTIC_AI = """
+import os, subprocess
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+agent = Agent(OpenAIChatModel(os.environ["OPENAI_MODEL"], provider=OpenAIProvider()))
+
+@agent.tool_plain
+def bash(command: str) -> str:
+    "Run a command."
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "no output"
+
+print(agent.run_sync(os.environ["AGENTRL_INSTRUCTION"]).output)
+"""
+SMOLAGENTS = """
+import os, subprocess
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+
+@tool
+def bash(command: str) -> str:
+    '''Run a command.
+
+    Args:
+        command: what to run.
+    '''
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "no output"
+
+address, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+model = OpenAIServerModel(os.environ["OPENAI_MODEL"], api_base=address, api_key=key)
+print(ToolCallingAgent(tools=[bash], model=model).run(os.environ["AGENTRL_INSTRUCTION"]))
+"""
 SHELL = commands("bash", "command", "printf 5 > answer", "cat answer")
 
 REAL = {
@@ -108,6 +157,9 @@ REAL = {
         (*SHELL, *commands("bash", "command", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")), pip="mini_swe_agent"
     ),
     "langgraph": Real((*SHELL, "Done."), pip="langgraph", program=LANGGRAPH),
+    "openai-agents": Real((*SHELL, "Done."), pip="openai_agents", program=OPENAI_AGENTS),
+    "pydantic-ai": Real((*SHELL, "Done."), pip="pydantic_ai", program=PYDANTIC_AI),
+    "smolagents": Real((*SHELL, call("final_answer", answer="5")), pip="smolagents", program=SMOLAGENTS, apart=True),
     "codex": Real(
         (*commands("exec_command", "cmd", "printf 5 > answer", "cat answer"), "Done."), npm="@openai/codex@0.169.0"
     ),
@@ -157,4 +209,5 @@ def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path,
     print(rollout.facts, [[(s.author.value, len(s)) for s in t.segments] for t in rollout.trajectories])
     check_tokens(rollout, engine)
     turns = sorted(trajectory.num_turns for trajectory in rollout.trajectories)
-    assert turns == [*[1] * real.beside, len(real.replies)]
+    num_turns = len(real.replies)
+    assert turns == ([1] * num_turns if real.apart else [*[1] * real.beside, num_turns])
