@@ -11,6 +11,7 @@ from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
 from agentrl.audit.reading.run_info import NO_CONFIG, Json, RunInfo
 from agentrl.audit.reading.table import Step
 from agentrl.audit.tokens.trained import (
+    OF_PREFERENCES,
     SEGMENTS,
     TRAJECTORIES,
     Credited,
@@ -49,7 +50,7 @@ def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequenc
         return
     expected = np.zeros(len(values))
     expected[mask] = estimate(_trained(step, known, found, groups))
-    expected *= _factors(step, found)
+    expected *= 1.0 if name in OF_PREFERENCES else _factors(step, found)
     close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
     check.require("advantages", path, ~mask | close, expected)
 
@@ -83,7 +84,7 @@ def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range
         penalty=_penalty(step, known, found),
         values=None if values is None else values[mask],
         baselines=_baselines(step),
-        found=step[f"{TRAJECTORIES}.advantages"][mask] / _factors(step, found)[mask],
+        found=step[f"{TRAJECTORIES}.advantages"][mask],
     )
 
 

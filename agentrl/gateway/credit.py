@@ -105,7 +105,9 @@ def _candidates(lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> li
 
 
 def _checked(key: str, choice: Choice, candidates: Sequence[Candidate]) -> Sequence[float]:
-    """Call a rule; one that was configured may return anything."""
+    """Call a rule for one or more trajectories; one that was configured may return anything."""
+    if not candidates:
+        return []
     found = choice(candidates)
     good = isinstance(found, Sequence) and len(found) == len(candidates)
     if not good or not all(isinstance(each, int | float) and math.isfinite(each) for each in found):

@@ -8,6 +8,7 @@ names and arguments of calls. Numbers are compared as doubles.
 from __future__ import annotations
 
 import json
+import marshal
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -53,7 +54,8 @@ def tools_digest(tools: Sequence[ToolSchema]) -> bytes:
     """Return the digest with which a conversation with these tools begins."""
     functions = [tool.function for tool in tools]
     shown = [(each.name, each.description, each.parameters) for each in functions]
-    return _hash(json.dumps(shown, separators=(",", ":")))
+    # several times faster than JSON; since version 3, the bytes depend on which objects are shared
+    return blake2b(marshal.dumps(shown, 2), digest_size=_SIZE).digest()
 
 
 def chained(digest: bytes, following: bytes) -> bytes:
@@ -112,8 +114,9 @@ def _content(message: Message) -> JsonValue:
     if message["role"] == "system":
         parts = [_without_billing(part) for part in parts]
     if not any(isinstance(part, dict) and part.get("type") == "image" for part in parts):
-        return message_text(Message(role=message["role"], content=parts))
-    return [kept for part in parts if (kept := _kept(part))]
+        return message_text({"content": parts})
+    shown: list[JsonValue] = [kept for part in parts if (kept := _kept(part))]
+    return shown
 
 
 def _kept(part: JsonValue) -> JsonValue:

@@ -98,7 +98,7 @@ class _Calls:
 
 def _named(messages: Sequence[Message], calls: _Calls) -> list[Message]:
     """Return messages whose tool messages name their calls; calls of assistant messages get ids of our own."""
-    result = []
+    result: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
             message = calls.answered(message)

@@ -242,7 +242,8 @@ class Session:
         """Store what was sampled, parsed."""
         left = self._limits.max_response_tokens - len(context) + len(turn.path[0].token_ids)
         cut = completion.finish_reason is not FinishReason.STOP
-        by_client = cut and len(completion.token_ids) == turn.asked[0] < self._limits.turn_tokens(left)
+        most = turn.asked[0]  # the client's own limit is none of the run's
+        by_client = cut and most == len(completion.token_ids) < self._limits.turn_tokens(left)
         turn.stop = None if by_client else self._limits.truncated_by(completion, left)
         turn.segment = model_segment(completion, sampling) if completion.token_ids else None
         if completion.routed_experts is not None:

@@ -79,9 +79,9 @@ def read_json(text: str | bytes) -> JsonValue:
         level = [
             item
             for each in level
-            if isinstance(each, dict | list)
+            if isinstance(each, _NESTED)
             for item in (each.values() if isinstance(each, dict) else each)
-            if isinstance(item, dict | list)
+            if isinstance(item, _NESTED)
         ]
         if not level:
             return value
@@ -123,6 +123,7 @@ def _refused(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=_refused)
+_NESTED = (dict, list)  # evaluated once: `dict | list` would be evaluated for every value
 _DIGITS_AS_ZERO = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 _LONG_NUMBER = b"0" * 19
 """Digits of which orjson may make a float where the standard library makes an exact integer."""

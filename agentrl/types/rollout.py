@@ -161,10 +161,12 @@ class Rollout:
     @property
     def dialogues(self) -> list[list[Message]]:
         """The messages of each trajectory, without those that a later trajectory continues with all their messages."""
-        found = [trajectory.messages for trajectory in self.trajectories]
-        return [
-            one for place, one in enumerate(found) if not any(_continues(later, one) for later in found[place + 1 :])
-        ]
+        return _longest([trajectory.messages for trajectory in self.trajectories])
+
+    @property
+    def trained_dialogues(self) -> list[list[Message]]:
+        """The `dialogues` of trajectories whose weight is not 0."""
+        return _longest([trajectory.messages for trajectory in self.trajectories if trajectory.weight])
 
     def following(self, number: int) -> Sequence[Message]:
         """The messages after those of trajectory `number`, if its history was rendered again (`thinking=strip`)."""
@@ -179,6 +181,10 @@ class Rollout:
         for trajectory in self.trajectories:
             for segment in trajectory.segments:
                 yield from (span.version for span in segment.policy_versions)
+
+
+def _longest(found: Sequence[list[Message]]) -> list[list[Message]]:
+    return [one for place, one in enumerate(found) if not any(_continues(later, one) for later in found[place + 1 :])]
 
 
 def _continues(later: Sequence[Message], messages: Sequence[Message]) -> bool:

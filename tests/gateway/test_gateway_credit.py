@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from loop_builders import TASK, ListEngine, call
 from session_builders import Client, session, user
 
 from agentrl.algos.credit import accept, compare, samples_of
+from agentrl.config.rollout import GatewayConfig
 from agentrl.errors import ConfigError
 from agentrl.registry import give
 from agentrl.types.rollout import Group
@@ -87,3 +90,19 @@ def test_weights_scale_advantages_and_untrained_trajectories_have_no_samples():
     sizes = [max(map(abs, each.advantages)) for each in credited]
     assert sizes == pytest.approx([sizes[0]] * 3 + [sizes[0] / 3] * 3)
     assert [max(each.advantages) for each in accept([group], samples, 1.0)] == [1.0] * 3 + [0.0] * 3
+
+
+def test_the_functions_of_the_page_decide(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/gateway.md").read_text()
+    (code,) = (each for each in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE) if "train" in each)
+    (tmp_path / "gateway_rules.py").write_text(code)
+    found = weights(
+        rolled_out(train=f"{tmp_path}/gateway_rules.py:train", credit=f"{tmp_path}/gateway_rules.py:credit")
+    )
+    assert found == {"Title": 0.0, 1: 0.0, "sub": 0.0, "3": 1.0, "after the restart": 0.0}
+
+
+@pytest.mark.parametrize("key", ["train", "credit"])
+def test_a_misspelt_rule_is_refused(key):
+    with pytest.raises(ValueError, match=r"expected .*, or a function as 'path/to/file.py:name'"):
+        GatewayConfig(**{key: "everything"})

@@ -7,9 +7,9 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from recorded_rollouts import audited, broken, reasons, saved_rollouts
 from chat_families import family_tokenizer
 from loop_builders import call
+from recorded_rollouts import audited, broken, reasons, saved_rollouts
 from session_builders import ADD, Client, user
 
 from agentrl.agent_loops import AgentLoop, agent_loops
@@ -33,9 +33,7 @@ class Program(AgentLoop):
     strips_thinking = False
 
     async def run(self, task, generate, tools, interaction, sampling):
-        session = Session(
-            self.chat, self.parser, self.config, generate, sampling, task, call_format=self.call_format
-        )
+        session = Session(self.chat, self.parser, self.config, generate, sampling, task, call_format=self.call_format)
         try:
             await self.work(session, list(task.messages))
         except RequestError:
@@ -75,7 +73,8 @@ def test_rollouts_of_a_program_pass_the_audit(tmp_path, family):
     assert all(ledger.findings[name].status == "passed" for name in TEXTS)
     rollout = TrajectoryStore(path.parent, split="val").groups(0)[0].rollouts[0]
     kinds = [each.kind.value for each in rollout.operations]
-    assert kinds.count("branch") == 1 and kinds.count("messages") == 3
+    assert kinds.count("branch") == 1
+    assert kinds.count("messages") == 3
     assert [each.weight for each in rollout.trajectories] == [0.0, 0.0, 1.0, 1.0]
     assert rollout.stop == "max_assistant_turns"
 

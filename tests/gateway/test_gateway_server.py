@@ -466,6 +466,27 @@ def test_one_server_for_all_rollouts_while_one_is_open():
     asyncio.run(run())
 
 
+def test_rollouts_that_start_and_end_together_share_a_server():
+    started = []
+
+    def make():
+        started.append(GatewayServer())
+        return started[-1]
+
+    async def rollout(shared, client):
+        async with shared.address(ScriptedSession()) as address:
+            return (await post(client, f"{address.base_url}/v1/messages", BODIES["messages"]))[0]
+
+    async def run():
+        shared = SharedServer(make)
+        async with aiohttp.ClientSession() as client:
+            for number in (1, 2):
+                assert await asyncio.gather(*(rollout(shared, client) for _ in range(32))) == [200] * 32
+                assert len(started) == number
+
+    asyncio.run(run())
+
+
 def test_a_shared_server_ends_with_its_last_rollout_also_after_a_bug():
     async def run():
         shared = SharedServer()

@@ -33,7 +33,10 @@ SAME = {
     "thoughts": (assistant("hi", reasoning_content="so"), assistant("<think>so</think>\n\nhi")),
     "parts": (
         {"role": "user", "content": "ab"},
-        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}],
+        },
     ),
     "ids": (assistant("", "{}"), assistant("", "{}") | {"id": "message-1", "annotations": []}),
     "a tool's id": (

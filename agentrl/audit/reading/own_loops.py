@@ -36,21 +36,22 @@ class Opening:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
             opening = cls(read["form"], read["call_format"], *names, read.get("parent"), read.get("schemas"))
-            schemas = [tool_name(schema) for schema in opening.schemas or names[1]]
+            shown = names[1] if opening.schemas is None else [tool_name(schema) for schema in opening.schemas]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         lists = opening.tools, opening.template_tools
         named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
-        named = named and schemas == opening.template_tools
+        named = named and shown == opening.template_tools
         continues = operation.kind in ("restart", "render", "branch")
         parent = isinstance(opening.parent, int) if continues else opening.parent is None
         return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
 
     def wording(self, known: RunInfo) -> Wording:
         """Return the wording of the conversation."""
-        schemas = {tool_name(tool): tool for tool in self.schemas or known.tools or []}
+        schemas = {tool_name(tool): tool for tool in (known.tools or [] if self.schemas is None else self.schemas)}
         saved = [schemas[name] for name in self.template_tools if name in schemas]
-        complete = (self.schemas or known.tools) is not None and len(saved) == len(self.template_tools)
+        saves_tools = known.tools is not None or self.schemas is not None
+        complete = saves_tools and len(saved) == len(self.template_tools)
         shown = saved if complete else None
         tools = [schemas[name] for name in self.tools if name in schemas]
         call_format = self.call_format if self.tools else None

@@ -23,7 +23,9 @@ _ESTIMATORS = {
 }
 """Algorithm -> name of its estimator, if the names differ."""
 
-_NOT_CHOSEN = ("best_worst", "scores", "threshold")
+OF_PREFERENCES = ("best_worst", "scores")
+"""Estimators that compare whole rollouts; weights of trajectories have no effect."""
+_NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
 """Estimators that are used even if `algorithm.adv_estimator` is set."""
 
 
@@ -72,7 +74,8 @@ def _trained_tokens(step: Step) -> Truths:
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
     firsts = ids.ends[step.items[SEGMENTS].ends[:-1]]
     trained[firsts[firsts < len(trained)]] = False
-    return trained & (_weights_of_tokens(step) != 0.0)
+    weighted: Truths = trained & (_weights_of_tokens(step) != 0.0)
+    return weighted
 
 
 def _weights_of_tokens(step: Step) -> Floats:

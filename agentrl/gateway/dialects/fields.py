@@ -24,31 +24,46 @@ def refusal(key: str, text: str) -> RequestError:
     return RequestError(Refusal.INVALID, f"{key}: {text}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fields:
     """A JSON object of a request.
 
     Attributes:
-        path: where the object is, such as `messages[2]`; "" for the body.
+        parent: the object that contains it; None for the body.
+        name_in_parent: its key there, or the key of the list that contains it and its number.
     """
 
     values: Mapping[str, JsonValue]
-    path: str = ""
+    parent: Fields | None = None
+    name_in_parent: str | tuple[str, int] = ""
 
     @classmethod
-    def of(cls, value: JsonValue, path: str = "") -> Fields:
+    def of(cls, value: JsonValue, parent: Fields | None = None, name: str | tuple[str, int] = "") -> Fields:
         """Return the fields of a value.
 
         Raises:
             RequestError: the value is not an object.
         """
+        fields = cls({}, parent, name)
         if not isinstance(value, dict):
-            raise refusal(path or "body", f"expected an object, got {type_name(value)}")
-        return cls(value, path)
+            raise refusal(fields.path or "body", f"expected an object, got {type_name(value)}")
+        fields.values = value
+        return fields
+
+    @property
+    def path(self) -> str:
+        """Where the object is, such as `messages[2]`; "" for the body."""
+        if self.parent is None:
+            return ""
+        if isinstance(self.name_in_parent, str):
+            return self.parent.key(self.name_in_parent)
+        name, number = self.name_in_parent
+        return f"{self.parent.key(name)}[{number}]"
 
     def key(self, name: str) -> str:
         """Return the full name of a key."""
-        return f"{self.path}.{name}" if self.path else name
+        path = self.path
+        return f"{path}.{name}" if path else name
 
     def refusal(self, name: str, text: str) -> RequestError:
         """Return the error for a key of this object."""
@@ -104,13 +119,13 @@ class Fields:
     def fields(self, name: str) -> Fields:
         """Return an object; an empty one if the key is missing or null."""
         value = self.get(name)
-        return Fields.of({} if value is None else value, self.key(name))
+        return Fields.of({} if value is None else value, self, name)
 
     def required_fields(self, name: str) -> Fields:
         """Return an object."""
         if name not in self.values:
             raise self.wrong_type(name, "an object")
-        return Fields.of(self.values[name], self.key(name))
+        return Fields.of(self.values[name], self, name)
 
     def elements(self, name: str, expected: str = "a list") -> list[JsonValue]:
         """Return a list; an empty one if the key is missing or null."""
@@ -122,7 +137,7 @@ class Fields:
     def each(self, name: str, expected: str = "a list") -> Iterator[Fields]:
         """Yield the objects of a list."""
         for number, value in enumerate(self.elements(name, expected)):
-            yield Fields.of(value, f"{self.key(name)}[{number}]")
+            yield Fields.of(value, self, (name, number))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return texts that are not empty: those of a list, or a single one."""

@@ -8,7 +8,7 @@ from agentrl.gateway.dialects.openai import past_call
 from agentrl.types.messages import Message
 
 _BILLING = "x-anthropic-billing-header:"
-"""Start of a system block of Claude Code that some versions change with every request, so it is dropped."""
+"""Start of a system block's line that some versions of Claude Code change with every request, so it is dropped."""
 _ROLES = ("user", "assistant", "system")
 
 
@@ -29,7 +29,7 @@ class Blocks:
             RequestError: a message is malformed, or has a block that is not supported.
         """
         if body.get("system"):
-            self.messages.append(Message(role="system", content=read_content(body, "system", _system_text)))
+            self.messages.append(_system(body, "system"))
         for message in body.each("messages"):
             self._message(message)
         if not body.get("messages"):
@@ -42,7 +42,7 @@ class Blocks:
         if role not in _ROLES:
             raise fields.refusal("role", f"expected one of {', '.join(_ROLES)}, got {role[:40]!r}")
         if role == "system":
-            self.messages.append(Message(role=role, content=read_content(fields, "content", _system_text)))
+            self.messages.append(_system(fields, "content"))
         elif isinstance(fields.get("content"), str):
             self.messages.append(Message(role=role, content=fields.get("content")))
         elif role == "user":
@@ -109,8 +109,17 @@ class Blocks:
         return self.images.part(source, "data", f"data:{source.text('media_type')};base64,{source.text('data')}")
 
 
+def _system(fields: Fields, key: str) -> Message:
+    text = fields.get(key)
+    content = _without_billing(text) if isinstance(text, str) else read_content(fields, key, _system_text)
+    return Message(role="system", content=content)
+
+
 def _system_text(block: Fields) -> Part:
     if block.get("type") != "text":
         raise unknown_part(block, "'text'")
-    text = block.text("text")
-    return "" if text.startswith(_BILLING) else text
+    return _without_billing(block.text("text"))
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_BILLING) else text

@@ -8,7 +8,7 @@ from agentrl.gateway.base import AnswerCall
 from agentrl.gateway.dialects.base import Failure
 from agentrl.gateway.dialects.fields import Fields, JsonObject
 from agentrl.gateway.dialects.json_text import arguments_object, dumped
-from agentrl.types.messages import FunctionCall, MessageToolCall
+from agentrl.types.messages import MessageToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -29,7 +29,7 @@ def role(fields: Fields, known: tuple[str, ...]) -> str:
 
 def past_call(call_id: str, name: str, arguments: JsonValue) -> MessageToolCall:
     """Return a call of an earlier turn."""
-    return MessageToolCall(id=call_id, type="function", function=FunctionCall(name=name, arguments=arguments))
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def arguments_of(fields: Fields) -> JsonValue:

@@ -10,7 +10,7 @@ from agentrl.gateway.dialects.openai import arguments_of, as_arguments, past_cal
 from agentrl.types.messages import Message, MessageToolCall
 
 _ROLES = ("system", "developer", "user", "assistant")
-_STORED = "the gateway stores no items: send the item itself"
+_STORED = "the gateway stores no items: set `store` to false, so that your client sends the item itself"
 
 
 class Items:

@@ -123,6 +123,10 @@ def test_claude_codes_changing_header_is_dropped_and_results_come_before_the_tex
     assert conversation[0]["content"] == "You fix bugs."
     assert [message["role"] for message in conversation] == ["system", "user", "system", "assistant", "tool", "user"]
     assert conversation[-1]["content"] == "Go on."
+    text = CLAUDE_CODE["system"][0]["text"] + "\nYou fix bugs."
+    for system in (text, [{"type": "text", "text": text}]):
+        request = messages.read({**CLAUDE_CODE, "system": system}).request
+        assert request.messages[0]["content"] == "You fix bugs."
 
 
 def test_adjacent_items_of_the_model_are_one_message():
