@@ -12,6 +12,7 @@ from loop_builders import ListEngine, call, exact, runner
 
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
+from agentrl.engines.scripted import ScriptedEngine
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -35,7 +36,7 @@ class Rolls:
         count: int = 1,
         data: dict[str, object] | None = None,
         multi_turn: dict[str, object] | None = None,
-        engine: ListEngine | None = None,
+        engine: ScriptedEngine | None = None,
         **settings: object,
     ) -> list[Rollout]:
         own = {} if "function" in settings else {"command": [sys.executable, str(PROGRAM), mode]}

@@ -6,10 +6,11 @@ import logging
 import sys
 
 import pytest
-from harness_builders import PROGRAM
-from harness_rolls import Rolls, check_tokens
+from harness_builders import PROGRAM, processes
+from harness_rolls import LOOP, Rolls, check_tokens
 from loop_builders import CHAT, ListEngine, call
 
+from agentrl.engines.scripted import ScriptedEngine
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.harness import places
 from agentrl.types.rollout import Stop
@@ -169,6 +170,17 @@ def test_rollouts_run_beside_each_other_with_keys_of_their_own(rolls):
     rollouts = rolls(*[call("add", a=1, b=1)] * 6, *["2"] * 6, count=6, max_running=3, max_starting=2)
     assert [rollout.stop for rollout in rollouts] == [Stop.FINISHED] * 6
     assert sum(len(rollout.trajectories) for rollout in rollouts) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [{}, {"sandbox": PLACES["sandbox"]["sandbox"]}], ids=["namespaces", "sandbox"])
+def test_64_rollouts_run_at_once(rolls, place):
+    engine = ScriptedEngine(lambda text: LOOP["<tool_response>" in text], tokenizer=CHAT.tokenizer, of_text=True)
+    command = ["python3", str(PROGRAM), "tools"]
+    before = set(processes(str(PROGRAM)))
+    rollouts = rolls(engine=engine, count=64, command=command, **place)
+    assert [(rollout.stop, rollout.reward) for rollout in rollouts] == [(Stop.FINISHED, 1.0)] * 64
+    assert set(processes(str(PROGRAM))) == before
 
 
 def test_the_instruction_is_the_user_message_with_the_system_message_before_it(rolls):

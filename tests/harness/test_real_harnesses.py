@@ -203,10 +203,8 @@ def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path,
     engine = Scripted(real.replies)
     data = {"max_prompt_length": 200_000, "max_response_length": 50_000}
     (rollout,) = rolls(task=TASK, engine=engine, data=data, **settings)
-    print(rollout.error, rollout.stop)
     assert (rollout.error, rollout.stop) == (None, Stop.FINISHED)
     assert rollout.facts["harness_exit_code"] == 0
-    print(rollout.facts, [[(s.author.value, len(s)) for s in t.segments] for t in rollout.trajectories])
     check_tokens(rollout, engine)
     turns = sorted(trajectory.num_turns for trajectory in rollout.trajectories)
     num_turns = len(real.replies)
