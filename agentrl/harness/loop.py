@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from agentrl.tools.toolbox import ToolSession
 
 T = TypeVar("T")
+
+_ABORT_S = 0.5
+"""Seconds after the deadline in which the engine returns the turn that the deadline cut off."""
 
 
 class HarnessLoop(AgentLoop):
@@ -102,34 +106,49 @@ class HarnessLoop(AgentLoop):
             left = min((each for each in limits if each is not None), default=None)
             seconds = None if left is None else max(0.0, left - start)
             if shared.function is None:
-                finished = await self._command(task, session, address, seconds)
+                finished = await self._command(task, session, watched, address, seconds)
             else:
-                finished = await self._called(task, session, address, seconds)
+                finished = await self._called(task, session, watched, address, seconds)
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
-    async def _command(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
+    async def _command(
+        self, task: Task, session: Session, watched: WatchedSession, address: Address, seconds: float | None
+    ) -> Finished:
         async with self._shared.started(instruction_of(task), task, address) as process:
-            result = await _until(process.wait(), session.ended, seconds)
+            result = await _until(process.wait(), session, watched, seconds)
             ended = result or await process.end()
-        ended = replace(ended, output=ended.output.replace(address.key, "KEY"))  # it is shown in errors
+        ended = replace(ended, output=_without(address.key, ended.output))
         return Finished(ended, by_itself=result is not None, limited=session.ended.is_set())
 
-    async def _called(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
+    async def _called(
+        self, task: Task, session: Session, watched: WatchedSession, address: Address, seconds: float | None
+    ) -> Finished:
         assert self._shared.function is not None
         endpoint = Endpoint(address.openai_base_url, address.base_url, address.key, self._shared.settings.model)
-        result = await _until(run_function(self._shared.function, task, endpoint), session.ended, seconds)
+        result = await _until(run_function(self._shared.function, task, endpoint), session, watched, seconds)
         ended, score = result or (Ended(None, ""), None)
         return Finished(ended, by_itself=result is not None, limited=session.ended.is_set(), score=score)
 
 
-async def _until(work: Coroutine[None, None, T], ended: asyncio.Event, seconds: float | None) -> T | None:
+async def _until(
+    work: Coroutine[None, None, T], session: Session, watched: WatchedSession, seconds: float | None
+) -> T | None:
     """Return the result of `work`; None if the session or the time ended before it."""
-    tasks = running, limit = asyncio.ensure_future(work), asyncio.ensure_future(ended.wait())
+    tasks = running, limit = asyncio.ensure_future(work), asyncio.ensure_future(session.ended.wait())
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return running.result() if running.done() else None
+        if running.done():
+            return running.result()
+        if watched.num_running and not limit.done():
+            await asyncio.wait({limit}, timeout=_ABORT_S)
+        return None
     finally:
-        for task in (running, limit):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(running, limit, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _without(key: str, output: str) -> str:
+    """Return the output without the key, which may be broken into lines."""
+    return re.sub(r"\s*".join(map(re.escape, key)), "KEY", output)

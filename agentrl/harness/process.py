@@ -156,6 +156,7 @@ class HarnessProcess:
             "home": place.home,
             "workdir": place.workdir,
             "template": place.template,
+            "folder": str(place.folder) if place.folder else "",
             "socket": place.socket,
             "port": PORT,
             "limits": dict(place.limits),

@@ -20,6 +20,7 @@ from agentrl.utils.shipped import shipped
 KEY = "rollout.harness"
 _OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb", "max_starting")
 """Keys without effect for a function."""
+_OTHER_KINDS = ("docker", "podman", "e2b", "sandbox_fusion")
 
 
 class HarnessSettings(Section):
@@ -157,6 +158,9 @@ def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
     for key in ("network", "readonly", "disk_mb"):
         if key in settings.model_fields_set:
             yield f"'{key}' has no effect with 'sandbox', which has its own settings"
+    if (kind := sandbox_options(settings.sandbox).get("kind")) in _OTHER_KINDS:
+        yield f"'sandbox': harnesses run in sandboxes of kind 'local', not '{kind}'"
+        return
     try:
         kind_of(settings.sandbox).settings.model_validate(sandbox_options(settings.sandbox))
     except ValidationError as error:

@@ -15,24 +15,28 @@ class WatchedSession:
     Attributes:
         num_requests: requests so far, also refused ones.
         refused: why the last request that was refused was; "" if none was.
+        num_running: requests that wait for their answer.
         asked: set at the first request.
     """
 
     def __init__(self, session: GatewaySession) -> None:
         self._session = session
-        self.num_requests = 0
+        self.num_requests = self.num_running = 0
         self.refused = ""
         self.asked = asyncio.Event()
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """See `GatewaySession.answer`."""
         self.num_requests += 1
+        self.num_running += 1
         self.asked.set()
         try:
             return await self._session.answer(request)
         except RequestError as error:
             self.refused = str(error)
             raise
+        finally:
+            self.num_running -= 1
 
     def delivered(self, turn_id: str) -> None:
         """See `GatewaySession.delivered`."""

@@ -41,6 +41,8 @@ def main(job: dict[str, Any]) -> None:
     os.set_inheritable(status, False)
     report = run(job)
     end_descendants()
+    if job["folder"]:
+        shutil.rmtree(job["folder"], ignore_errors=True)
     os.write(status, json.dumps(report).encode() + b"\n")
     os._exit(0)  # threads may still forward
 

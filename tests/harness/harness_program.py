@@ -75,7 +75,7 @@ def main(mode: str) -> None:
         sys.exit(4)
     elif mode == "dies":
         one_turn()
-        print(f"cannot continue with {KEY}", file=sys.stderr)
+        print(f"cannot continue with {KEY[:9]}\n  {KEY[9:]}", file=sys.stderr)
         sys.exit(3)
     elif mode == "hangs":
         one_turn()

@@ -2,85 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import sys
-from pathlib import Path
 
 import pytest
-from harness_builders import PROGRAM
-from loop_builders import CHAT, ListEngine, call, exact, runner
+from harness_builders import PROGRAM, processes
+from harness_rolls import LOOP, Rolls, check_tokens
+from loop_builders import CHAT, ListEngine, call
 
-from agentrl.config.run import RunConfig
-from agentrl.engines.base import SamplingParams
+from agentrl.engines.scripted import ScriptedEngine
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.harness import places
-from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.rollout import Stop
 from agentrl.types.task import Task
-
-TASK = Task([{"role": "user", "content": "What is 2 + 3?"}], ground_truth="5", data_source="sums", uid="t0")
-LOOP = [call("add", a=2, b=3), "5"]
-"""The model's turns: a call, then the answer."""
-
-
-class Rolls:
-    """Runs rollouts with the settings of one file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "tested.yaml"
-        self.seen: list[dict[str, object]] = []
-
-    def __call__(
-        self,
-        *replies: str | None,
-        mode: str = "tools",
-        task: Task = TASK,
-        count: int = 1,
-        max_response_length: int = 500,
-        multi_turn: dict[str, object] | None = None,
-        engine: ListEngine | None = None,
-        **settings: object,
-    ) -> list[Rollout]:
-        own = {} if "function" in settings else {"command": [sys.executable, str(PROGRAM), mode]}
-        self.file.write_text(json.dumps({**own, **settings}))
-        self.engine = engine or ListEngine(*(replies or LOOP))
-        config = RunConfig.model_validate(
-            {
-                "model": {"path": "none"},
-                "data": {"max_response_length": max_response_length},
-                "rollout": {"harness": str(self.file), "multi_turn": multi_turn or {}},
-            }
-        )
-        return asyncio.run(self._run(config, task, count))
-
-    async def _run(self, config: RunConfig, task: Task, count: int) -> list[Rollout]:
-        made = runner(self.engine, config, tools=(), reward=self._reward)
-        try:
-            return list(await asyncio.gather(*(made.run(task, SamplingParams(), seed=seed) for seed in range(count))))
-        finally:
-            await made.close()
-
-    async def _reward(self, data_source, solution_str, ground_truth, extra_info):
-        self.seen.append(extra_info)
-        return await exact(data_source, solution_str, ground_truth, extra_info)
 
 
 @pytest.fixture
 def rolls(tmp_path) -> Rolls:
     return Rolls(tmp_path)
-
-
-def check_tokens(rollout: Rollout, engine: ListEngine) -> None:
-    """Each request to the engine has the tokens before a model segment, and each model segment has its request."""
-    contexts = []
-    for trajectory in rollout.trajectories:
-        before: list[int] = []
-        for segment in trajectory.segments:
-            if segment.author == "model":
-                contexts.append(list(before))
-            before += segment.token_ids
-    assert sorted(contexts) == sorted(list(request.token_ids) for request in engine.requests)
 
 
 PLACES = {
@@ -165,6 +104,12 @@ def test_a_harness_that_hangs_is_ended_at_the_deadline_and_keeps_its_turns(rolls
     assert rollout.trajectories[0].num_turns == 1
 
 
+def test_a_turn_that_the_deadline_cuts_off_is_kept(rolls):
+    (rollout,) = rolls(None, mode="hangs", multi_turn={"rollout_timeout_s": 2.0})
+    assert (rollout.stop, rollout.trajectories[0].num_turns) == (Stop.DEADLINE, 1)
+    assert rollout.trajectories[0].num_trained_tokens == 2
+
+
 def test_the_error_of_a_harness_after_a_turn_is_scored_or_fails(rolls, caplog):
     with caplog.at_level(logging.WARNING):
         one, other = rolls("5", "4", mode="dies", count=2)
@@ -225,6 +170,17 @@ def test_rollouts_run_beside_each_other_with_keys_of_their_own(rolls):
     rollouts = rolls(*[call("add", a=1, b=1)] * 6, *["2"] * 6, count=6, max_running=3, max_starting=2)
     assert [rollout.stop for rollout in rollouts] == [Stop.FINISHED] * 6
     assert sum(len(rollout.trajectories) for rollout in rollouts) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [{}, {"sandbox": PLACES["sandbox"]["sandbox"]}], ids=["namespaces", "sandbox"])
+def test_64_rollouts_run_at_once(rolls, place):
+    engine = ScriptedEngine(lambda text: LOOP["<tool_response>" in text], tokenizer=CHAT.tokenizer, of_text=True)
+    command = ["python3", str(PROGRAM), "tools"]
+    before = set(processes(str(PROGRAM)))
+    rollouts = rolls(engine=engine, count=64, command=command, **place)
+    assert [(rollout.stop, rollout.reward) for rollout in rollouts] == [(Stop.FINISHED, 1.0)] * 64
+    assert set(processes(str(PROGRAM))) == before
 
 
 def test_the_instruction_is_the_user_message_with_the_system_message_before_it(rolls):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from babbling import FORMAT, babble_is_known  # noqa: F401  # the second a fixture
+from harness_builders import new_mark, processes
 from same_run import differences
 from warm_agentrl import agentrl
 
@@ -31,11 +32,6 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
     assert extra_info["harness_exit_code"] in (0, 5, None)
     return crc32(solution_str.encode()) % 5 / 4
 """
-
-
-@pytest.fixture(autouse=True)
-def harness_helpers(monkeypatch):
-    monkeypatch.syspath_prepend(str(PROGRAM.parent))
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -102,8 +98,6 @@ def test_runs_of_a_program_are_equal_bit_by_bit(task_folder, tmp_path, place):
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_harness(task_folder, tmp_path):
-    from harness_builders import new_mark, processes
-
     mark = new_mark()
     command = ["bash", "-c", f"echo started; (setsid bash -c 'sleep 1000; :' {mark} &); sleep 1001; :", mark]
     settings = configuration(task_folder, tmp_path, tmp_path / "run", command=command)

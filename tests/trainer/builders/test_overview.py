@@ -120,6 +120,11 @@ def test_each_component_has_a_line(command):
     assert shown["hooks"] == "critic -> learn -> publish"
 
 
+def test_a_harness_has_a_line(command):
+    shown = components(overview(compose_config(["+experiment=calculator_harness", *command[1:]])))
+    assert (shown["agent loop"], Path(shown["harness"]).name) == ("harness", "calculator_agent.yaml")
+
+
 def test_explain_prints_what_a_started_run_prints_and_writes_nothing(command, tmp_path, capsys):
     short = [*command, "trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null"]
     short += ["trainer.save_best=null", "trainer.logger=[jsonl]", "data.max_response_length=32"]
