@@ -43,7 +43,10 @@ class CallLimits:
         limit = self._rollout.options.max_tool_calls
         num_used = self._num_used if turn.num_used is None else turn.num_used
         num_left = len(made) if limit is None else max(0, limit - num_used)
-        at_limit = self._trajectory.first_turn + number + 1 == self._known.limit("max_assistant_turns")
+        if limit is not None and turn.num_beside:
+            num_left = self._num_left_beside(num_left, turn, made)
+        most_turns = self._known.limit("max_assistant_turns", of_agent=self._trajectory.of_agent)
+        at_limit = self._trajectory.first_turn + number + 1 == most_turns
         self._none_runs = self.reported or at_limit or self._ended(number, made)
         num_run = 0 if self._none_runs else min(self._known.limit("max_parallel_calls") or 1, num_left)
         for position, call in enumerate(made):
@@ -55,6 +58,12 @@ class CallLimits:
         if not self._none_runs:
             self.reported = len(made) > num_left
         self._num_used += sum(call.outcome != "limit_error" for call in made)
+
+    def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
+        """Number of calls that were left if calls of other conversations may have begun first: as many as ran."""
+        ran = sum(call.outcome != "limit_error" for call in made)
+        parallel = self._known.limit("max_parallel_calls") or 1
+        return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
         """Whether an own loop passed on calls although its conversation had ended, for example by its user."""

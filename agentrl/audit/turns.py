@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from agentrl.audit import calls as reading
 from agentrl.audit.checks import Checker
@@ -103,15 +104,22 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
     for name in names:
         check.ledger.count(name, 1)
     _check_addresses(check, rollout)
+    request = known.request(check.step["agent_name"][rollout.row])
     reported: dict[int | None, bool] = {}  # trajectory -> whether the model read that no calls are left
     for trajectory in rollout.trajectories:
         limits = CallLimits(check, known, rollout, trajectory, reported.get(trajectory.parent, False))
         for number, turn in enumerate(trajectory.turns):
             made = rollout.calls_of(trajectory, number)
             _check_turn(check, rollout, trajectory, number, made)
-            _check_answer(check, rollout, trajectory, turn, made)
+            _check_answer(check, rollout, trajectory, without_request(turn, request), made)
             limits.check_turn(number, turn, made)
         reported[trajectory.number] = limits.reported
+
+
+def without_request(turn: Turn, request: Json) -> Turn:
+    """The turn without the request for a summary that follows its answers."""
+    asked = request is not None and len(turn.replies) > 1 and turn.replies[-1] == request
+    return replace(turn, replies=turn.replies[:-1]) if asked else turn
 
 
 def _why_not(rollout: AuditedRollout, known: RunInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -30,8 +31,9 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
             messages.
         num_calls: number of tool calls that the operation recorded.
         detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react` or `own`),
-            `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and `parent` of a
-            restart or of a history rendered again. Empty for other operations.
+            `call_format`, `tools`, `template_tools` (the tools that the chat template shows). With a parent, also
+            `parent`: the trajectory that a restart or a history rendered again continues, or in which the model
+            started a sub-agent, in the turn of its segment `segment`. Empty for other operations.
     """
 
     kind: OperationKind
@@ -43,3 +45,14 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
     num_messages: int
     num_calls: int
     detail: str = ""
+
+    @property
+    def parent(self) -> tuple[int | None, int | None]:
+        """Parent and segment of the detail, None where there is none."""
+        try:
+            facts = json.loads(self.detail or "{}")
+        except (ValueError, RecursionError):
+            return None, None
+        found = (facts.get(name) if isinstance(facts, dict) else None for name in ("parent", "segment"))
+        parent, segment = (each if isinstance(each, int) else None for each in found)
+        return parent, segment
