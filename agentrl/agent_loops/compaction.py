@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentrl.agent_loops.base import AgentLoop, Generate
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.chat.base import ParsedTurn
-from agentrl.chat.probes import CALL_ID, RESULT, TURN, USER
+from agentrl.chat.probes import CALL_ID, RESULT, USER
 from agentrl.config.rollout import COMPACTION
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import TemplateError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "\n\nSummary of your work so far:\n"
 """Text between the task and the summary."""
+_PROBE = "zqASKqz"
 
 
 class CompactionConversation(Conversation):
@@ -83,12 +84,12 @@ class CompactionAgent(AgentLoop):
         tool = Message(role="tool", name=name, tool_call_id=CALL_ID, content=RESULT)
         for answer in (*([tool] if schemas else []), *([USER] if with_users else [])):
             try:
-                shown = self.chat.template.follow([answer, Message(role="user", content=TURN)], schemas)
+                shown = self.chat.template.follow([answer, Message(role="user", content=_PROBE)], schemas)
             except TemplateError as error:
                 shown, why = "", f": {error}"
             else:
                 why = ", its text is lost"
-            if TURN not in shown:
+            if _PROBE not in shown:
                 role = answer["role"]
                 raise TemplateError(
                     f"agent loop '{COMPACTION}' asks for a summary in a user message after an answer of a {role}, but"

@@ -17,7 +17,7 @@ def context_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - `sub_agents/mean`: sub-agents per rollout; `/response_length`: mean number of tokens after their prompt
     """
     restarts = [each for rollout in rollouts for each in _opened(rollout, OperationKind.RESTART)]
-    agents = [each for rollout in rollouts for each in _opened(rollout, OperationKind.MESSAGES)]
+    agents = [each for rollout in rollouts for each in _opened(rollout, OperationKind.MESSAGES) if each[2] is not None]
     metrics: dict[str, float] = {}
     if restarts:
         before = [len(rollout.trajectories[parent].token_ids) for rollout, _, parent in restarts if parent is not None]

@@ -10,7 +10,6 @@ from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Rollout
 
 _CONTINUES = (OperationKind.RESTART, OperationKind.RENDER)
-_OPENINGS = (OperationKind.TASK, OperationKind.MESSAGES, OperationKind.RESUME, *_CONTINUES)
 _MAX_DEPTH = 8
 """Deepest level of the tree; deeper trajectories are shown at this one."""
 
@@ -71,7 +70,7 @@ def _sorted(branches: Sequence[Branch]) -> list[Branch]:
 
 
 def _opened(rollout: Rollout) -> list[Branch]:
-    opening = {each.trajectory: each for each in reversed(rollout.operations) if each.kind in _OPENINGS}
+    opening = {each.trajectory: each for each in reversed(rollout.operations)}  # the first operation of each
     return [_branch(rollout, number, opening.get(number)) for number in range(len(rollout.trajectories))]
 
 

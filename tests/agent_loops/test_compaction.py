@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from loop_builders import CHAT, TASK, ListEngine, add, call, config, exact, ids, roll
 
-from agentrl.agent_loops.compaction import SUMMARY
+from agentrl.agent_loops.compaction import SUMMARY, CompactionAgent
+from agentrl.chat.format import ChatFormat
+from agentrl.errors import TemplateError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.tools.function import as_tool
@@ -100,6 +104,30 @@ def test_task_and_summary_leave_less_room_for_the_response():
     assert len(second.token_ids) == num_prompt + 500
     assert second.num_response_tokens < 500
     assert len(first.token_ids) < num_prompt + 500
+
+
+STRICT = """{%- for m in messages %}
+{%- if not loop.first and m.role == "user" and messages[loop.index0 - 1].role != "assistant" %}
+{{- raise_exception("a user message must follow an assistant's") }}{%- endif %}
+{{- "<|im_start|>" + m.role + "\n" + (m.content or "") }}
+{%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}
+{{- "<|im_end|>\n" }}{%- endfor %}{%- if add_generation_prompt %}{{- "<|im_start|>assistant\n" }}{% endif %}"""
+
+
+def loop_with(template: str | None = None) -> CompactionAgent:
+    tokenizer = copy.deepcopy(CHAT.tokenizer)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    return CompactionAgent(ChatFormat(tokenizer), None, config("compaction"))
+
+
+def test_a_template_that_refuses_the_request_is_refused_at_the_start():
+    schemas = [as_tool(add).schema]
+    loop_with().check_template(schemas, with_users=True)
+    loop_with(STRICT).check_template([], with_users=False)
+    with pytest.raises(TemplateError, match=r"after an answer of a tool.*must follow an assistant's"):
+        loop_with(STRICT).check_template(schemas, with_users=False)
+    with pytest.raises(TemplateError, match="after an answer of a user"):
+        loop_with(STRICT).check_template([], with_users=True)
 
 
 class User(BaseInteraction):

@@ -667,5 +667,3 @@ def test_trajectories_of_a_rollout_are_a_tree(visit, tmp_path, size, shown):
         assert page.locator(".started button").all_text_contents() == ["trajectory 0", "trajectory 1"]
     assert page.evaluate("document.scrollingElement.scrollWidth") <= size[0]
     assert page.evaluate("window.hit") is None
-    if picture := os.environ.get("TREE_PICTURE"):
-        page.screenshot(path=f"{picture}-{size[0]}{'-messages' if shown else ''}.png", full_page=True)

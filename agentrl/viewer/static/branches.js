@@ -2,7 +2,7 @@
 
 import {el, number, short} from "./dom.js";
 
-const KINDS = {task: "task", resume: "saved beginning", messages: "sub-agent", restart: "after a summary", render: "history rendered again"};
+const KINDS = {task: "task", resume: "saved beginning", messages: "sub-agent", restart: "after a summary", render: "history rendered again", branch: "branch"};
 
 /** The first trajectory of the rollout's own conversation. */
 export const first = (rollout) => rollout.trajectories[rollout.branches[0]?.number ?? 0];
