@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agentrl.agent_loops.context import ConversationContext
 from agentrl.agent_loops.conversation import Conversation
@@ -13,7 +13,7 @@ from agentrl.agent_loops.places import Place, path_of_next_agent
 from agentrl.agent_loops.recording import Recording, model_segment
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.chat.base import ToolParser
-from agentrl.config.rollout import COMPACTION, SUB_AGENT
+from agentrl.config.rollout import COMPACTION, HARNESS, SUB_AGENT
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.registry import Registry
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 
 __all__ = ["AgentLoop", "Conversation", "Generate", "Recording", "agent_loops", "model_segment", "register"]
+
+
+class SharedByRun(Protocol):
+    """What all rollouts of a run share."""
+
+    async def close(self) -> None:
+        """End it, after all rollouts."""
+        ...
 
 
 class AgentLoop:
@@ -163,6 +171,7 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "react_agent": "agentrl.agent_loops.react:ReactAgent",
         COMPACTION: "agentrl.agent_loops.compaction:CompactionAgent",
         SUB_AGENT: "agentrl.agent_loops.sub_agent:SubAgent",
+        HARNESS: "agentrl.harness.loop:HarnessLoop",
     },
     aliases={
         "single_turn": "single_turn_agent",

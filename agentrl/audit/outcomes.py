@@ -9,7 +9,7 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, 
 from agentrl.audit.reading.run_info import RunInfo
 
 OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
-_CUT_MARK = "...(truncated)..."
+CUT_MARK = "...(truncated)..."
 ENDED = "Error: not run, the conversation has ended."
 """Result of the calls in the last turn if a limit ended the conversation: these calls do not run."""
 
@@ -33,7 +33,7 @@ class CallLimits:
         self._known = known
         self._rollout = rollout
         self._trajectory = trajectory
-        self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
+        self._longest = (known.limit("max_tool_response_length") or 0) + len(CUT_MARK)
         self._num_used = 0
         self.reported = reported
         self._none_runs = False  # no call of this turn may run
@@ -94,7 +94,7 @@ class CallLimits:
         return ""
 
     def _is_error_text(self, call: Call) -> bool:
-        head, cut, _ = call.result.partition(_CUT_MARK)
+        head, cut, _ = call.result.partition(CUT_MARK)
         if self._known.replayed_from and call.outcome == "infra_error" and head.startswith("not recorded: "):
             return True
         return head.startswith("Error: ") or (bool(cut) and "Error: ".startswith(head))

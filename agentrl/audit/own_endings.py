@@ -13,6 +13,8 @@ _OF_AGENTS = ("max_assistant_turns", "max_turn_tokens")
 
 
 def _num_turns(end: Ending) -> int:
+    if end.rollout.by_gateway:
+        return end.rollout.num_turns
     return end.trajectory.first_turn + len(end.trajectory.turns)
 
 

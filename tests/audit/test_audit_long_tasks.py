@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from random import Random
 
 import pyarrow.parquet as pq
 import pytest
+from altered_files import write
 from loop_builders import call
 from recorded_rollouts import audited, broken, reasons, saved_rollouts
 from test_audit_own_loops import LIMITS, REPLIES, TEXTS
@@ -80,3 +83,42 @@ def test_anything_that_a_model_writes_in_long_tasks_passes_the_audit(seed, tmp_p
 
     options = {**limits, loop: sections[loop], "thinking": thinking}
     assert broken(audited(saved_rollouts(tmp_path, loop, reply, multi_turn=options))) == {}
+
+
+def alter(path, tmp_path, change):
+    """The audit of a file in which `change` altered the first rollout, with valid seals."""
+    table = pq.read_table(path)
+    rows = copy.deepcopy(table.to_pylist())
+    change(rows[0])
+    write(table, rows, tmp_path / "step-000000.parquet", sealed=True)
+    return broken(audited(tmp_path / "step-000000.parquet"))
+
+
+def test_a_prompt_with_another_summary_is_found(tmp_path):
+    def change(row):
+        messages = json.loads(row["trajectories"][1]["messages"])
+        messages[0]["content"] = messages[0]["content"].replace("is 3", "is 4")
+        row["trajectories"][1]["messages"] = json.dumps(messages)
+
+    found = alter(saved_rollouts(tmp_path, "compaction", summing, multi_turn=COMPACT), tmp_path, change)
+    assert found["messages"] == "trajectories[1].messages"
+
+
+def test_an_agent_with_another_task_is_found(tmp_path):
+    def change(row):
+        messages = json.loads(row["trajectories"][0]["messages"])
+        messages[0]["content"] = "Sub-task 7"
+        row["trajectories"][0]["messages"] = json.dumps(messages)
+
+    found = alter(saved_rollouts(tmp_path, "sub_agent", starting, multi_turn=AGENTS), tmp_path, change)
+    assert found["messages"] == "trajectories[0].messages[0]"
+
+
+def test_a_result_that_is_not_the_agents_answer_is_found(tmp_path):
+    def change(row):
+        messages = json.loads(row["trajectories"][0]["messages"])
+        messages[-1]["content"] = "It is 4"
+        row["trajectories"][0]["messages"] = json.dumps(messages)
+
+    found = alter(saved_rollouts(tmp_path, "sub_agent", starting, multi_turn=AGENTS), tmp_path, change)
+    assert found["answers"].endswith(".result")

@@ -10,9 +10,9 @@ from itertools import accumulate
 from agentrl.audit.conversation import Appended, AuditedTrajectory, Call, Operation, Turn, Wording
 from agentrl.audit.reading.run_info import Json, RunInfo, tool_name
 
-OPENINGS = ("task", "messages", "restart", "render", "resume")
+OPENINGS = ("task", "messages", "restart", "render", "resume", "branch")
 """Operations that open a trajectory."""
-FORMS = ("chat", "react", "own")
+FORMS = ("chat", "react", "own", "gateway")
 
 Texts = Mapping[int, tuple[Sequence[int], str | None]]
 """Segment of a model turn -> (tokens, text)."""
@@ -20,13 +20,14 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The detail of an opening operation."""
+    """The detail of an opening operation; `schemas` of its tools, if the conversation brought them."""
 
     form: str
     call_format: str
     tools: Sequence[str]
     template_tools: Sequence[str]
     parent: int | None
+    schemas: Sequence[Json] | None = None
     segment: int | None = None
 
     @classmethod
@@ -35,26 +36,29 @@ class Opening:
         try:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
-            opening = cls(read["form"], read["call_format"], *names, read.get("parent"), read.get("segment"))
+            places = read.get("parent"), read.get("schemas"), read.get("segment")
+            opening = cls(read["form"], read["call_format"], *names, *places)
+            shown = names[1] if opening.schemas is None else [tool_name(schema) for schema in opening.schemas]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         lists = opening.tools, opening.template_tools
         named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
-        named = named and opening.form in FORMS and isinstance(opening.call_format, str)
-        return opening if named and opening.fits(operation.kind) else None
+        named = named and shown == opening.template_tools and opening.form in FORMS
+        return opening if named and isinstance(opening.call_format, str) and opening.fits(operation.kind) else None
 
     def fits(self, kind: str) -> bool:
         """Whether a conversation that was opened in this way has such a parent."""
         known = isinstance(self.parent, int), isinstance(self.segment, int)
-        if kind in ("restart", "render"):
+        if kind in ("restart", "render", "branch"):
             return known == (True, False) and self.segment is None
         return (self.parent, self.segment) == (None, None) or (kind == "messages" and all(known))
 
     def wording(self, known: RunInfo) -> Wording:
         """Return the wording of the conversation."""
-        schemas = {tool_name(tool): tool for tool in known.tools or []}
+        schemas = {tool_name(tool): tool for tool in (known.tools or [] if self.schemas is None else self.schemas)}
         saved = [schemas[name] for name in self.template_tools if name in schemas]
-        complete = known.tools is not None and len(saved) == len(self.template_tools)
+        saves_tools = known.tools is not None or self.schemas is not None
+        complete = saves_tools and len(saved) == len(self.template_tools)
         shown = saved if complete else None
         tools = [schemas[name] for name in self.tools if name in schemas]
         call_format = self.call_format if self.tools else None
@@ -135,12 +139,13 @@ class OwnTrajectories:
         turns, appended = self._turns(operations[1:], messages, segments)
         continues = operations[0].kind != "messages"
         parent = next((one for one in earlier if one.number == opening.parent and continues), None)
-        rendered = operations[0].kind == "render"
+        rendered, branches = operations[0].kind == "render", operations[0].kind == "branch"
         return AuditedTrajectory(
             *(index, number, messages, operations[0].num_messages, prompt, turns, True, opening.wording(self.known)),
-            first_turn=parent.first_turn + len(parent.turns) if parent else 0,
+            first_turn=parent.first_turn + len(parent.turns) if parent and not branches else 0,
             parent=opening.parent if continues else None,
             rendered=rendered,
+            branches=branches,
             first_prompt=(parent.prompt if parent.first_prompt < 0 else parent.first_prompt)
             if parent and rendered
             else -1,
@@ -172,7 +177,7 @@ class OwnTrajectories:
     ) -> Turn:
         segment = segments[operation.first_segment] if operation.num_segments else -1
         ids, text = self.texts.get(segment, ([], ""))
-        tools = [each for each in followers if each.kind == "tool_turn"]
+        tools = [each for each in followers if each.kind == "tool_turn" or each.num_calls]
         reply = next(iter([*tools, *(each for each in followers if each.num_messages)]), None)
         position = operation.first_message
         return Turn(

@@ -105,9 +105,16 @@ class RunInfo:
 
     def request(self, agent_name: str | None) -> Json:
         """Return the message that asks for a summary, if the agent loop of a row asks for summaries."""
-        name = agent_name or self.get("rollout.agent.default_agent_loop")
         text = self.get("rollout.multi_turn.compaction.instruction")
-        return {"role": "user", "content": text} if name == "compaction" else None
+        return {"role": "user", "content": text} if self._loop_name(agent_name) == "compaction" else None
+
+    def starts_agents(self, agent_name: str | None) -> bool:
+        """Whether the agent loop of a row has a tool that starts sub-agents."""
+        return bool(self._loop_name(agent_name) == "sub_agent")
+
+    def _loop_name(self, agent_name: str | None) -> Json:
+        name = agent_name or self.get("rollout.agent.default_agent_loop")
+        return None if name in (self.loops or ()) else name
 
     @cached_property
     def mode(self) -> str:
