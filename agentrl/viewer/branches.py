@@ -24,6 +24,7 @@ class Branch(TypedDict):
         turn: the model turn of the parent that started it, from 0; None if it has none.
         segment: the segment of that turn.
         depth: level in the tree. A trajectory that continues another has the level of that one.
+        weight: factor of its advantages; 0: not trained on, such as a discarded answer.
         remark: what the program that made the rollout noted, such as why an answer was discarded.
     """
 
@@ -33,6 +34,7 @@ class Branch(TypedDict):
     turn: int | None
     segment: int | None
     depth: int
+    weight: float
     remark: str
 
 
@@ -88,6 +90,7 @@ def _branch(rollout: Rollout, number: int, opening: Operation | None) -> Branch:
         "turn": turn,
         "segment": segment,
         "depth": 0,
+        "weight": rollout.trajectories[number].weight,
         "remark": _remark(opening) if opening else "",
     }
 

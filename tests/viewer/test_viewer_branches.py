@@ -81,6 +81,12 @@ def test_a_deep_chain_is_shown_without_recursion():
     assert [each["number"] for each in branches(of(*openings))] == list(range(3000))
 
 
+def test_branches_that_are_not_trained_on_are_marked():
+    rollout = of(opened(0, "task"), opened(1, "messages", 0, 1))
+    rollout.trajectories[1].weight = 0.0
+    assert [each["weight"] for each in branches(rollout)] == [1.0, 0.0]
+
+
 def test_the_page_receives_the_tree(view, tmp_path):
     rollout = of(opened(1, "task"), opened(0, "messages", 1, 1))
     told = view(write_run(tmp_path, {1: [group("a", rollout)]})).json(

@@ -643,6 +643,7 @@ def with_sub_agents() -> Rollout:
         Operation(OperationKind(kind), number, 0, 0, 1, 0, 1, 0, json.dumps(detail))
         for kind, number, detail in openings
     ]
+    after.weight = 0.0
     whole.tool_calls = [replace(each, trajectory=2) for each in whole.tool_calls]
     return replace(whole, trajectories=[*agents, whole.trajectories[0], after], operations=operations)
 
@@ -658,6 +659,7 @@ def test_trajectories_of_a_rollout_are_a_tree(visit, tmp_path, size, shown):
     assert [re.match(r"trajectory \d", text)[0][-1] for text in rows.all_text_contents()] == ["2", "0", "1", "3"]
     assert "sub-agent: started in turn 0 of trajectory 2" in rows.nth(1).text_content()
     assert "after a summary: continues trajectory 2" in rows.nth(3).text_content()
+    assert [("not trained on" in text) for text in rows.all_text_contents()] == [False, False, False, True]
     assert [text[11] for text in page.locator(".trajectory h3").all_text_contents()] == ["2", "0", "1", "3"]
     lefts = [rows.nth(place).bounding_box()["x"] for place in range(4)]
     assert lefts[0] == lefts[3] < lefts[1] == lefts[2]

@@ -20,6 +20,7 @@ export function tree(rollout) {
   return el("nav.tree", {"aria-label": "trajectories"}, el("ul", {}, rollout.branches.map((branch) => el("li", {style: {"--depth": branch.depth}},
     el("button", {type: "button", onclick: () => show(branch.number)}, `trajectory ${branch.number}`),
     el("span.soft", {}, origin(branch)), el("span.soft", {}, size(rollout.trajectories[branch.number])),
+    branch.weight !== 1 && el("span.chip", {}, branch.weight === 0 ? "not trained on" : `weight ${number(branch.weight)}`),
     branch.remark && el("span.chip", {}, short(branch.remark, 200))))));
 }
 
