@@ -38,7 +38,8 @@ from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.rollouts.collector import collect
 from agentrl.rollouts.runner import RolloutRunner
-from agentrl.tools.toolbox import Toolbox, ToolResult, ToolSession
+from agentrl.tools.result import ToolResult
+from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.types.rollout import Outcome
 from agentrl.types.task import Task
 

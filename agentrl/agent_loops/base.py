@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agentrl.agent_loops.context import ConversationContext
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.agent_loops.generate import Generate
 from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.places import Place, path_of_next_agent
 from agentrl.agent_loops.recording import Recording, model_segment
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.chat.base import ToolParser
-from agentrl.config.rollout import HARNESS
+from agentrl.config.rollout import COMPACTION, HARNESS, SUB_AGENT
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.registry import Registry
-from agentrl.types.messages import Message
+from agentrl.types.messages import Message, ToolSchema
 from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
@@ -66,6 +67,7 @@ class AgentLoop:
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
         operations: what the conversations of this rollout did, for the audit (`agentrl.types.operation`).
+        places: place of each trajectory, see `agentrl.agent_loops.places`.
         call_format: name of the tool-call format of `parser`.
         resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). Loops with
             their own state over several turns cannot use it.
@@ -85,6 +87,7 @@ class AgentLoop:
         self.conversations: list[Conversation] = []
         self.trajectories: list[Trajectory] = []
         self.operations: list[Operation] = []
+        self.places: list[Place] = []
         self.call_format = ""
         self.resume_point: ResumePoint | None = None
 
@@ -102,6 +105,17 @@ class AgentLoop:
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
+    def check_template(self, schemas: Sequence[ToolSchema], *, with_users: bool) -> None:
+        """Check more of the chat template than `roles` says. A loop that adds other messages overrides it.
+
+        Args:
+            schemas: the tools of the run; empty if the loop calls none.
+            with_users: whether there are simulated users.
+
+        Raises:
+            TemplateError: the template does not fit this loop.
+        """
+
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
         """Open the conversation only to measure its prompt; nothing can be sampled."""
         return self.open(task, _no_samples, tools if self.uses_tools else None, None, SamplingParams())
@@ -115,15 +129,25 @@ class AgentLoop:
         sampling: SamplingParams,
         *,
         messages: Sequence[Message] | None = None,
+        parent: Conversation | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> Conversation:
-        """Start a conversation with the task's prompt, or with `messages` (for a sub-agent), as a new trajectory."""
-        limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
+        """Start a conversation with the task's prompt, or with `messages` (for a sub-agent), as a new trajectory.
+
+        Args:
+            parent: the conversation whose last model turn started the sub-agent. Its trajectories then come before that
+                of `parent` in the rollout, and its seeds do not depend on what runs at the same time.
+            limits: other values of `rollout.multi_turn` for this conversation, such as `max_assistant_turns`.
+        """
+        own = Limits.of(self.config, sampling, task.tool_options.max_tool_calls).with_values(limits or {})
         bindings = ConversationContext(
-            *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
+            *(self.chat, self.parser, own, generate, tools, interaction, sampling, self.conversations),
             trajectories=self.trajectories,
             images=dict(task.images),
             operations=self.operations,
             call_format=self.call_format,
+            places=self.places,
+            path=path_of_next_agent(self.places, parent.last_turn[0]) if parent else (),
         )
         first = task.messages if messages is None else self.chat.history(messages)
         conversation = self.conversation_class(bindings, first)
@@ -131,7 +155,7 @@ class AgentLoop:
         if self.resume_point is not None and messages is None:
             conversation.resume_from(self.resume_point)
             kind = OperationKind.RESUME
-        conversation.record_opening(kind)
+        conversation.record_opening(kind, *(parent.last_turn if parent else ()))
         return conversation
 
 
@@ -145,6 +169,8 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "single_turn_agent": "agentrl.agent_loops.single_turn:SingleTurnAgent",
         "tool_agent": "agentrl.agent_loops.tool:ToolAgent",
         "react_agent": "agentrl.agent_loops.react:ReactAgent",
+        COMPACTION: "agentrl.agent_loops.compaction:CompactionAgent",
+        SUB_AGENT: "agentrl.agent_loops.sub_agent:SubAgent",
         HARNESS: "agentrl.harness.loop:HarnessLoop",
     },
     aliases={

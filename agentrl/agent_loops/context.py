@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.places import Place, in_order, place_of_next, stream_of
 from agentrl.chat.base import ToolParser
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.types.messages import Message
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConversationContext:
-    """Everything that a conversation needs. All conversations of one rollout share the last five lists and mappings.
+    """Everything that a conversation needs. All conversations of one rollout share the lists and mappings.
 
     Attributes:
         trajectories: the trajectories of all conversations; a conversation has several if its history was rendered
@@ -32,6 +33,8 @@ class ConversationContext:
         images: the names in messages -> image bytes: images of the task and of tool answers.
         operations: the operations of all conversations, in the order in which they ended.
         call_format: name of the tool-call format that `parser` reads.
+        places: place of each trajectory.
+        path: path of the agent whose conversation this is, see `agent_loops.places`.
     """
 
     chat: ChatFormat
@@ -46,40 +49,46 @@ class ConversationContext:
     images: dict[str, bytes] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     call_format: str = ""
+    places: list[Place] = field(default_factory=list)
+    path: Place = ()
 
     def new_trajectory(self, messages: Sequence[Message]) -> tuple[int, Trajectory]:
         """Add a trajectory without tokens to the rollout; return its position and the trajectory."""
+        self.places.append(place_of_next(self.places, self.path))
         self.trajectories.append(Trajectory((), messages))
         return len(self.trajectories) - 1, self.trajectories[-1]
 
     def rollout(self, stop: Stop) -> Rollout:
-        """Return the rollout of all conversations, in the order of their trajectories."""
+        """Return the rollout of all conversations."""
         rewards = [reward for each in self.conversations for reward in each.turn_rewards]
         calls = [call for each in self.conversations for call in each.tool_calls]
-        return Rollout(
+        rollout = Rollout(
             list(self.trajectories),
             stop=stop,
             turn_rewards=sorted(rewards, key=lambda reward: reward.trajectory),
             tool_calls=sorted(calls, key=lambda call: call.trajectory),
             operations=self.operations,
         )
+        return in_order(rollout, self.places)
 
     @property
     def num_calls(self) -> int:
-        """Number of calls of all conversations that count towards the limit."""
+        """Number of calls of all conversations that count towards the limit, with those that run now."""
         calls = (call for each in self.conversations for call in each.tool_calls)
-        return sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
+        running = sum(each.num_running_calls for each in self.conversations)
+        return running + sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
 
     async def sample(
         self, trajectory: Trajectory, number: int, sampling: SamplingParams, image_starts: Sequence[int]
     ) -> Completion:
         """Sample after the tokens of `trajectory`, whose position in the rollout is `number`."""
+        stream = stream_of(self.places[number])
         if not image_starts:  # a custom `generate` need not support images
-            return await self.generate(trajectory.token_ids, sampling, trajectory=number)
+            return await self.generate(trajectory.token_ids, sampling, trajectory=stream)
         return await self.generate(
             trajectory.token_ids,
             sampling,
-            trajectory=number,
+            trajectory=stream,
             images=[trajectory.images[name] for name in trajectory.media],
             image_starts=list(image_starts),
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import ClassVar
 
 from agentrl.agent_loops.context import ConversationContext
@@ -18,8 +16,10 @@ from agentrl.agent_loops.tool_calls import (
     as_shown,
     assistant_message,
     parse,
+    raise_failures,
     refused,
     run_calls,
+    tokens_of_answers,
     tool_calls,
     tool_messages,
     with_images,
@@ -27,11 +27,10 @@ from agentrl.agent_loops.tool_calls import (
 from agentrl.chat.base import ParsedCall, ParsedTurn, parser_for
 from agentrl.chat.parsers.thinking import plain_turn
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.tools.base import InfraError
-from agentrl.tools.toolbox import ToolResult
+from agentrl.tools.result import ToolResult
 from agentrl.types.messages import Message, ToolSchema, image_names
 from agentrl.types.operation import OperationKind
-from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.rollout import Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.trajectory import Author, Segment, Trajectory
 from agentrl.utils.images import content_hash
 
@@ -56,6 +55,8 @@ class Conversation:
         stop: the `Stop` reason; None while the conversation can continue.
         tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
         turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
+        last_turn: trajectory and segment of the model's last turn.
+        num_running_calls: number of calls that run now and count towards `max_tool_calls`.
         form: wording of openings and answers, for the audit: `chat`, `react`, or `own` for a class that overrides them.
     """
 
@@ -65,6 +66,7 @@ class Conversation:
         self._number, trajectory = bindings.new_trajectory(())
         self.trajectory = trajectory
         self.stop: Stop | None = None
+        self.num_running_calls = 0
         self.tool_calls: list[ToolCall] = []
         self.turn_rewards: list[TurnReward] = []
         self._bound = bindings
@@ -75,7 +77,7 @@ class Conversation:
         self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
         self._num_user_turns = 0
         self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # the last token of the model's turn
-        self._turn_place = self._number, 0  # trajectory and segment of the model's last turn
+        self.last_turn = self._number, 0
         self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
@@ -83,6 +85,7 @@ class Conversation:
         prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
         self._opening_lengths = len(first), len(prompt_ids)  # messages and tokens
         self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
+        self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
@@ -97,6 +100,10 @@ class Conversation:
         """Return the messages with the answers to `calls`; override it for another role or wording."""
         return tool_messages(calls, texts, self._num_turns)
 
+    def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return answers of tools or users with what the loop adds to them; override it to ask the model for more."""
+        return messages
+
     async def model_turn(self) -> ParsedTurn | None:
         """Sample a model turn and append it. Return None if a limit was reached; `stop` is then the reason."""
         with self._operation(OperationKind.MODEL_TURN):
@@ -104,9 +111,10 @@ class Conversation:
             if self.stop is not None:
                 await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
                 return None
-            sampling = self._turn_sampling()
+            stop = self._parser.stop if self.schemas else ()
+            sampling = self._limits.turn_sampling(self._bound.sampling, stop, self.num_tokens_left)
             completion = await self._bound.sample(self.trajectory, self._number, sampling, self._image_starts)
-            self.stop = self._limits.truncated_by(completion, self._num_tokens_left)
+            self.stop = self._limits.truncated_by(completion, self.num_tokens_left)
             turn = await self._append_model(completion, sampling)
         return turn if self.stop is None else None
 
@@ -152,16 +160,13 @@ class Conversation:
             self._append_segment(segment.author, segment.token_ids, segment.media)
         self.tool_calls, self.turn_rewards = list(resume_point.tool_calls), list(resume_point.turn_rewards)
         self._num_turns = resume_point.num_turns
-        self._num_user_turns = sum(segment.author is Author.USER for segment in resume_point.segments)
-        last = [call for call in self.tool_calls if call.turn == resume_point.num_turns - 1]
-        if (num_left := self._num_calls_left) is not None:
-            num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
-            self._warned_no_calls_left = len(last) > num_left + num_run
-        self._stop_if(self._num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
+        self._num_user_turns = resume_point.num_user_turns
+        self._warned_no_calls_left = resume_point.had_refused_calls(self._num_calls_left)
+        self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
-    def record_opening(self, kind: OperationKind, parent: int | None = None) -> None:
-        """Record how this conversation was opened; `parent` is the number of the conversation that it continues."""
-        self._bound.operations.append(opening(self, self._number, self._bound, kind, parent))
+    def record_opening(self, kind: OperationKind, parent: int | None = None, segment: int | None = None) -> None:
+        """Record how this conversation was opened: what it continues, or the model turn that started it."""
+        self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:
         """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
@@ -177,9 +182,7 @@ class Conversation:
         answers = zip(turn.calls, await self._answers(turn.calls), strict=True)
         results = [self._limits.shortened(as_shown(call, result, self._bound.chat)) for call, result in answers]
         self._record(turn.calls, results, self._append_answers(turn.calls, results))
-        for call, result in zip(turn.calls, results, strict=True):
-            if result.outcome is Outcome.INFRA_ERROR:
-                raise InfraError(f"tool '{call.name}': {result.text}")
+        raise_failures(turn.calls, results)
         self._stop_if(self._bound.tools is not None and self._bound.tools.ended, Stop.ENVIRONMENT_DONE)
         return self.stop is None
 
@@ -189,7 +192,7 @@ class Conversation:
         if self.stop is not None or self._bound.interaction is None:
             return False
         answer = await self._bound.interaction.respond(self.trajectory.messages)
-        self.turn_rewards.append(TurnReward(*self._turn_place, "interaction", answer.score, answer.observation_key))
+        self.turn_rewards.append(TurnReward(*self.last_turn, "interaction", answer.score, answer.observation_key))
         self._num_user_turns += 1
         self._stop_if(answer.done, Stop.INTERACTION_ENDED)
         return self._say(answer.text)
@@ -217,8 +220,9 @@ class Conversation:
             self.stop = stop
 
     @property
-    def _num_tokens_left(self) -> int:
-        return self._limits.max_response_tokens - len(self.trajectory.token_ids) + self._opening_lengths[1]
+    def num_tokens_left(self) -> int:
+        """Number of tokens, of any author, that the conversation may still get."""
+        return self._limits.tokens_left(len(self.trajectory.token_ids), self._opening_lengths[1])
 
     @property
     def _no_turn_left(self) -> bool:
@@ -231,13 +235,8 @@ class Conversation:
             return None
         return limit - self._bound.num_calls
 
-    def _turn_sampling(self) -> SamplingParams:
-        sampling = self._bound.sampling
-        stop = sampling.stop + self._parser.stop if self.schemas else sampling.stop
-        return replace(sampling, stop=stop, max_new_tokens=self._limits.turn_tokens(self._num_tokens_left))
-
     async def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
-        self._turn_place = self._number, len(self.trajectory.segments)
+        self.last_turn = self._number, len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
         self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
@@ -254,7 +253,7 @@ class Conversation:
     async def _answers(self, calls: Sequence[ParsedCall]) -> list[ToolResult]:
         tools, num_left = self._bound.tools, self._num_calls_left
         assert tools is not None  # without tools no turn has calls
-        num_allowed = self._limits.allowed(len(calls), num_left)
+        self.num_running_calls = num_allowed = self._limits.allowed(len(calls), num_left)
         results = [aborted()] * len(calls)
         tools.data.messages = self.trajectory.messages  # seen by tools with the argument `agent_data`
         tools.data.images = self._bound.images
@@ -268,21 +267,16 @@ class Conversation:
         return results[:num_allowed] + beyond
 
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
-        """Return the number of tokens each answer added; surrounding template tokens count for the first or last."""
         messages = self.answer_messages(calls, [result.text for result in results])
         messages = with_images(messages, [self._images(result) for result in results])
         num_added = self._append(Author.TOOL, messages)
-        if len(messages) < len(calls) or len(calls) == 1 or not num_added:
-            return [num_added] + [0] * (len(calls) - 1)
-        upto = [len(self._render(messages[:count])) for count in range(1, len(calls))] + [num_added]
-        return [upto[0], *(after - before for before, after in pairwise(upto))]
+        return tokens_of_answers(messages, len(calls), num_added, lambda some: len(self._render(some)))
 
     def _append(self, author: Author, messages: Sequence[Message]) -> int:
         """Append messages and return their number of tokens; stop and return 0 if the model could not reply."""
-        following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
-        token_ids = following if isinstance(following, list) else self._render(messages)
-        added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)
-        if added >= self._num_tokens_left:
+        messages = self.completed(messages)
+        following, token_ids, added = self._addition(messages)
+        if added >= self.num_tokens_left:
             self.stop = Stop.MAX_RESPONSE_TOKENS
             return 0
         if isinstance(following, Further):
@@ -291,6 +285,13 @@ class Conversation:
             self._append_segment(author, token_ids, image_names(messages))
             self.trajectory.messages.extend(messages)
         return len(token_ids)
+
+    def _addition(self, messages: Sequence[Message]) -> tuple[list[int] | Further | None, list[int], int]:
+        """Return the further trajectory, if one begins, the messages' tokens, and how much longer the context gets."""
+        following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
+        token_ids = following if isinstance(following, list) else self._render(messages)
+        added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)
+        return following, token_ids, added
 
     def _append_segment(self, author: Author, token_ids: Sequence[int], media: Sequence[str]) -> None:
         data = [self._bound.images[name] for name in media]
@@ -313,5 +314,5 @@ class Conversation:
     def _record(
         self, calls: Sequence[ParsedCall], results: Sequence[ToolResult], num_tokens: Sequence[int] | None = None
     ) -> None:
-        added = num_tokens or [0] * len(calls)
+        self.num_running_calls, added = 0, num_tokens or [0] * len(calls)
         self.tool_calls += tool_calls(calls, results, added, turn=self._num_turns - 1, trajectory=self._number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -9,7 +10,7 @@ from agentrl.agent_loops.tool_calls import refused
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
-from agentrl.tools.toolbox import ToolResult
+from agentrl.tools.result import ToolResult
 from agentrl.types.rollout import Stop
 
 
@@ -20,11 +21,14 @@ class Limits:
     Attributes:
         max_turn_tokens: maximum tokens that the model may sample in one turn.
         max_response_tokens: maximum tokens after the prompt, by any author.
+        max_context_tokens: maximum tokens of prompt and response. Only prompts that a loop wrote itself are so long
+            that this limit is reached first.
     """
 
     multi_turn: MultiTurnConfig
     max_turn_tokens: int | None
     max_response_tokens: int
+    max_context_tokens: int
 
     @classmethod
     def of(cls, config: RunConfig, sampling: SamplingParams, max_tool_calls: int | None = None) -> Self:
@@ -33,11 +37,26 @@ class Limits:
         if max_tool_calls is not None:
             multi_turn = multi_turn.model_copy(update={"max_tool_calls": max_tool_calls})
         turn_limits = [limit for limit in (multi_turn.max_turn_tokens, sampling.max_new_tokens) if limit is not None]
-        return cls(multi_turn, min(turn_limits, default=None), config.data.max_response_length)
+        return cls(
+            multi_turn, min(turn_limits, default=None), config.data.max_response_length, config.data.max_sequence_length
+        )
+
+    def with_values(self, values: Mapping[str, int]) -> Self:
+        """Return the limits with other values of `rollout.multi_turn`."""
+        multi_turn = self.multi_turn.model_copy(update=dict(values))
+        return replace(self, multi_turn=multi_turn, max_turn_tokens=values.get("max_turn_tokens", self.max_turn_tokens))
+
+    def tokens_left(self, num_tokens: int, num_prompt: int) -> int:
+        """Tokens that may follow the `num_tokens` of a context whose first `num_prompt` tokens are the prompt."""
+        return min(num_prompt + self.max_response_tokens, self.max_context_tokens) - num_tokens
 
     def turn_tokens(self, num_left: int) -> int:
         """Maximum tokens of the next turn if the response has `num_left` tokens left."""
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
+
+    def turn_sampling(self, sampling: SamplingParams, stop: Sequence[str], num_left: int) -> SamplingParams:
+        """Return how to sample the next turn, which also ends at the texts in `stop`."""
+        return replace(sampling, stop=(*sampling.stop, *stop), max_new_tokens=self.turn_tokens(num_left))
 
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
         """The limit that truncated this turn; the response had `num_left` tokens left before the turn."""
@@ -51,7 +70,7 @@ class Limits:
     def allowed(self, num_calls: int, num_left: int | None) -> int:
         """How many of a turn's calls may run if the rollout has `num_left` calls left.
 
-        `num_left` may be negative: sub-agents that run at the same time see the same number of calls left.
+        `num_left` may be negative, in a continued rollout with a lower limit.
         """
         left = [] if num_left is None else [max(0, num_left)]
         return min(num_calls, self.multi_turn.max_parallel_calls, *left)

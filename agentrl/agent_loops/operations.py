@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -60,13 +60,18 @@ def _state(chat: Conversation) -> tuple[int, int, int, int, bool]:
 
 
 def opening(
-    chat: Conversation, trajectory: int, context: ConversationContext, kind: OperationKind, parent: int | None
+    chat: Conversation,
+    trajectory: int,
+    context: ConversationContext,
+    kind: OperationKind,
+    parent: int | None,
+    segment: int | None,
 ) -> Operation:
     """Return the operation that opened `chat`: everything in its trajectory belongs to it."""
     num_segments, num_messages, num_calls, *_ = _state(chat)
     num_calls = num_calls if kind is OperationKind.RESUME else 0
     tools, shown = (tuple(schema.name for schema in each) for each in (chat.schemas, chat.template_schemas))
-    detail = _detail(_form(type(chat)), context.call_format, tools, shown, parent)
+    detail = _detail(_form(type(chat)), context.call_format, tools, shown, parent, segment)
     return Operation(kind, trajectory, len(context.operations), 0, num_segments, 0, num_messages, num_calls, detail)
 
 
@@ -82,7 +87,21 @@ def _form(kind: type[Conversation]) -> str:
 
 @lru_cache(maxsize=256)
 def _detail(
-    form: str, call_format: str, tools: tuple[str, ...], template_tools: tuple[str, ...], parent: int | None
+    form: str,
+    call_format: str,
+    tools: tuple[str, ...],
+    template_tools: tuple[str, ...],
+    parent: int | None,
+    segment: int | None,
 ) -> str:
     facts = {"form": form, "call_format": call_format, "tools": tools, "template_tools": template_tools}
-    return json.dumps(facts if parent is None else {**facts, "parent": parent})
+    places = {"parent": parent, "segment": segment}
+    return json.dumps({**facts, **{name: place for name, place in places.items() if place is not None}})
+
+
+def moved(operation: Operation, number_of: Mapping[int, int]) -> Operation:
+    """Return the operation with other numbers of trajectories: old number -> new one."""
+    detail = operation.detail
+    if detail and "parent" in (facts := json.loads(detail)):
+        detail = json.dumps({**facts, "parent": number_of[facts["parent"]]})
+    return operation._replace(trajectory=number_of[operation.trajectory], detail=detail)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from agentrl.types.messages import Message
-from agentrl.types.rollout import Rollout, ToolCall, TurnReward
+from agentrl.types.rollout import Outcome, Rollout, ToolCall, TurnReward
 from agentrl.types.trajectory import Author, Segment
 
 
@@ -44,6 +44,17 @@ class ResumePoint:
             [reward for reward in saved.turn_rewards if not reward.trajectory and reward.segment < before],
             num_turns,
         )
+
+    @property
+    def num_user_turns(self) -> int:
+        """Number of answers of the simulated user."""
+        return sum(segment.author is Author.USER for segment in self.segments)
+
+    def had_refused_calls(self, num_left: int | None) -> bool:
+        """Whether the last turn had more calls than were left; `num_left` are left after it."""
+        last = [call for call in self.tool_calls if call.turn == self.num_turns - 1]
+        num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
+        return num_left is not None and len(last) > num_left + num_run
 
     def messages_after(self, num_opening: int) -> Sequence[Message]:
         """Return the messages before the turn; the first `num_opening` messages came before the first model turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl.agent_loops.base import AgentLoop, Generate
+from agentrl.agent_loops.base import AgentLoop, Conversation, Generate
 from agentrl.engines.base import SamplingParams
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
@@ -27,9 +27,14 @@ class ToolAgent(AgentLoop):
     ) -> Rollout:
         """Run turns until the model is done or a limit is reached."""
         chat = self.open(task, generate, tools, interaction, sampling)
-        while turn := await chat.model_turn():
-            if turn.calls:
-                await chat.tool_turn(turn)
-            elif not await chat.user_turn():
-                break
+        await call_tools(chat)
         return chat.rollout()
+
+
+async def call_tools(chat: Conversation) -> None:
+    """Run turns until the model is done or a limit is reached."""
+    while turn := await chat.model_turn():
+        if turn.calls:
+            await chat.tool_turn(turn)
+        elif not await chat.user_turn():
+            break

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.errors import ConfigError, DataError, TemplateError
-from agentrl.tools.toolbox import ToolResult, ToolSession
+from agentrl.tools.base import InfraError
+from agentrl.tools.result import ToolResult
+from agentrl.tools.toolbox import ToolSession
 from agentrl.types.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
 from agentrl.types.rollout import Outcome, ToolCall
 
@@ -108,6 +110,29 @@ async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: li
     async with asyncio.TaskGroup() as group:
         for position in range(len(calls)):
             group.create_task(run(position))
+
+
+def raise_failures(calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> None:
+    """Raise InfraError if a call failed for reasons outside the policy."""
+    for call, result in zip(calls, results, strict=True):
+        if result.outcome is Outcome.INFRA_ERROR:
+            raise InfraError(f"tool '{call.name}': {result.text}")
+
+
+def tokens_of_answers(
+    messages: Sequence[Message], num_calls: int, num_added: int, length: Callable[[Sequence[Message]], int]
+) -> list[int]:
+    """Return the number of tokens each answer added; surrounding template tokens count for the first or last.
+
+    Args:
+        messages: the answers, one for each call or one for all.
+        num_added: number of tokens that were appended.
+        length: number of tokens of some messages.
+    """
+    if len(messages) < num_calls or num_calls == 1 or not num_added:
+        return [num_added] + [0] * (num_calls - 1)
+    upto = [length(messages[:count]) for count in range(1, num_calls)] + [num_added]
+    return [upto[0], *(after - before for before, after in pairwise(upto))]
 
 
 def tool_calls(

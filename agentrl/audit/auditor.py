@@ -16,6 +16,7 @@ from agentrl.audit import (
     advantages,
     endings,
     identity,
+    long_tasks,
     operations,
     rewards,
     turns,
@@ -114,6 +115,7 @@ class Auditor:
             conversation = as_one(rollout)
             turns.check_messages(check, conversation, known)
             turns.check_calls(check, conversation, known)
+            long_tasks.check_links(check, rollout, known)
             endings.check_ending(check, conversation, known)
             rewards.check_named_rewards(check, rollout, known)
             rewards.check_scored_text(check, rollout, known, oracle)

@@ -83,6 +83,7 @@ class Turn:
         replies: the messages that follow it; `reply` is their segment, -1 if there is none.
         ran: whether the loop passed its calls on; an own loop may ignore them.
         num_used: number of calls of the rollout before the calls of this turn; None: those of earlier turns.
+        num_beside: number of calls, of conversations that ran at the same time, that may have come before.
     """
 
     segment: int
@@ -95,6 +96,7 @@ class Turn:
     reply: int
     ran: bool = True
     num_used: int | None = None
+    num_beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class AuditedTrajectory:
         first_prompt: segment of the first prompt of the conversation, from which the response length counts; -1: its
             own prompt.
         opened_with_task: whether the first messages come from the task.
+        of_agent: whether a model turn started it, so that limits of sub-agents apply.
         appended: everything that an own loop appended between and after model turns.
         opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
@@ -141,6 +144,7 @@ class AuditedTrajectory:
     opened_with_task: bool = True
     appended: Sequence[Appended] = ()
     opened: str = ""
+    of_agent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

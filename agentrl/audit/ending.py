@@ -66,7 +66,7 @@ class Ending:
         """Whether the last turn reached the turn limit before the response limit."""
         num_last = len(self.last.ids) if self.last else 0
         left = self._limit - (self.num_response - num_last)
-        limit = self.known.limit("max_turn_tokens")
+        limit = self.known.limit("max_turn_tokens", of_agent=self.trajectory.of_agent)
         return self.last is not None and limit is not None and num_last == limit < left
 
     @property
@@ -76,7 +76,9 @@ class Ending:
 
     @property
     def _limit(self) -> int:
-        return int(self.known.number("data.max_response_length") or 0)
+        """Limit of the response; a prompt that the agent loop wrote may leave less room in the context."""
+        response, prompt = (int(self.known.number(f"data.max_{each}_length") or 0) for each in ("response", "prompt"))
+        return max(0, min(response, response + prompt - self.num_prompt)) if prompt else response
 
     @property
     def expects_answer(self) -> bool:

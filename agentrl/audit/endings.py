@@ -93,6 +93,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "max_response_tokens": _max_response,
     "deadline": _cut,
     "aborted": _cut,
+    "no_summary": lambda end: "another reason: the agent loop asks for no summary",
     "error": lambda end: "",
 }
 """Stop reason -> check of the ending; returns the expected ending, or "" if the actual ending agrees."""

@@ -166,13 +166,22 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
     opening = Opening.of(first)
     if opening is None:
         yield first, "detail", "how the conversation was opened", first.detail
-    elif opening.parent is not None and opening.parent not in _parents(rollout, first):
+    elif opening.segment is not None and not _started(rollout, first, opening):
+        yield first, "detail", "a model turn of a later trajectory as parent", first.detail
+    elif opening.segment is None and opening.parent is not None and opening.parent not in _parents(rollout, first):
         yield first, "detail", "another trajectory as parent, an earlier one if it is no branch", first.detail
     elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
         yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
+
+
+def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
+    """Whether a model turn of a later trajectory started this one, and had ended before."""
+    ended = rollout.operations[: max(0, first.num_before)]
+    turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
+    return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)
 
 
 def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:

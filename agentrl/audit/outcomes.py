@@ -9,7 +9,7 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, 
 from agentrl.audit.reading.run_info import RunInfo
 
 OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
-_CUT_MARK = "...(truncated)..."
+CUT_MARK = "...(truncated)..."
 ENDED = "Error: not run, the conversation has ended."
 """Result of the calls in the last turn if a limit ended the conversation: these calls do not run."""
 
@@ -33,7 +33,7 @@ class CallLimits:
         self._known = known
         self._rollout = rollout
         self._trajectory = trajectory
-        self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
+        self._longest = (known.limit("max_tool_response_length") or 0) + len(CUT_MARK)
         self._num_used = 0
         self.reported = reported
         self._none_runs = False  # no call of this turn may run
@@ -43,7 +43,10 @@ class CallLimits:
         limit = self._rollout.options.max_tool_calls
         num_used = self._num_used if turn.num_used is None else turn.num_used
         num_left = len(made) if limit is None else max(0, limit - num_used)
-        at_limit = self._trajectory.first_turn + number + 1 == self._known.limit("max_assistant_turns")
+        if limit is not None and turn.num_beside:
+            num_left = self._num_left_beside(num_left, turn, made)
+        most_turns = self._known.limit("max_assistant_turns", of_agent=self._trajectory.of_agent)
+        at_limit = self._trajectory.first_turn + number + 1 == most_turns
         self._none_runs = self.reported or at_limit or self._ended(number, made)
         num_run = 0 if self._none_runs else min(self._known.limit("max_parallel_calls") or 1, num_left)
         for position, call in enumerate(made):
@@ -55,6 +58,12 @@ class CallLimits:
         if not self._none_runs:
             self.reported = len(made) > num_left
         self._num_used += sum(call.outcome != "limit_error" for call in made)
+
+    def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
+        """Number of calls that were left if calls of other conversations may have begun first: as many as ran."""
+        ran = sum(call.outcome != "limit_error" for call in made)
+        parallel = self._known.limit("max_parallel_calls") or 1
+        return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
         """Whether an own loop passed on calls although its conversation had ended, for example by its user."""
@@ -85,7 +94,7 @@ class CallLimits:
         return ""
 
     def _is_error_text(self, call: Call) -> bool:
-        head, cut, _ = call.result.partition(_CUT_MARK)
+        head, cut, _ = call.result.partition(CUT_MARK)
         if self._known.replayed_from and call.outcome == "infra_error" and head.startswith("not recorded: "):
             return True
         return head.startswith("Error: ") or (bool(cut) and "Error: ".startswith(head))

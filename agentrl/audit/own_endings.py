@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agentrl.audit.ending import Ending, check_limit
 
+_OF_AGENTS = ("max_assistant_turns", "max_turn_tokens")
+
 
 def _num_turns(end: Ending) -> int:
     if end.rollout.by_gateway:
@@ -29,7 +31,7 @@ def _num_users(end: Ending) -> int:
 
 
 def _max_turns(end: Ending) -> str:
-    limit = end.known.limit("max_assistant_turns")
+    limit = end.known.limit("max_assistant_turns", of_agent=end.trajectory.of_agent)
     return "" if _num_turns(end) == limit else f"{limit or 'a configured number of'} model turns, not {_num_turns(end)}"
 
 
@@ -52,8 +54,18 @@ def _max_calls(end: Ending) -> str:
     if limit is None:
         return "another reason: tool calls have no limit"
     made = [(len(end.rollout.calls_of(end.trajectory, i)), turn) for i, turn in enumerate(end.trajectory.turns)]
-    reported = any(turn.num_used is not None and count > limit - turn.num_used for count, turn in made)
+    used = ((count, (turn.num_used or 0) + turn.num_beside) for count, turn in made if turn.num_used is not None)
+    reported = any(count > limit - most for count, most in used)
     return "" if reported else "earlier error that no calls are left"
+
+
+def _no_summary(end: Ending) -> str:
+    request = end.known.request(end.check.step["agent_name"][end.rollout.row])
+    last = end.last
+    if request is None or last is None or end.trajectory.messages[last.position - 1] != request:
+        return "last turn after a request for a summary"
+    is_summary = "tool_calls" not in last.message and str(last.message.get("content") or "").strip()
+    return "last turn without a summary" if is_summary else ""
 
 
 def _max_turn_tokens(end: Ending) -> str:
@@ -81,6 +93,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "max_turn_tokens": _max_turn_tokens,
     "max_response_tokens": _max_response,
     "deadline": _deadline,
+    "no_summary": _no_summary,
 }
 """Stop reason -> check of one conversation; returns what is expected, or "" if the reason is possible."""
 
@@ -98,8 +111,9 @@ def check_own_ending(ends: Sequence[Ending]) -> None:
 def _check_limits(end: Ending) -> None:
     known, trajectory = end.known, end.trajectory
     longest = max((len(turn.ids) for turn in trajectory.turns), default=0)
-    check_limit(end, "model turns", _num_turns(end), known.limit("max_assistant_turns"))
-    check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
+    most_turns, longest_turn = (known.limit(each, of_agent=trajectory.of_agent) for each in _OF_AGENTS)
+    check_limit(end, "model turns", _num_turns(end), most_turns)
+    check_limit(end, "tokens in a turn", longest, longest_turn)
     check_limit(end, "turns of the simulated user", _num_users(end), known.limit("max_user_turns"))
     if trajectory.opened_with_task:
         check_limit(end, "tokens in the prompt", end.num_prompt, known.number("data.max_prompt_length"))

@@ -18,6 +18,7 @@ from agentrl.audit.conversation import (
     text_content,
 )
 from agentrl.audit.given import answered_calls, check_given
+from agentrl.audit.long_tasks import without_request
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
@@ -104,6 +105,7 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
     for name in names:
         check.ledger.count(name, 1)
     _check_addresses(check, rollout)
+    request = known.request(check.step["agent_name"][rollout.row])
     reported: dict[int | None, bool] = {}  # trajectory -> whether the model read that no calls are left
     for trajectory in rollout.trajectories:
         limits = CallLimits(check, known, rollout, trajectory, reported.get(trajectory.parent, False))
@@ -111,7 +113,7 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
         for number, turn in enumerate(trajectory.turns):
             made = rollout.calls_of(trajectory, number)
             _check_turn(check, rollout, trajectory, number, made)
-            _check_answer(check, rollout, trajectory, turn, made)
+            _check_answer(check, rollout, trajectory, without_request(turn, request), made)
             if is_limited:
                 limits.check_turn(number, turn, made)
             else:

@@ -21,7 +21,7 @@ from pydantic import (
 from agentrl.capabilities import known_engine
 from agentrl.config.base import Section, one_or_many
 from agentrl.config.model import Dtype
-from agentrl.config.uses import ADDRESS, SECRET, Text, code
+from agentrl.config.uses import ADDRESS, PLAIN, SECRET, Text, code
 
 
 def _all_or_some(value: int) -> int:
@@ -40,6 +40,16 @@ def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(urls)) < len(urls):
         raise ValueError("a server is listed twice")
     return urls
+
+
+COMPACTION, SUB_AGENT = "compaction", "sub_agent"
+"""Names of agent loops whose options are sections of `rollout.multi_turn`."""
+
+
+def _tool_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", value):
+        raise ValueError("expected a name of letters, digits, '_' and '-', such as 'delegate'")
+    return value
 
 
 def _function_or(*names: str) -> Callable[[str], str]:
@@ -69,6 +79,43 @@ class AgentConfig(Section):
     harness with `rollout.harness`, tool_agent if tools or a simulated user are configured, else single_turn_agent."""
     agent_loop_config_path: CodeFile | None = None
     """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
+
+
+class CompactionConfig(Section):
+    """Agent loop `compaction`: a summary replaces a long conversation (docs/context.md)."""
+
+    share: float = Field(default=0.7, gt=0, lt=1)
+    """Share of the tokens after the prompt (`data.max_response_length`) at which the model is asked for a summary."""
+    max_compactions: PositiveInt = 4
+    """Maximum number of summaries per rollout."""
+    instruction: Text = (
+        "The conversation is near its maximum length. Write a summary from which you can continue the task: what you"
+        " were asked, what you did and found (exact values), and what remains. Only the task and this summary are"
+        " kept. Do not call tools now."
+    )
+    """User message that asks for the summary."""
+
+
+class SubAgentConfig(Section):
+    """Agent loop `sub_agent`: a tool that is an agent (docs/context.md)."""
+
+    name: Annotated[str, PLAIN, AfterValidator(_tool_name)] = "delegate"
+    """Name of the tool."""
+    description: Text = (
+        "Give a task to an assistant and get its answer. The assistant knows only the text of the task: state"
+        " everything that it needs."
+    )
+    """Description of the tool for the model."""
+    tools: Annotated[tuple[Text, ...] | None, BeforeValidator(one_or_many)] = None
+    """Names of the tools that sub-agents may call; null: all other tools of the rollout."""
+    instructions: Text | None = None
+    """System message of sub-agents; null: the system message of the task, if it has one."""
+    depth: PositiveInt = 1
+    """How deep sub-agents may be nested; 1: sub-agents cannot start others."""
+    max_assistant_turns: PositiveInt | None = None
+    """Maximum number of model turns of a sub-agent; null: `rollout.multi_turn.max_assistant_turns`."""
+    max_turn_tokens: PositiveInt | None = None
+    """Maximum number of tokens that a sub-agent samples per turn; null: `rollout.multi_turn.max_turn_tokens`."""
 
 
 class MultiTurnConfig(Section):
@@ -107,6 +154,10 @@ class MultiTurnConfig(Section):
     """Timeout of a tool call, in seconds."""
     rollout_timeout_s: PositiveFloat | None = None
     """Timeout of a rollout, in seconds; null: none."""
+    compaction: CompactionConfig = CompactionConfig()
+    """Summaries, with the agent loop `compaction`."""
+    sub_agent: SubAgentConfig = SubAgentConfig()
+    """Sub-agents, with the agent loop `sub_agent`."""
 
 
 class ValKwargs(Section):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
+from agentrl.rollouts.context_metrics import context_metrics
 from agentrl.rollouts.failure_metrics import left_out_metrics, recovery_metrics
 from agentrl.rollouts.harness_metrics import harness_metrics
 from agentrl.telemetry.timing import percentile
@@ -20,6 +21,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`: if scored
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
     - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call that ended ok
+    - `compaction/...`, `sub_agents/...`: see `context_metrics`
     - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`, `/tokens_per_call`
     - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (either of these, so
       excluded from other metrics): shares of rollouts; `rollouts/num_dropped`: count
@@ -35,6 +37,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     return {
         **(_rewards(groups, counted, success_threshold) if any("score" in each.rewards for each in counted) else {}),
         **_sizes(counted),
+        **context_metrics(counted),
         **_tools([call for rollout in counted for call in rollout.tool_calls]),
         **recovery_metrics(counted, success_threshold),
         **left_out_metrics(rollouts),

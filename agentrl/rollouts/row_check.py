@@ -17,6 +17,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
+from agentrl.tools.agent_tool import check_agent_tools
 from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
@@ -70,8 +71,9 @@ class RowNames:
         """Check the configured tools once all rows were checked.
 
         Raises:
-            ConfigError: tools are configured, but no row's agent loop calls any.
+            ConfigError: tools are configured, but no row's agent loop calls any, or sub-agents have unknown tools.
         """
+        check_agent_tools(self._toolbox.tools)
         if self._toolbox.schemas and self._tool_users and not any(self._tool_users.values()):
             raise ConfigError.at(
                 "rollout.agent.default_agent_loop",
@@ -142,6 +144,8 @@ class RowCheck(RowNames):
             check_parser(loop.call_format, chat, schemas)
         roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
         chat.check(schemas if uses_tool_role else (), roles)
+        with_users = bool(self._interactions) and "user" in loop.roles
+        loop.check_template(schemas if uses_tool_role else (), with_users=with_users)
         if self._config.rollout.multi_turn.thinking == "strip":
             shown = schemas if uses_tool_role else ()
             _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)

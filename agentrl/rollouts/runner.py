@@ -91,6 +91,8 @@ class RolloutRunner:
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
+        For a trajectory of a sub-agent, k is derived from its place, see `agent_loops.places`.
+
         Args:
             priority: rollouts with higher priority are sampled first.
             resume_point: saved state to continue from, with t counted from 0 again.

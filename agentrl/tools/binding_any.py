@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl.concurrency import Offload
+from agentrl.errors import DataError, suggestion
 from agentrl.tools.base import BaseTool
 from agentrl.tools.binding import BindsItself, BindsSeveral, BoundFunction, BoundTool, OpensState
 from agentrl.tools.class_tool import BoundClass
 from agentrl.tools.function import FunctionTool, as_tool
+from agentrl.types.task import AS_CONFIGURED, ToolOptions
 
 AnyTool = BaseTool | FunctionTool | BindsItself | BindsSeveral | Callable[..., object]
 
@@ -27,3 +29,18 @@ def bind(tool: AnyTool, deadline_s: float, offload: Offload) -> Sequence[BoundTo
 def states_of(tools: Mapping[str, BoundTool]) -> list[OpensState]:
     """Return what the tools share within a rollout, each once."""
     return list(dict.fromkeys(tool.state for tool in tools.values() if tool.state is not None))
+
+
+def selected_of(tools: Mapping[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
+    """Return the tools of a row, with the row's timeout if it has one.
+
+    Raises:
+        DataError: the row selects an unknown tool.
+    """
+    if options is AS_CONFIGURED:
+        return dict(tools)
+    names = tools if options.available_tools is None else options.available_tools
+    for name in names:
+        if name not in tools:
+            raise DataError(f"the row selects an unknown tool '{name}': {suggestion(name, tools)}")
+    return {name: tools[name].within(options.timeout) for name in names}

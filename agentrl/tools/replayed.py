@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Literal, Self, TypeAlias
 
@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.tools.agent_tool import BoundAgentTool
 from agentrl.tools.arguments import shorten
 from agentrl.tools.binding import BoundTool
 from agentrl.tools.result import Answer
@@ -68,6 +69,11 @@ class Recording:
         """Whether all calls were answered, and the environment ended the episode after the last one."""
         return self._ended and not any(self._waiting.values())
 
+    def without(self, names: Collection[str]) -> None:
+        """Drop the recorded calls of tools that run in a replay too, because they start agents."""
+        for key in [key for key in self._waiting if key[0] in names]:
+            del self._waiting[key]
+
     def take(self, call: ParsedCall) -> ToolCall | None:
         """Return the recorded call; None if none is left. A malformed call matches only a recorded format error."""
         waiting = self._waiting.get((call.name, _normalised(call.arguments)))
@@ -80,7 +86,8 @@ class Recording:
 class RecordedToolbox(Toolbox):
     """Tools of a saved run with their recorded schemas; `playing` sets the recording.
 
-    A session for a task other than the recorded one raises DataError.
+    A session for a task other than the recorded one raises DataError. Calls that start agents are not answered from the
+    recording: the agents run again, and their calls are recorded calls.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:
@@ -108,6 +115,9 @@ class RecordedToolbox(Toolbox):
         self.live = live if unrecorded == "live" else None
         self.recording = Recording("", (), {})
         for schema in schemas:
+            if live is not None and isinstance(starts_agents := live.tools.get(schema.name), BoundAgentTool):
+                self.tools[schema.name] = starts_agents
+                continue
             if unrecorded == "live" and (live is None or schema.name not in live.tools):
                 raise ConfigError.keyless(f"the recorded tool '{schema.name}' is not one of the live tools")
             deadline_s = live.tools[schema.name].deadline_s if self.live and live else multi_turn.tool_timeout_s
@@ -117,6 +127,7 @@ class RecordedToolbox(Toolbox):
         """Return the same tools, answering from `recording`."""
         other = copy(self)
         other.recording = recording
+        recording.without([name for name, tool in self.tools.items() if isinstance(tool, BoundAgentTool)])
         return other
 
     def _open(self, task: Task) -> ToolSession:

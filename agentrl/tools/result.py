@@ -29,6 +29,20 @@ class Answer:
     optional_images: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """Result of a call: outcome, text for the model, and the bytes of images for the model."""
+
+    text: str
+    outcome: Outcome
+    reward: float = 0.0
+    duration_s: float = 0.0
+    metrics: dict[str, object] = field(default_factory=dict)
+    images: Sequence[bytes] = ()
+    started_s: float = 0.0
+    optional_images: bool = False
+
+
 def read_answer(returned: object) -> Answer:
     """Convert a tool's return value: text, a dict, a `ToolResponse`, or a tuple (one of these, reward, metrics).
 

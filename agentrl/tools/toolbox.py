@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from copy import copy
 from itertools import chain
 from types import TracebackType
 from typing import Self
@@ -18,37 +18,24 @@ from agentrl.chat.base import ParsedCall
 from agentrl.concurrency import GRACE_S, Offload, OverdueError, Running, UnavailableError
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
+from agentrl.tools.agent_tool import BoundAgentTool, RunAgent, answer_of
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BoundTool, Shared, Starting, ToolInstance
-from agentrl.tools.binding_any import AnyTool, bind, states_of
+from agentrl.tools.binding_any import AnyTool, bind, selected_of, states_of
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S
 from agentrl.tools.failures import UNTYPED, as_error, describe
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
-from agentrl.tools.result import Answer, bounded
+from agentrl.tools.result import Answer, ToolResult, bounded
 from agentrl.types.messages import ToolSchema
 from agentrl.types.rollout import Outcome
-from agentrl.types.task import AS_CONFIGURED, Task, ToolOptions
+from agentrl.types.task import Task
 
 _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 """Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """Result of a call: outcome, text for the model, and the bytes of images for the model."""
-
-    text: str
-    outcome: Outcome
-    reward: float = 0.0
-    duration_s: float = 0.0
-    metrics: dict[str, object] = field(default_factory=dict)
-    images: Sequence[bytes] = ()
-    started_s: float = 0.0
-    optional_images: bool = False
 
 
 class Toolbox:
@@ -108,7 +95,7 @@ class Toolbox:
         Raises:
             DataError: the row is invalid; the message names the field and the nearest name.
         """
-        selected = _selected(self.tools, task.tool_options)
+        selected = selected_of(self.tools, task.tool_options)
         for name, tool in selected.items():
             tool.check_row(task.tools_kwargs.get(name, {}))
         for state in states_of(selected):
@@ -149,14 +136,18 @@ class ToolSession:
     """The tools of one rollout.
 
     Attributes:
-        schemas: schemas that the model sees: all tools, or those that the row's `tool_options` name.
+        schemas: schemas that the model sees: all tools, or those that the row's `tool_options` name. Tools that start
+            agents are included only in a `view`.
         rewards: tool name -> the tool's reward for the rollout; complete after `finish`.
         data: passed to tools as `agent_data`; a loop may set `data.messages` to its own list.
     """
 
     def __init__(self, toolbox: Toolbox, task: Task) -> None:
         self._toolbox = toolbox
-        self._tools = _selected(toolbox.tools, task.tool_options)
+        selected = selected_of(toolbox.tools, task.tool_options)
+        self._agents = {name: tool for name, tool in selected.items() if isinstance(tool, BoundAgentTool)}
+        self._tools = {name: tool for name, tool in selected.items() if name not in self._agents}
+        self._run_agent: RunAgent | None = None
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
         self.data.states.update({state: state.open(self.data) for state in states_of(self._tools)})
@@ -168,6 +159,24 @@ class ToolSession:
     def schemas(self) -> list[ToolSchema]:
         """Schemas that the model sees."""
         return [tool.schema for tool in self._tools.values()]
+
+    @property
+    def has_agent_tool(self) -> bool:
+        """Whether the run has a tool that starts agents, even if the row does not select it."""
+        return any(isinstance(tool, BoundAgentTool) for tool in self._toolbox.tools.values())
+
+    def view(self, names: Collection[str] | None = None, run_agent: RunAgent | None = None) -> ToolSession:
+        """Return the session for one of several conversations; it shares all state with this one.
+
+        Args:
+            names: the tools that the conversation may call; None: all.
+            run_agent: runs the agents that the conversation starts; None: it starts none.
+        """
+        other = copy(self)
+        tools = {**self._tools, **self._agents} if run_agent else self._tools
+        other._tools = {name: tool for name, tool in tools.items() if names is None or name in names}
+        other._run_agent = run_agent
+        return other
 
     @property
     def ended(self) -> bool:
@@ -186,7 +195,10 @@ class ToolSession:
     async def call(self, call: ParsedCall) -> ToolResult:
         """Run a call and return its result. Wrong calls and failing tools do not raise; they set the outcome."""
         start = time.perf_counter()
-        answer, outcome = await self._outcome(call)
+        if self._run_agent and call.error is None and call.name in self._agents:
+            answer, outcome = await answer_of(self._agents[call.name], call.arguments, self._run_agent)
+        else:
+            answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
         duration_s, started_s = time.perf_counter() - start, start - self._opened
         return ToolResult(
@@ -295,17 +307,6 @@ class ToolSession:
             await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
         except Exception as error:  # the failure only leaves resources open
             self._toolbox.log_once(f"releasing {name}", error)
-
-
-def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
-    """Tools of a row, with the row's timeout if it has one."""
-    if options is AS_CONFIGURED:
-        return tools
-    names = tools if options.available_tools is None else options.available_tools
-    for name in names:
-        if name not in tools:
-            raise DataError(f"the row selects an unknown tool '{name}': {suggestion(name, tools)}")
-    return {name: tools[name].within(options.timeout) for name in names}
 
 
 def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:

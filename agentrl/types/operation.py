@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -32,9 +33,10 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
             messages.
         num_calls: number of tool calls that the operation recorded.
         detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react`, `own` or
-            `gateway`), `call_format`, `tools`, `template_tools` (the tools that the chat template shows), `parent` of a
-            restart, of a history rendered again or of a branch, and with `gateway` the `schemas` of the tools. Empty
-            for other operations.
+            `gateway`), `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and with
+            `gateway` the `schemas` of the tools. With a parent, also `parent`: the trajectory that a restart, a history
+            rendered again or a branch continues, or in which the model started a sub-agent, in the turn of its segment
+            `segment`. `remark`: a note for the viewer. Empty for other operations.
     """
 
     kind: OperationKind
@@ -46,3 +48,14 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
     num_messages: int
     num_calls: int
     detail: str = ""
+
+    @property
+    def parent(self) -> tuple[int | None, int | None]:
+        """Parent and segment of the detail, None where there is none."""
+        try:
+            facts = json.loads(self.detail or "{}")
+        except (ValueError, RecursionError):
+            return None, None
+        found = (facts.get(name) if isinstance(facts, dict) else None for name in ("parent", "segment"))
+        parent, segment = (each if isinstance(each, int) else None for each in found)
+        return parent, segment

@@ -34,6 +34,7 @@ class Stop(StrEnum):
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_TURN_TOKENS = "max_turn_tokens"  # one turn reached the limit per turn
     MAX_RESPONSE_TOKENS = "max_response_tokens"
+    NO_SUMMARY = "no_summary"  # the model was asked for a summary and wrote none, or called a tool
     DEADLINE = "deadline"
     ABORTED = "aborted"
     ERROR = "error"

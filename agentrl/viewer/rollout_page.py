@@ -10,6 +10,7 @@ from agentrl.store import StoredRollout
 from agentrl.store.text import write_json
 from agentrl.types.messages import Message, message_text
 from agentrl.types.trajectory import Segment, Trajectory
+from agentrl.viewer.branches import branches
 from agentrl.viewer.tokens import TokenTexts
 
 
@@ -58,6 +59,7 @@ def shown_rollout(stored: StoredRollout, tokens: TokenTexts) -> dict[str, object
         "tool_calls": [asdict(call) for call in rollout.tool_calls],
         "versions": sorted(set(rollout.policy_versions)),
         "tokens_note": tokens.note,
+        "branches": branches(rollout),
         "trajectories": [
             _trajectory(trajectory, advantages, tokens)
             for trajectory, advantages in zip(rollout.trajectories, stored.advantages, strict=True)

@@ -17,7 +17,8 @@ from agentrl.errors import ConfigError
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools import ToolResponse
 from agentrl.tools.binding import AgentData
-from agentrl.tools.toolbox import Toolbox, ToolResult
+from agentrl.tools.result import ToolResult
+from agentrl.tools.toolbox import Toolbox
 from agentrl.types.messages import image_part
 from agentrl.types.rollout import Outcome, Rollout
 from agentrl.types.task import Task

@@ -21,6 +21,7 @@ from agentrl.interactions.base import BaseInteraction
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.run_folder.provenance import provenance
 from agentrl.store import TrajectoryStore
+from agentrl.tools.agent_tool import agent_tools
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.toolbox import Toolbox
 from agentrl.types.rollout import Group
@@ -69,7 +70,7 @@ def saved_rollouts(
     config = RunConfig.model_validate(
         {
             "model": {"path": str(folder / "model")},
-            "data": {"max_response_length": 400, "max_prompt_length": 500},
+            "data": {"max_response_length": 400, "max_prompt_length": 1000},
             "rollout": {
                 "engine": "scripted",
                 "val_kwargs": {"n": NUM_ROLLOUTS, "do_sample": True},
@@ -82,7 +83,7 @@ def saved_rollouts(
             },
         }
     )
-    toolbox = Toolbox([add, fail], config.rollout.multi_turn)
+    toolbox = Toolbox([add, fail, *agent_tools(config.rollout)], config.rollout.multi_turn)
     engine = ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
     users = {"user": User({})} if user else None
     runner = RolloutRunner(engine, chat, toolbox, exact, config, interactions=users)

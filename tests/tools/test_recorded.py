@@ -13,7 +13,8 @@ from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.tools.function import as_tool
 from agentrl.tools.replayed import RecordedToolbox, Recording
-from agentrl.tools.toolbox import Toolbox, ToolResult
+from agentrl.tools.result import ToolResult
+from agentrl.tools.toolbox import Toolbox
 from agentrl.types.rollout import Outcome, ToolCall
 
 SCHEMAS = [schema("recorder", place={"type": "string"})]
@@ -127,7 +128,7 @@ def test_tools_of_a_row_must_match_the_recorded_row():
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
 def test_truncated_answer_is_not_truncated_again(side):
     """The recording has the text that the model was shown; the same limit does not change it."""
-    limits = Limits(MultiTurnConfig(max_tool_response_length=11, tool_response_truncate_side=side), None, 100)
+    limits = Limits(MultiTurnConfig(max_tool_response_length=11, tool_response_truncate_side=side), None, 100, 200)
     shown = truncate("abcdefghijklmnopqrstuvwxyz", 11, side)
     assert limits.shortened(ToolResult(shown, Outcome.OK)).text == shown
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import browser
@@ -14,6 +16,7 @@ from viewer_runs import HOSTILE, group, model, rollout, write_metrics, write_run
 
 from agentrl.store import TrajectoryStore
 from agentrl.types.excluded import Excluded
+from agentrl.types.operation import Operation, OperationKind
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop
 from agentrl.types.sample import Sample
 from agentrl.types.trajectory import Author, Segment, Trajectory
@@ -623,3 +626,46 @@ def test_chart_elements_stay_inside_the_picture(visit, run, tmp_path, width, sch
     page.screenshot(path=tmp_path / "rollout.png")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert len(list(tmp_path.glob("*.png"))) == 3
+
+
+def with_sub_agents() -> Rollout:
+    """A main conversation that started two agents, and was then replaced by a summary."""
+    whole = rollout("5", reward=1.0, calls=(("delegate", Outcome.OK),))
+    agents = [rollout(f"agent {number}", ids=(8 + number,)).trajectories[0] for number in range(2)]
+    after = rollout("5", ids=(9,)).trajectories[0]
+    openings = [
+        ("task", 2, {}),
+        ("messages", 0, {"parent": 2, "segment": 1}),
+        ("messages", 1, {"parent": 2, "segment": 1}),
+    ]
+    openings.append(("restart", 3, {"parent": 2, "remark": HOSTILE}))
+    operations = [
+        Operation(OperationKind(kind), number, 0, 0, 1, 0, 1, 0, json.dumps(detail))
+        for kind, number, detail in openings
+    ]
+    after.weight = 0.0
+    whole.tool_calls = [replace(each, trajectory=2) for each in whole.tool_calls]
+    return replace(whole, trajectories=[*agents, whole.trajectories[0], after], operations=operations)
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
+@pytest.mark.parametrize("shown", ["", "&view=messages"])
+def test_trajectories_of_a_rollout_are_a_tree(visit, tmp_path, size, shown):
+    folder = write_run(tmp_path / "run", {1: [group("a", with_sub_agents())]})
+    page = visit(folder, size=size)
+    page.goto(f"{page.url.partition('#')[0]}#/rollout?at_split=train&at_step=1&at_uid=a&at_number=0{shown}")
+    rows = page.locator(".tree li")
+    rows.first.wait_for()
+    assert [re.match(r"trajectory \d", text)[0][-1] for text in rows.all_text_contents()] == ["2", "0", "1", "3"]
+    assert "sub-agent: started in turn 0 of trajectory 2" in rows.nth(1).text_content()
+    assert "after a summary: continues trajectory 2" in rows.nth(3).text_content()
+    assert [("not trained on" in text) for text in rows.all_text_contents()] == [False, False, False, True]
+    assert [text[11] for text in page.locator(".trajectory h3").all_text_contents()] == ["2", "0", "1", "3"]
+    lefts = [rows.nth(place).bounding_box()["x"] for place in range(4)]
+    assert lefts[0] == lefts[3] < lefts[1] == lefts[2]
+    rows.nth(2).get_by_role("button").click()
+    assert page.evaluate("document.activeElement.id") == "trajectory-1"
+    if not shown:
+        assert page.locator(".started button").all_text_contents() == ["trajectory 0", "trajectory 1"]
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= size[0]
+    assert page.evaluate("window.hit") is None

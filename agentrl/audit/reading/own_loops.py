@@ -28,6 +28,7 @@ class Opening:
     template_tools: Sequence[str]
     parent: int | None
     schemas: Sequence[Json] | None = None
+    segment: int | None = None
 
     @classmethod
     def of(cls, operation: Operation) -> Opening | None:
@@ -35,16 +36,22 @@ class Opening:
         try:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
-            opening = cls(read["form"], read["call_format"], *names, read.get("parent"), read.get("schemas"))
+            places = read.get("parent"), read.get("schemas"), read.get("segment")
+            opening = cls(read["form"], read["call_format"], *names, *places)
             shown = names[1] if opening.schemas is None else [tool_name(schema) for schema in opening.schemas]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         lists = opening.tools, opening.template_tools
         named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
-        named = named and shown == opening.template_tools
-        continues = operation.kind in ("restart", "render", "branch")
-        parent = isinstance(opening.parent, int) if continues else opening.parent is None
-        return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
+        named = named and shown == opening.template_tools and opening.form in FORMS
+        return opening if named and isinstance(opening.call_format, str) and opening.fits(operation.kind) else None
+
+    def fits(self, kind: str) -> bool:
+        """Whether a conversation that was opened in this way has such a parent."""
+        known = isinstance(self.parent, int), isinstance(self.segment, int)
+        if kind in ("restart", "render", "branch"):
+            return known == (True, False) and self.segment is None
+        return (self.parent, self.segment) == (None, None) or (kind == "messages" and all(known))
 
     def wording(self, known: RunInfo) -> Wording:
         """Return the wording of the conversation."""
@@ -67,6 +74,18 @@ def operations_fit(operations: Sequence[Operation], num_segments: int, num_messa
             return False
         segment, message = segment + operation.num_segments, message + operation.num_messages
     return (segment, message) == (num_segments, num_messages)
+
+
+def num_beside(operations: Sequence[Operation], used: Sequence[int], position: int) -> int:
+    """Number of calls, of operations that overlap the one at `position`, that may have begun before it.
+
+    Args:
+        used: result of `num_used`.
+    """
+    begun = operations[position].num_before
+    others = range(max(0, begun), len(operations))
+    beside = (each for each in others if each != position and operations[each].num_before <= begun)
+    return sum(used[each + 1] - used[each] for each in beside)
 
 
 def num_used(operations: Sequence[Operation], calls: Sequence[Call]) -> list[int]:
@@ -118,12 +137,13 @@ class OwnTrajectories:
             nothing = Wording("own", None, frozenset(), None)
             return AuditedTrajectory(index, number, messages, len(messages), prompt, [], False, nothing)
         turns, appended = self._turns(operations[1:], messages, segments)
-        parent = next((one for one in earlier if one.number == opening.parent), None)
+        continues = operations[0].kind != "messages"
+        parent = next((one for one in earlier if one.number == opening.parent and continues), None)
         rendered, branches = operations[0].kind == "render", operations[0].kind == "branch"
         return AuditedTrajectory(
             *(index, number, messages, operations[0].num_messages, prompt, turns, True, opening.wording(self.known)),
             first_turn=parent.first_turn + len(parent.turns) if parent and not branches else 0,
-            parent=opening.parent,
+            parent=opening.parent if continues else None,
             rendered=rendered,
             branches=branches,
             first_prompt=(parent.prompt if parent.first_prompt < 0 else parent.first_prompt)
@@ -131,6 +151,7 @@ class OwnTrajectories:
             else -1,
             opened_with_task=operations[0].kind == "task",
             appended=appended,
+            of_agent=parent.of_agent if parent else opening.segment is not None,
         )
 
     def _turns(
@@ -165,6 +186,7 @@ class OwnTrajectories:
             reply=segments[reply.first_segment] if reply and reply.num_segments else -1,
             ran=bool(tools),
             num_used=self.used[max(0, min(tools[0].num_before, len(self.operations)))] if tools else 0,
+            num_beside=num_beside(self.operations, self.used, self.operations.index(tools[0])) if tools else 0,
         )
 
 

@@ -97,10 +97,24 @@ class RunInfo:
         value = self.get(key)
         return value if isinstance(value, int | float) else None
 
-    def limit(self, name: str) -> int | None:
-        """Return a limit of `rollout.multi_turn`; None if it is not set."""
-        value = self.number(f"rollout.multi_turn.{name}")
+    def limit(self, name: str, *, of_agent: bool = False) -> int | None:
+        """Return a limit of `rollout.multi_turn`, or of sub-agents; None if it is not set."""
+        own = self.number(f"rollout.multi_turn.sub_agent.{name}") if of_agent else None
+        value = self.number(f"rollout.multi_turn.{name}") if own is None else own
         return None if value is None else int(value)
+
+    def request(self, agent_name: str | None) -> Json:
+        """Return the message that asks for a summary, if the agent loop of a row asks for summaries."""
+        text = self.get("rollout.multi_turn.compaction.instruction")
+        return {"role": "user", "content": text} if self._loop_name(agent_name) == "compaction" else None
+
+    def starts_agents(self, agent_name: str | None) -> bool:
+        """Whether the agent loop of a row has a tool that starts sub-agents."""
+        return bool(self._loop_name(agent_name) == "sub_agent")
+
+    def _loop_name(self, agent_name: str | None) -> Json:
+        name = agent_name or self.get("rollout.agent.default_agent_loop")
+        return None if name in (self.loops or ()) else name
 
     @cached_property
     def mode(self) -> str:

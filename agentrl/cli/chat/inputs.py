@@ -17,6 +17,7 @@ from agentrl.data.rows.scan import first_row
 from agentrl.data.tasks import read_task
 from agentrl.errors import AgentRLError, ConfigError, Problem, problems_in
 from agentrl.security.json_depth import parse
+from agentrl.tools.agent_tool import agent_tools
 from agentrl.tools.toolbox import load_toolbox
 from agentrl.trainer.builders.rollouts import load_chat
 from agentrl.types.messages import Message, ToolSchema
@@ -79,7 +80,7 @@ def read_schemas(path: Path) -> list[ToolSchema]:
 
 
 def _configured(config: RunConfig) -> Sequence[ToolSchema]:
-    return load_toolbox(config.rollout.multi_turn).schemas
+    return load_toolbox(config.rollout.multi_turn, extra_tools=agent_tools(config.rollout)).schemas
 
 
 def _first_messages(config: RunConfig, data: str) -> Sequence[Message]:

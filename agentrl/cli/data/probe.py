@@ -23,6 +23,7 @@ from agentrl.interactions.loading import load_interactions
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rollouts.row_check import RowCheck, RowNames
+from agentrl.tools.agent_tool import agent_tools
 from agentrl.tools.toolbox import Toolbox, load_toolbox
 from agentrl.trainer.builders.rollouts import load_chat
 from agentrl.types.task import Task
@@ -62,7 +63,7 @@ async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Pr
     path = config.rollout.multi_turn.interaction_config_path
     interactions = load_interactions(path) if path else None
     async with AsyncExitStack() as stack:
-        toolbox = load_toolbox(config.rollout.multi_turn)
+        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=agent_tools(config.rollout))
         stack.push_async_callback(toolbox.close)
         chat = load_chat(config) if with_model else None
         if (reward := callable_reward(config)) is not None:

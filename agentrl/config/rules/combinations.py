@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agentrl.capabilities import ENGINE_OPTIONS, engine_spec, engines_with
 from agentrl.config.actor import OptimConfig
 from agentrl.config.reward import NO_REWARD
-from agentrl.config.rollout import RolloutConfig
+from agentrl.config.rollout import COMPACTION, SUB_AGENT, RolloutConfig
 from agentrl.config.rules.algorithm import (
     LIVE,
     idle_in_algorithm,
@@ -138,6 +138,10 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
     if rollout.multi_turn.interaction_config_path is None:
         need = "`rollout.multi_turn.interaction_config_path`"
         yield from unused("rollout.multi_turn", rollout.multi_turn, ("max_user_turns",), need)
+    for name in (COMPACTION, SUB_AGENT):
+        if rollout.agent_loop != name:
+            section, need = getattr(turns, name), f"`rollout.agent.default_agent_loop={name}`"
+            yield from unused(f"rollout.multi_turn.{name}", section, every(section), need)
     if not actor.use_kl_loss:
         yield from unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "`actor.use_kl_loss=true`")
     yield from idle_in_algorithm(config)

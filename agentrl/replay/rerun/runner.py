@@ -68,7 +68,7 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
         task.uid,
         calls,
         rollout.tool_rewards,
-        observation=observation_in(task, rollout.trajectories[0].messages) if rollout.trajectories else "",
+        observation=next(filter(None, (observation_in(task, each.messages) for each in rollout.trajectories)), ""),
         ended=rollout.stop is Stop.ENVIRONMENT_DONE,
     )
     return Rerun(saved, seed, recording, resume_point)

@@ -52,6 +52,17 @@ EXCLUDED_FOR = Metric(
     "rollouts",
     f"number of rollouts that are not trained on for this reason: {', '.join(f'`{reason}`' for reason in Excluded)}",
 )
+COMPACTIONS = Metric("compaction/mean", "", "mean number of summaries that replaced a conversation, per rollout")
+COMPACTION_BEFORE = Metric(
+    "compaction/tokens_before", "tokens", "mean length of the conversations that a summary replaced, prompt included"
+)
+COMPACTION_AFTER = Metric(
+    "compaction/tokens_after", "tokens", "mean length of the prompts with the summary that replaced them"
+)
+SUB_AGENTS = Metric("sub_agents/mean", "", "mean number of sub-agents per rollout")
+SUB_AGENTS_LENGTH = Metric(
+    "sub_agents/response_length", "tokens", "mean number of tokens after the prompt of a sub-agent"
+)
 STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
 TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call that ended `ok`")

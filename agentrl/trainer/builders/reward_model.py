@@ -18,6 +18,7 @@ from agentrl.data.labelled import load_labelled
 from agentrl.data.order import Draw, Order, task_order
 from agentrl.data.pairs import load_pairs
 from agentrl.errors import ConfigError, Kind, suggestion
+from agentrl.tools.agent_tool import agent_tools
 from agentrl.tools.toolbox import load_toolbox
 from agentrl.trainer.builders.rollouts import load_chat, print_few_rows
 from agentrl.trainer.builders.sources import rendered, steps_of_rows
@@ -100,7 +101,7 @@ async def open_reward_rows(config: RunConfig, stack: AsyncExitStack) -> RewardRo
     Raises:
         ConfigError: tokenizer, template or tools cannot be used.
     """
-    toolbox = load_toolbox(config.rollout.multi_turn)
+    toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=agent_tools(config.rollout))
     stack.push_async_callback(toolbox.close)
     return RewardRows(config, load_chat(config), toolbox.schemas)
 

@@ -27,6 +27,7 @@ from agentrl.rewards.loading import check_data_source, load_reward
 from agentrl.rollouts.collector import Attempt, attempts_at, collect, group_of, roll_out
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
+from agentrl.tools.agent_tool import agent_tools
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.toolbox import Toolbox, load_toolbox
@@ -149,7 +150,8 @@ async def open_rollout_parts(
     interactions = {**listed, **{each.name: each for each in user_objects.interactions}} or None
     chat = load_chat(config, trains=trains)
     async with AsyncExitStack() as stack:
-        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=user_objects.tools)
+        own = [*user_objects.tools, *agent_tools(config.rollout)]
+        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=own)
         stack.push_async_callback(toolbox.close)
         await toolbox.start()
         if reward is not None:

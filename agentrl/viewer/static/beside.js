@@ -1,6 +1,7 @@
 // Rollouts side by side: all rollouts of a group, or one task in two runs. The first difference is marked.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
+import {first as firstOf} from "./branches.js";
 import {byMessages, bySegments} from "./conversation.js";
 import {SLOTS} from "./curve_controls.js";
 import {el, fill, number, seconds, short, worthShowing} from "./dom.js";
@@ -79,7 +80,7 @@ const facts = (rollout) => [
   el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop), el("span.soft", {}, seconds(rollout.duration_s))];
 
 function question(rollout) {
-  const asked = rollout.trajectories[0]?.messages.find((message) => message.role === "user");
+  const asked = firstOf(rollout)?.messages.find((message) => message.role === "user");
   return el("p.question", {}, asked && el("span", {}, short(asked.text, 400)), el("span.soft", {}, `  ground truth: ${short(rollout.ground_truth, 200)}`));
 }
 
@@ -94,13 +95,13 @@ function columns(rollouts, reference, heads) {
 function body(rollouts, rollout, at, reference, scale) {
   const others = at === reference ? rollouts.filter((each, other) => each && other !== at) : [rollouts[reference]].filter(Boolean);
   const first = (sequence, same) => Math.min(...others.map((other) => firstDifference(sequence(rollout), sequence(other), same)));
-  const ids = (each) => (each.trajectories[0]?.segments ?? []).flatMap((segment) => segment.ids);
+  const ids = (each) => (firstOf(each)?.segments ?? []).flatMap((segment) => segment.ids);
   if (ids(rollout).length) {
     const mark = first(ids, (a, b) => a === b);
     const place = !others.length ? null : mark === Infinity ? ids(rollout).length : mark;
     return bySegments(rollout, "author", scale, place, rollout.trajectories.length > 1);
   }
-  const mark = first((each) => each.trajectories[0]?.messages ?? [], (a, b) => JSON.stringify(a) === JSON.stringify(b));
+  const mark = first((each) => firstOf(each)?.messages ?? [], (a, b) => JSON.stringify(a) === JSON.stringify(b));
   return byMessages(rollout, (place) => place === mark);
 }
 

@@ -1,11 +1,13 @@
 // A rollout as a conversation: the text of each author, and the tool calls of each turn.
 
+import {heading, started} from "./branches.js";
 import {cut, el, number, seconds} from "./dom.js";
 import {tokens} from "./tokens.js";
 
 /** One block per segment, with tokens. `mark`: position of the first different token. */
 export function bySegments(rollout, mode, scale, mark = null, withPrompt = true) {
-  return rollout.trajectories.map((trajectory, number_) => {
+  return rollout.branches.map((branch) => {
+    const number_ = branch.number, trajectory = rollout.trajectories[number_];
     let turn = -1, start = 0;
     const blocks = trajectory.segments.flatMap((segment, at) => {
       const trained = segment.author === "model" || segment.author === "demonstration";
@@ -14,10 +16,10 @@ export function bySegments(rollout, mode, scale, mark = null, withPrompt = true)
       start += segment.ids.length;
       if (!withPrompt && segment.author === "prompt" && at === 0) return [];
       const rewards = rollout.turn_rewards.filter((reward) => reward.trajectory === number_ && reward.segment === at);
-      return [block(segment, trained ? turn : null, rewards, tokens(segment, mode, scale, {start: from, mark: number_ === 0 ? mark : null})),
-        ...(trained ? calls(rollout, number_, turn) : [])];
+      return [block(segment, trained ? turn : null, rewards, tokens(segment, mode, scale, {start: from, mark: branch === rollout.branches[0] ? mark : null})),
+        ...(trained ? [...calls(rollout, number_, turn), started(rollout, number_, at)] : [])];
     });
-    return el(".trajectory", {}, rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`), blocks);
+    return el(".trajectory", {style: {"--depth": branch.depth}}, heading(rollout, branch), blocks);
   });
 }
 
@@ -44,9 +46,8 @@ export function callCard(call) {
 
 /** One block per message: imported rollouts have only messages, and reward functions receive messages. */
 export function byMessages(rollout, differs = () => false) {
-  return rollout.trajectories.map((trajectory, number_) => el(".trajectory", {},
-    rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`),
-    trajectory.messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".differs" : ""}`, {},
+  return rollout.branches.map((branch) => el(".trajectory", {style: {"--depth": branch.depth}}, heading(rollout, branch),
+    rollout.trajectories[branch.number].messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".differs" : ""}`, {},
       el("header", {}, el("b", {}, message.role || "message")),
       message.thoughts && el("details.thoughts", {}, el("summary", {}, "thoughts"), el(".tokens", {}, cut(message.thoughts, 4000))),
       message.text && el(".tokens", {}, cut(message.text, 4000)),

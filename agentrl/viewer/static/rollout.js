@@ -1,6 +1,7 @@
 // One rollout: conversation, timeline of tool calls, rewards.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
+import {tree} from "./branches.js";
 import {byMessages, bySegments, timeline} from "./conversation.js";
 import {cut, el, fill, number, seconds, worthShowing} from "./dom.js";
 import {MODES, hover, legend, measure} from "./tokens.js";
@@ -58,7 +59,7 @@ class Page {
     const main = el(".talk", {}, this.switches(), rollout.tokens_note && this.view === "tokens" && el("p.note", {}, rollout.tokens_note),
       rollout.error && el("p.problem", {}, cut(rollout.error)),
       !rollout.trajectories.length && el("p.note", {}, "No tokens and messages of this rollout are saved."),
-      this.view === "tokens" ? bySegments(rollout, this.mode, this.scale) : byMessages(rollout));
+      tree(rollout), this.view === "tokens" ? bySegments(rollout, this.mode, this.scale) : byMessages(rollout));
     hover(main);
     fill(this.root, el("section.rollout", {}, this.title(), el(".two", {}, main, this.facts())));
   }

@@ -10,7 +10,8 @@ from tool_builders import task
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.tools.environments.bound import Environment
 from agentrl.tools.environments.spec import read_environment
-from agentrl.tools.toolbox import Toolbox, ToolResult, ToolSession
+from agentrl.tools.result import ToolResult
+from agentrl.tools.toolbox import Toolbox, ToolSession
 
 
 @dataclass

@@ -1,0 +1,49 @@
+"""Places of the trajectories of a rollout: their order and seeds do not depend on which conversation was faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentrl.agent_loops.operations import moved
+from agentrl.types.rollout import Rollout
+from agentrl.utils.seeds import derive_seed
+
+Place = tuple[int, ...]
+"""Place of a trajectory. (3,): the fourth that the agent opened. (3, 1, 0): the first trajectory of the second
+sub-agent that was started in trajectory (3,)."""
+
+
+def place_of_next(places: Sequence[Place], path: Place) -> Place:
+    """Return the place of the next trajectory of the agent at `path`; () is the path of the rollout's own agent."""
+    return (*path, sum(place[:-1] == path for place in places) if path else len(places))
+
+
+def path_of_next_agent(places: Sequence[Place], number: int) -> Place:
+    """Return the path of the next sub-agent that is started in trajectory `number`."""
+    parent = places[number]
+    started = [place[len(parent)] for place in places if place[: len(parent)] == parent and len(place) > len(parent)]
+    return (*parent, max(started, default=-1) + 1)
+
+
+def stream_of(place: Place) -> int:
+    """Return the number from which a trajectory's sampling seeds are derived, and its session in the engine named."""
+    return place[0] if len(place) == 1 else derive_seed(*place)
+
+
+def in_order(rollout: Rollout, places: Sequence[Place]) -> Rollout:
+    """Put each sub-agent's trajectories before the trajectory that started it; the rollout's answer is in the last."""
+    order = sorted(range(len(places)), key=lambda number: (*places[number], math.inf))
+    if order == list(range(len(places))):
+        return rollout
+    number_of = {old: new for new, old in enumerate(order)}
+    rewards = [replace(each, trajectory=number_of[each.trajectory]) for each in rollout.turn_rewards]
+    calls = [replace(each, trajectory=number_of[each.trajectory]) for each in rollout.tool_calls]
+    return replace(
+        rollout,
+        trajectories=[rollout.trajectories[number] for number in order],
+        turn_rewards=sorted(rewards, key=lambda reward: reward.trajectory),
+        tool_calls=sorted(calls, key=lambda call: call.trajectory),
+        operations=[moved(each, number_of) for each in rollout.operations],
+    )
