@@ -76,7 +76,7 @@ def test_a_fork_in_the_code_answers_once():
 def test_what_the_machine_does_not_give_is_named(monkeypatch):
     require_bubblewrap()
 
-    def shared(settings, seccomp, program):
+    def shared(settings, seccomp, program, setup):
         isolated = bubblewrap.command(settings, seccomp, program)
         return [each if each != "--unshare-all" else "--unshare-uts" for each in isolated]
 
