@@ -51,7 +51,7 @@ def check_dataset(name: str) -> None:
     if exists and path.suffix not in SUFFIXES:
         raise DataError(f"{path}: expected a file that ends in {formats}")
     if not exists and not _HUB_NAME.fullmatch(name):
-        expected = f"a folder of tasks, a file that ends in {formats}, or 'owner/dataset[/config][:split]'"
+        expected = f"a file that ends in {formats}, a folder of tasks, or 'owner/dataset[/config][:split]'"
         raise DataError(f"{name}: expected {expected}")
 
 
