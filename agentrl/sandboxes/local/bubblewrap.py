@@ -74,15 +74,20 @@ def _runs(path: Path) -> bool:
 
 
 def command(
-    settings: LocalSandbox, seccomp: int, program: Sequence[str], setup: SandboxSetup | None = None
+    settings: LocalSandbox,
+    seccomp: int,
+    program: Sequence[str],
+    extra: Sequence[str] = (),
+    setup: SandboxSetup | None = None,
 ) -> list[str]:
     """Return the command that runs `program` in a new sandbox.
 
     Args:
         seccomp: file descriptor of the filter of system calls.
+        extra: further options of bubblewrap, after those that make the folders.
     """
     setup = setup or SandboxSetup()
-    own = writable_roots(setup)
+    readonly = [word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))]
     return [
         bubblewrap(),
         "--unshare-all",
@@ -94,7 +99,7 @@ def command(
         "ALL",
         "--clearenv",
         *_environment(setup),
-        *_in_memory(own, settings),  # first: a folder that can only be read may lie in one
+        *_in_memory(writable_roots(setup), settings),  # first: a folder that can only be read may lie in one
         *_readable(settings),
         "--proc",
         "/proc",
@@ -102,6 +107,8 @@ def command(
         "/dev",
         *_in_memory(WRITABLE, settings),
         *(option for folder in setup.folders for option in ("--dir", folder)),
+        *readonly,
+        *extra,
         "--remount-ro",
         "/dev",
         "--remount-ro",
@@ -154,5 +161,3 @@ def _readable(settings: LocalSandbox) -> Iterator[str]:
     prefix = interpreter(settings.python).parent.parent
     if not prefix.is_relative_to("/usr"):
         yield from ("--ro-bind", str(prefix), str(prefix))
-    for folder in settings.readonly:
-        yield from ("--ro-bind", str(folder), str(folder))

@@ -53,7 +53,7 @@ class LocalSandboxProcess(ProcessSandbox):
         seccomp, user = filter_descriptor(), new_user()
         try:
             process = await asyncio.create_subprocess_exec(
-                *command(settings, seccomp, program, setup),
+                *command(settings, seccomp, program, setup=setup),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
