@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from pydantic import JsonValue
@@ -81,7 +81,7 @@ def _command(task: TaskFolder) -> str:
 async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dict[str, float]:
     if result.timed_out:
         raise VerifierError(f"the tests of '{task.name}' did not end in {task.settings.verifier.timeout_sec:g} seconds")
-    for name, read in (("reward.json", _of_json), ("reward.txt", _of_text)):
+    for name in _READERS:
         try:
             data = await sandbox.download(f"{REWARDS}/{name}")
         except SandboxFileError as error:
@@ -89,7 +89,7 @@ async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dic
                 continue
             raise
         try:
-            return read(data)
+            return read_reward(name, data)
         except ValueError as error:
             raise VerifierError(f"the tests of '{task.name}' wrote a wrong {name}: {error}") from None
     said = " ".join(result.output.split())[-300:] or "nothing"
@@ -97,6 +97,15 @@ async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dic
         f"the tests of '{task.name}' wrote no {REWARDS}/reward.txt or reward.json (exit code {result.exit_code},"
         f" output: {said})"
     )
+
+
+def read_reward(name: str, data: bytes) -> dict[str, float]:
+    """Read `reward.json` or `reward.txt`.
+
+    Raises:
+        ValueError: it is malformed, empty, too large or not finite.
+    """
+    return _READERS[name](data)
 
 
 def _of_json(data: bytes) -> dict[str, float]:
@@ -132,3 +141,7 @@ def _finite(name: str, value: JsonValue) -> float:
     if not math.isfinite(number):
         raise ValueError(f"'{name}' is not finite")
     return number
+
+
+_READERS: Mapping[str, Callable[[bytes], dict[str, float]]] = {"reward.json": _of_json, "reward.txt": _of_text}
+"""The files of a reward; the first one that exists counts."""
