@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from posixpath import normpath
 
 from agentrl.data.task_folders.dockerfile import Copy, Recipe, Run, read_dockerfile
 from agentrl.data.task_folders.files import FilesError, Member, copied_members, folder_members, pack
@@ -122,7 +123,7 @@ def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
 def _with_folders(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
     environment = task.settings.environment
     recipe, reasons = _recipe(task)
-    folder = environment.workdir or recipe.folder
+    folder = normpath(f"/{(environment.workdir or recipe.folder).lstrip('/')}")
     members = list(_members(task, recipe, reasons))
     tops = [_top(name) for name, _, _ in members] + [_top(each) for each in recipe.mentioned if not is_system(each)]
     folders = [each for each in (*_WRITABLE, *recipe.folders, folder, *tops) if each != "/"]
@@ -148,7 +149,8 @@ def _recipe(task: TaskFolder) -> tuple[Recipe, list[str]]:
     if (task.path / ENVIRONMENT / ".dockerignore").exists():
         return Recipe(), [f"{ENVIRONMENT}/.dockerignore needs a sandbox with images"]
     try:
-        recipe = read_dockerfile(read_text(file))
+        text = read_text(file)
+        recipe = Recipe(problems=["it has a null byte"]) if "\0" in text else read_dockerfile(text)
     except ValueError as error:
         return Recipe(), [f"{ENVIRONMENT}/Dockerfile: {error}"]
     return recipe, [f"{ENVIRONMENT}/Dockerfile: {each}" for each in recipe.problems]

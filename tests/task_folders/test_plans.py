@@ -98,3 +98,16 @@ def test_links_in_the_tests_are_found_before_a_run(tmp_path):
     for kind in ("local", "docker"):
         (found,) = reasons(folder, kind)
         assert "tests/passwd: neither a file nor a folder" in found
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "settings", "why"),
+    [
+        ("FROM debian\nWORKDIR /a\0b\n", "", "environment/Dockerfile: it has a null byte"),
+        ("FROM debian\nWORKDIR /app/../usr/x\n", "", "'/usr/x' lies in a system folder"),
+        ("FROM debian\nWORKDIR //etc\n", "", "'/etc' lies in a system folder"),
+        (PLAIN, '[environment]\nworkdir = "/app/../proc/1"\n', "'/proc/1' lies in a system folder"),
+    ],
+)
+def test_paths_that_lead_elsewhere(tmp_path, dockerfile, settings, why):
+    assert reasons(make_folder(tmp_path, dockerfile=dockerfile, settings=settings), "local") == [why]

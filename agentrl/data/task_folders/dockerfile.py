@@ -117,8 +117,12 @@ def _from(recipe: Recipe, rest: str) -> None:
 
 def _workdir(recipe: Recipe, rest: str) -> None:
     (path,) = _words(rest, 1, 1)
-    recipe.folder = normpath(join(recipe.folder, path))
+    recipe.folder = _absolute(recipe, path)
     recipe.folders.append(recipe.folder)
+
+
+def _absolute(recipe: Recipe, path: str) -> str:
+    return normpath(f"/{join(recipe.folder, path).lstrip('/')}")
 
 
 def _env(recipe: Recipe, rest: str) -> None:
@@ -146,7 +150,7 @@ def _copy(recipe: Recipe, rest: str) -> None:
     *sources, to = words
     if any(re.match(r"\w+://|git@", each) for each in sources):
         raise ValueError("files of the network need an image")
-    path = normpath(join(recipe.folder, to))
+    path = _absolute(recipe, to)
     is_folder = (
         to.endswith("/") or len(sources) > 1 or any(f"{each}/".startswith(f"{path}/") for each in recipe.folders)
     )

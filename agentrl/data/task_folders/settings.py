@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+)
 
 ORGANISATION_AND_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*$"
+IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$"
+"""An image never begins like an option of a command."""
+Variables = dict[
+    Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+    Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
+]
 NetworkMode = Literal["public", "no-network", "allowlist"]
 User = str | Annotated[int, Field(strict=True)] | None
 
@@ -34,7 +49,7 @@ class VerifierPart(_Part):
     """`[verifier]`."""
 
     timeout_sec: PositiveFloat = 600.0
-    env: dict[str, str] = {}
+    env: Variables = {}
     user: User = None
     environment_mode: Literal["shared", "separate"] | None = None
     environment: dict[str, JsonValue] | None = None
@@ -46,7 +61,7 @@ class EnvironmentPart(_Part):
     """`[environment]`."""
 
     build_timeout_sec: PositiveFloat = 600.0
-    docker_image: str | None = None
+    docker_image: str | None = Field(default=None, pattern=IMAGE)
     os: Annotated[Literal["linux", "windows"], BeforeValidator(lambda v: v.lower() if isinstance(v, str) else v)] = (
         "linux"
     )
@@ -54,8 +69,8 @@ class EnvironmentPart(_Part):
     memory_mb: PositiveInt | None = None
     storage_mb: PositiveInt | None = None
     gpus: int = Field(default=0, ge=0)
-    env: dict[str, str] = {}
-    workdir: str | None = Field(default=None, pattern="^/")
+    env: Variables = {}
+    workdir: str | None = Field(default=None, pattern=r"^/[^\x00]*$")
     healthcheck: dict[str, JsonValue] | None = None
     mcp_servers: list[JsonValue] = []
     network_mode: NetworkMode | None = None
@@ -64,7 +79,7 @@ class EnvironmentPart(_Part):
 class SolutionPart(_Part):
     """`[solution]`."""
 
-    env: dict[str, str] = {}
+    env: Variables = {}
 
 
 class TaskSettings(_Part):

@@ -168,3 +168,18 @@ def test_all_wrong_folders_are_reported_at_once(tmp_path):
     first, second = str(caught.value).split("\n")
     assert first.startswith(f"{tmp_path}/a/task.toml: not TOML")
     assert second == f"{tmp_path}/b: no file 'tests/test.sh'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[environment]\ndocker_image = "--volume=/:/host"',
+        '[environment]\ndocker_image = "a b"',
+        '[environment]\nworkdir = "/a\\u0000b"',
+        '[environment]\nenv = {"A; id" = "b"}',
+        '[verifier]\nenv = {A = "a\\u0000"}',
+    ],
+)
+def test_values_that_a_command_line_would_misread(tmp_path, text):
+    (found,) = problems_of(make_folder(tmp_path, settings=text))
+    assert "String should match pattern" in found
