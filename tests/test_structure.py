@@ -22,6 +22,7 @@ LAYERS = [
     {*ROOT_MODULES, "concurrency", "config", "security", "telemetry", "types", "utils"},
     {"algos", "audit", "chat", "data", "models", "stats"},
     {"sandboxes"},  # tools and rewards run code in them
+    {"task_folders"},  # runs tasks of Harbor's format in sandboxes
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
     {"gateway"},  # conversations that another program leads

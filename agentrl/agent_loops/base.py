@@ -62,6 +62,7 @@ class AgentLoop:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
         roles: roles that the loop may append after a model turn; the chat template is checked for them at the start.
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
+        runs_task_folders: a loop without tools that runs task folders and sets their reward itself.
         strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise it is refused. A loop
             that builds its `Rollout` itself sets it to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
@@ -76,6 +77,7 @@ class AgentLoop:
     tool_format: ClassVar[str | None] = None
     roles: ClassVar[tuple[str, ...]] = ("tool", "user")
     uses_tools: ClassVar[bool] = True
+    runs_task_folders: ClassVar[bool] = False
     strips_thinking: ClassVar[bool] = True
     conversation_class: ClassVar[type[Conversation]] = Conversation
 

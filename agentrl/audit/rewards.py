@@ -45,6 +45,7 @@ def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
     every = rollout.options.names.union(*(trajectory.wording.names for trajectory in rollout.trajectories))
     offered = every & {call.name for call in rollout.calls}
     allowed = offered | ({"interaction"} if known.has_user else set()) | ({known.environment} - {""})
+    allowed |= {"verifier"} if step["data_source"][row] == "task_folder" else set()
     for name in _of_row(check, "tool_rewards", row):
         if name not in allowed:
             check.problem("rewards", row, "tool_rewards.name", "a tool that was called, or the environment", name)

@@ -39,10 +39,10 @@ class Finding:
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, where: str, why: str) -> None:
-        """Count one more row."""
+    def add(self, where: str, why: str, *, listed: bool = False) -> None:
+        """Count one more row; `listed`: it is always an example."""
         self.count += 1
-        if len(self.examples) < NUM_EXAMPLES and why not in (known for _, known in self.examples):
+        if listed or (len(self.examples) < NUM_EXAMPLES and why not in (known for _, known in self.examples)):
             self.examples.append((where, why))
 
 

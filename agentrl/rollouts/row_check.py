@@ -18,6 +18,7 @@ from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownN
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
 from agentrl.tools.agent_tool import check_agent_tools
+from agentrl.tools.task_folders import NO_SANDBOX, folder_of
 from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
@@ -34,6 +35,7 @@ class LoopTraits(NamedTuple):
     """What the check of a row needs to know of its agent loop."""
 
     uses_tools: bool
+    runs_task_folders: bool
     roles: tuple[str, ...]
 
 
@@ -87,6 +89,8 @@ class RowNames:
         self._tool_users[name] = uses_tools
         if uses_tools:
             self._toolbox.check(task)
+        elif folder_of(task) is not None and not getattr(loop, "runs_task_folders", AgentLoop.runs_task_folders):
+            raise DataError(NO_SANDBOX)
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
             check_interaction(self._interactions, task)
 
@@ -134,7 +138,7 @@ class RowCheck(RowNames):
             if not any(key):
                 raise
             raise DataError(f"{_asked(key)}: {error}") from error
-        return LoopTraits(loop.uses_tools, loop.roles)
+        return LoopTraits(loop.uses_tools, loop.runs_task_folders, loop.roles)
 
     def _check_template(self, loop: AgentLoop, key: LoopKey) -> None:
         schemas, chat = self._toolbox.schemas, loop.chat

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 MAX_OUTPUT_CHARS = 20_000
 """Longest output of one run; the middle of a longer output is left out."""
@@ -42,6 +43,29 @@ class RunResult:
     state_lost: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxSetup:
+    """How one sandbox differs from others of its kind.
+
+    Attributes:
+        folder: the working folder; "": that of the image, or of the kind.
+        env: variables of everything that runs in it.
+        folders: folders that must exist and can be written. Kinds with images ignore them.
+        image: the image; None: that of the kind. Kinds without images ignore it.
+        build: folder with a Dockerfile, from which the image is built if there is none of this name.
+        build_s: seconds to build or get the image.
+        memory_mb: memory; None: that of the kind.
+    """
+
+    folder: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    image: str | None = None
+    build: Path | None = None
+    build_s: float = 600.0
+    memory_mb: int | None = None
+
+
 class Sandbox(Protocol):
     """One isolated place with its own files and one Python interpreter. It does one thing at a time.
 
@@ -78,6 +102,15 @@ class Sandbox(Protocol):
         ...
 
 
+@runtime_checkable
+class EndsProcesses(Sandbox, Protocol):
+    """A sandbox of a kind that starts with a `SandboxSetup`."""
+
+    async def end_processes(self) -> None:
+        """End everything that runs in the sandbox. Its files are kept."""
+        ...
+
+
 class SandboxProvider(Protocol):
     """Starts sandboxes of one kind."""
 
@@ -89,8 +122,11 @@ class SandboxProvider(Protocol):
         """
         ...
 
-    async def start(self) -> Sandbox:
+    async def start(self, setup: SandboxSetup | None = None) -> Sandbox:
         """Start a sandbox.
+
+        Args:
+            setup: how it differs from others; a kind that cannot do this refuses it before (`SandboxKind.setups`).
 
         Raises:
             SandboxUnavailableError: it did not start.

@@ -9,8 +9,16 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
-from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxProvider, SandboxUnavailableError
+from agentrl.sandboxes.base import (
+    Sandbox,
+    SandboxEndedError,
+    SandboxFileError,
+    SandboxProvider,
+    SandboxSetup,
+    SandboxUnavailableError,
+)
 from agentrl.sandboxes.settings import PoolSettings
 from agentrl.sandboxes.start_rate import StartRate
 
@@ -29,6 +37,18 @@ class Running:
     def seconds(self) -> float:
         """Return how long it has run."""
         return time.monotonic() - self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an owner's sandbox begins with.
+
+    Attributes:
+        fill: prepares the sandbox before its first use.
+    """
+
+    setup: SandboxSetup
+    fill: Callable[[Sandbox], Awaitable[None]]
 
 
 class SandboxPool:
@@ -77,15 +97,19 @@ class SandboxPool:
             self._owned[owner] = OwnedSandbox(self)
         return self._owned[owner]
 
+    def reserve(self, owner: str, content: Content) -> None:
+        """Set what the owner's sandbox begins with, also after one ended. Nothing is started."""
+        self._owned[owner] = OwnedSandbox(self, content)
+
     @asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[OwnedSandbox]:
+    async def borrowed(self, content: Content | None = None) -> AsyncIterator[OwnedSandbox]:
         """Yield a sandbox for the work of one block, which waits for its end.
 
         Raises:
             ConfigError: as `of`.
         """
         await self.begin()
-        owned = OwnedSandbox(self)
+        owned = OwnedSandbox(self, content)
         try:
             yield owned
         finally:
@@ -126,12 +150,12 @@ class SandboxPool:
             **({"sandbox_cost_usd": seconds * price} if price else {}),
         }
 
-    async def start(self) -> Running:
+    async def start(self, content: Content | None = None) -> Running:
         """Wait for a free place; return a sandbox that was started ahead, or a new one."""
         began = time.monotonic()
         self._num_waiting += 1
         try:
-            return await self._in_a_place(self._idle_or_new)
+            return await self._in_a_place(self._idle_or_new if content is None else partial(self._filled, content))
         finally:
             self._num_waiting -= 1
             self._waited_s += time.monotonic() - began
@@ -170,11 +194,23 @@ class SandboxPool:
             await self._stop(running)
         return await self._new()
 
-    async def _new(self) -> Running:
+    async def _filled(self, content: Content) -> Running:
+        running = await self._new(content.setup)
+        try:
+            await content.fill(running.sandbox)
+        except BaseException as error:
+            await self._stop(running)
+            if isinstance(error, SandboxEndedError | SandboxFileError):
+                raise SandboxUnavailableError(f"a sandbox could not be prepared: {error}") from error
+            raise
+        return running
+
+    async def _new(self, setup: SandboxSetup | None = None) -> Running:
         if self._rate is not None:
             await self._rate.wait()
         try:
-            running = Running(await self._provider.start(), time.monotonic())
+            starting = self._provider.start() if setup is None else self._provider.start(setup)
+            running = Running(await starting, time.monotonic())
         except SandboxUnavailableError:
             self.count("failed")
             raise
@@ -219,8 +255,8 @@ class SandboxPool:
 class OwnedSandbox:
     """The sandbox of one owner; a new one is started after it ended."""
 
-    def __init__(self, pool: SandboxPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SandboxPool, content: Content | None = None) -> None:
+        self._pool, self._content = pool, content
         self._running: Running | None = None
         self._using = asyncio.Lock()
         self._closed = False
@@ -232,7 +268,7 @@ class OwnedSandbox:
             if self._closed:
                 raise SandboxEndedError("the rollout has ended")
             if self._running is None:
-                self._running = await self._pool.start()
+                self._running = await self._pool.start(self._content)
             return self._running.sandbox
         except BaseException:
             self._using.release()

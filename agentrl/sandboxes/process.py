@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,8 @@ FILE_S = 30.0
 """Seconds to read or write a file."""
 GRACE_S = 5.0
 """Seconds after a deadline until the sandbox itself is killed. Until then the program in it stops the code."""
+WRITABLE = ("/work", "/tmp")
+"""Folders in memory that every sandbox of a process can write."""
 STDERR_S = 2.0
 LINE_BYTES = 2 * MAX_FILE_BYTES
 """Longest line of a reply; the limit of the process's streams."""
@@ -98,6 +100,12 @@ class ProcessSandbox:
         except ValueError:
             raise SandboxFileError(f"the sandbox gave no file: {path}") from None
 
+    async def end_processes(self) -> None:
+        """See `EndsProcesses.end_processes`. A sandbox whose processes do not end is killed."""
+        reply = await self._ask("end", FILE_S)
+        if reply.get("left") != 0:
+            raise await self._end("the processes of the sandbox did not end, and it was killed")
+
     async def kill(self) -> None:
         """End the process."""
         self.kill_process()
@@ -162,13 +170,14 @@ def program(last: str = "server") -> str:
     return f"names = {{'__name__': 'inside'}}\nfor source in {sources!r}:\n    exec(source, names)\n"
 
 
-def arguments(limits: Mapping[str, int]) -> list[str]:
+def arguments(limits: Mapping[str, int], writable: Sequence[str] = WRITABLE) -> list[str]:
     """Return the arguments of Python that run the program.
 
     Args:
         limits: name of a resource -> limit of each process; see setrlimit(2).
+        writable: folders whose files are counted.
     """
-    settings = {"limits": dict(limits), "output": MAX_OUTPUT_CHARS}
+    settings = {"limits": dict(limits), "output": MAX_OUTPUT_CHARS, "writable": [*writable]}
     return ["-I", "-c", f"{program()}names['serve']({settings!r})"]
 
 

@@ -52,7 +52,8 @@ class AgentData:
     @property
     def environment(self) -> object | None:
         """The rollout's environment object; None if there is none."""
-        return next((each.environment for each in self.states.values()), None)
+        found = (each.environment for each in self.states.values())
+        return next((each for each in found if each is not None), None)
 
     @property
     def image_data(self) -> list[Image]:
@@ -134,8 +135,8 @@ class OpensState(Protocol):
 
     name: str
 
-    def open(self, data: AgentData) -> RolloutState:
-        """Return the state, not yet started."""
+    def open(self, data: AgentData) -> RolloutState | None:
+        """Return the state, not yet started; None if this rollout has none."""
         ...
 
     def check_row(self, task: Task) -> None:

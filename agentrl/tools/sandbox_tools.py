@@ -17,6 +17,7 @@ from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BindsItself, BoundTool, ToolInstance
 from agentrl.tools.failures import as_error
 from agentrl.tools.result import Answer
+from agentrl.tools.task_folders import TaskFolders
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.types.rollout import Outcome
 from agentrl.utils.yaml_list import check_keys
@@ -51,7 +52,8 @@ class SandboxToolKind:
         key = json.dumps(given.sandbox, sort_keys=True)
         pool = pools[key] = pools.get(key) or pool_of(given.sandbox)
         description = given.description or self._description(given.sandbox)
-        return SandboxTool(self._schema(description), self.action, pool, given.timeout_s)
+        kind = given.sandbox if isinstance(given.sandbox, str) else str(given.sandbox.get("kind"))
+        return SandboxTool(self._schema(description), self.action, pool, kind, given.timeout_s)
 
     def _description(self, sandbox: object) -> str:
         return self.description if kind_of(sandbox).keeps_state else self.stateless or self.description
@@ -79,6 +81,7 @@ class SandboxTool(BindsItself):
     schema: ToolSchema
     action: Action
     pool: SandboxPool
+    kind: str
     timeout_s: float | None = None
 
     @property
@@ -98,6 +101,7 @@ class BoundSandboxTool(BoundTool):
         super().__init__(tool.schema, deadline_s, offload)
         self.action, self.pool = tool.action, tool.pool
         self.shared = tool.pool
+        self.state = TaskFolders(tool.pool, tool.kind)
 
     def instance(self, data: AgentData) -> ToolInstance:
         """Return the tool in the sandbox of this rollout."""

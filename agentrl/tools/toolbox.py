@@ -28,6 +28,7 @@ from agentrl.tools.failures import UNTYPED, as_error, describe
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
 from agentrl.tools.result import Answer, ToolResult, bounded
+from agentrl.tools.task_folders import check_task_folder
 from agentrl.types.messages import ToolSchema
 from agentrl.types.rollout import Outcome
 from agentrl.types.task import Task
@@ -98,6 +99,7 @@ class Toolbox:
         selected = selected_of(self.tools, task.tool_options)
         for name, tool in selected.items():
             tool.check_row(task.tools_kwargs.get(name, {}))
+        check_task_folder(task, states_of(selected))
         for state in states_of(selected):
             state.check_row(task)
         known = {*self.tools, *(state.name for state in states_of(self.tools))}
@@ -150,7 +152,8 @@ class ToolSession:
         self._run_agent: RunAgent | None = None
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
-        self.data.states.update({state: state.open(self.data) for state in states_of(self._tools)})
+        opened = ((state, state.open(self.data)) for state in states_of(self._tools))
+        self.data.states.update({state: each for state, each in opened if each is not None})
         self._finished = False
         self._opened = time.perf_counter()
         self.rewards: dict[str, float] = {}

@@ -18,6 +18,8 @@ from agentrl.utils.short_repr import counted, short
 BASELINE = "baseline"
 """Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
 INTERACTION = "interaction"
+VERIFIER = "verifier"
+"""Name of the reward that the tests of a task folder give."""
 """Name of the rewards that the simulated user gives: for a turn, and for the rollout."""
 GUARD = "guard/"
 """Name prefix of guard values. Guard values are stored and logged as rewards, but are not added to the score."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 import sysconfig
@@ -17,8 +18,10 @@ def peer_python(name: str) -> Path:
 
     `<name>.txt` in this folder lists the packages to install; those that this environment has in a version that
     fits (torch above all) are shared, not installed again. The packages of `<name>.alone.txt`, if it exists, are then
-    installed without their dependencies.
+    installed without their dependencies. If `<name>.python.txt` exists, it names the Python of the environment, which
+    then shares nothing.
     """
+    own_python = HERE / f"{name}.python.txt"
     installs = [(HERE / f"{name}.txt", []), (HERE / f"{name}.alone.txt", ["--no-deps"])]
     installs = [(requirements, options) for requirements, options in installs if requirements.exists()]
     wanted = "".join(requirements.read_text() for requirements, _ in installs)
@@ -29,9 +32,14 @@ def peer_python(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may create it at the same time
         if not made_from.exists() or made_from.read_text() != wanted:
             print(f"installing {name} into {folder}", file=sys.stderr)
-            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-            own_packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
-            Path(own_packages, "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+            creator, version = sys.executable, {}
+            if own_python.exists():
+                creator = own_python.read_text().strip()
+                version = {"PYENV_VERSION": creator.removeprefix("python")}  # for pyenv, which may not offer it
+            subprocess.run([creator, "-m", "venv", "--clear", folder], check=True, env={**os.environ, **version})
+            if not own_python.exists():
+                own_packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
+                Path(own_packages, "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
             for requirements, options in installs:
                 install([python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements])
             made_from.write_text(wanted)

@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+from folder_builders import make_folder
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
@@ -355,6 +356,31 @@ def test_most_common_ground_truths_are_tried_with_the_reward(tmp_path, check, mo
 def test_normalised_text_keeps_arithmetic_signs():
     assert normalised(" What  is\n2+3? ") == normalised("what is 2+3.")
     assert normalised("what is 2-3") != normalised("what is 2+3")
+
+
+def test_every_task_folder_that_cannot_run_is_listed(tmp_path, check):
+    for at in range(12):
+        dockerfile = "FROM debian\nWORKDIR /app\n" + "RUN apt-get update\n" * (at % 4 > 0)
+        make_folder(tmp_path / "tasks" / f"t{at:02}", instruction=f"task {at}", dockerfile=dockerfile)
+    status, document = check(str(tmp_path / "tasks"))
+    (problem,) = document["train"]["problems"]
+    assert (status, problem["count"], len(problem["examples"])) == (1, 9, 9)
+    where, why = problem["examples"][0]
+    assert where == str(tmp_path / "tasks" / "t01")
+    assert "cannot run in a sandbox of kind 'local'" in why
+    assert "line 3: RUN: 'apt-get' needs an image" in why
+    tools = tmp_path / "tools.yaml"
+    tools.write_text("tools:\n- {name: bash, sandbox: docker}\n")
+    assert check(str(tmp_path / "tasks"), f"rollout.multi_turn.tool_config_path={tools}")[0] == 0
+
+
+def test_all_task_folders_that_are_not_valid_are_named(tmp_path, check, capsys):
+    make_folder(tmp_path / "a", settings="x =")
+    make_folder(tmp_path / "b", test=None)
+    assert main(["data", "check", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/a/task.toml: not TOML" in said
+    assert f"{tmp_path}/b: no file 'tests/test.sh'" in said
 
 
 def test_dataset_class_gets_the_models_tokenizer(tmp_path, check):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ FLAGS = {"--rm", "--interactive", "--read-only", "--all", "--no-trunc", "--quiet
 WITH_VALUE = {
     *("--name", "--label", "--pull", "--log-driver", "--hostname", "--network", "--tmpfs", "--workdir", "--user"),
     *("--cap-drop", "--security-opt", "--memory", "--memory-swap", "--cpus", "--pids-limit", "--env", "--entrypoint"),
-    *("--format", "--filter"),
+    *("--format", "--filter", "--cap-add", "--tag"),
 }
 
 
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
         if fault.exists() and (code := misbehave(fault.read_text())) is not None:
             return code
     options, rest = parsed(arguments[1:])
-    return {"run": run, "ps": ps, "rm": rm, "image": image, "pull": pull}[name](options, rest)
+    return {"run": run, "ps": ps, "rm": rm, "image": image, "pull": pull, "build": build}[name](options, rest)
 
 
 def misbehave(fault: str) -> int | None:
@@ -68,7 +69,7 @@ def run(options: dict[str, list[str]], rest: list[str]) -> int:
         return failed(f"Unable to find image '{rest[0]}' locally", 125)
     (name,) = options["--name"]
     pipe = subprocess.PIPE
-    command = [*bubblewrap(options), *options["--entrypoint"], *rest[1:]]
+    command = [*bubblewrap(options, rest[0]), *options["--entrypoint"], *rest[1:]]
     container = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     record = {"labels": options["--label"], "pid": container.pid, "client": os.getpid(), "options": options}
     (FOLDER / "containers" / name).write_text(json.dumps(record))
@@ -97,7 +98,7 @@ def copy(source: int, sink: int) -> None:
     os.close(sink)
 
 
-def bubblewrap(options: dict[str, list[str]]) -> list[str]:
+def bubblewrap(options: dict[str, list[str]], image: str) -> list[str]:
     prefix = os.path.realpath(sys.base_prefix)
     command = [
         "bwrap",
@@ -113,8 +114,8 @@ def bubblewrap(options: dict[str, list[str]]) -> list[str]:
         command += ["--setenv", *each.split("=", 1)]
     for path in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", prefix):
         command += ["--ro-bind-try", path, path]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for each in options["--tmpfs"]:
+    command += ["--proc", "/proc", "--dev", "/dev", *files_of_image(options["--name"][0], image)]
+    for each in options.get("--tmpfs", []):
         path, _, rules = each.partition(":")
         (size,) = (rule.split("=")[1] for rule in rules.split(",") if rule.startswith("size="))
         command += ["--size", str(int(size.removesuffix("m")) * 2**20), "--tmpfs", path]
@@ -123,8 +124,40 @@ def bubblewrap(options: dict[str, list[str]]) -> list[str]:
     for file, limit in limits.items():
         (FOLDER / file).write_text("max" if (FOLDER / "faults" / "limits").exists() else limit)
         command += ["--ro-bind", str(FOLDER / file), f"/sys/fs/cgroup/{file}"]
-    user, group = options["--user"][0].split(":")
-    return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--uid", user, "--gid", group, "--chdir", "/work"]
+    user, group = options.get("--user", ["0:0"])[0].split(":")
+    command += ["--remount-ro", "/", "--chdir", "/work"] if "--read-only" in options else []
+    command += ["--chdir", options["--workdir"][0]] if "--workdir" in options else []
+    return [*command, "--remount-ro", "/dev", "--uid", user, "--gid", group]
+
+
+def files_of_image(name: str, image: str) -> list[str]:
+    """Options for a copy of the files of an image that `build` made."""
+    root = FOLDER / "roots" / image
+    if not root.exists():
+        return []
+    own = FOLDER / "running" / name
+    shutil.copytree(root, own)
+    (folder,) = (own / ".folder").read_text().split()
+    tops = [path for path in own.iterdir() if path.is_dir()]
+    return [*(word for path in tops for word in ("--bind", str(path), f"/{path.name}")), "--chdir", folder]
+
+
+def build(options: dict[str, list[str]], rest: list[str]) -> int:
+    """Follow the lines WORKDIR and COPY of a Dockerfile; `RUN false` fails."""
+    (tag,), root, folder = options["--tag"], FOLDER / "roots" / options["--tag"][0], "/"
+    for word, *values in (line.split() for line in (Path(rest[0]) / "Dockerfile").read_text().splitlines()):
+        if word == "WORKDIR":
+            folder = values[0]
+            (root / folder[1:]).mkdir(parents=True, exist_ok=True)
+        elif word == "COPY":
+            shutil.copytree(Path(rest[0]) / values[0], root / values[1].strip("/"), dirs_exist_ok=True)
+        elif (word, values) == ("RUN", ["false"]):
+            return failed("process '/bin/sh -c false' did not complete successfully: exit code: 1")
+    (root / ".folder").write_text(folder)
+    with (FOLDER / "images").open("a") as images:
+        images.write(tag + "\n")
+    print(f"sha256:{tag}")
+    return 0
 
 
 def containers() -> dict[str, dict[str, object]]:

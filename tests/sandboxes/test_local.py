@@ -76,7 +76,7 @@ def test_a_fork_in_the_code_answers_once():
 def test_what_the_machine_does_not_give_is_named(monkeypatch):
     require_bubblewrap()
 
-    def shared(settings, seccomp, program):
+    def shared(settings, seccomp, program, setup):
         isolated = bubblewrap.command(settings, seccomp, program)
         return [each if each != "--unshare-all" else "--unshare-uts" for each in isolated]
 
@@ -88,7 +88,7 @@ def test_what_the_machine_does_not_give_is_named(monkeypatch):
 def test_bubblewrap_that_cannot_start_is_named(monkeypatch):
     require_bubblewrap()
     failing = ["/bin/sh", "-c", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1"]
-    monkeypatch.setattr(sandbox, "command", lambda *_: failing)
+    monkeypatch.setattr(sandbox, "command", lambda *_, **__: failing)
     with pytest.raises(ConfigError, match="setting up uid map: Permission denied"):
         asyncio.run(LocalProvider(LocalSandbox()).check())
 

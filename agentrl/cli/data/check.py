@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from agentrl.cli.compose import compose_config, is_override, quoted
 from agentrl.cli.early import check_data_early
 from agentrl.config import RunConfig
+from agentrl.data.task_folders.find import is_task_folders
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.cli.data.probe import Checked
     from agentrl.data.inspection import Finding
 
+TOOLS = "rollout.multi_turn.tool_config_path"
 NO_MODEL = "none"
 """Placeholder of `model.path` if no model is given. Lengths are not measured without a model."""
 
@@ -48,6 +50,8 @@ def _config(options: argparse.Namespace) -> RunConfig:
     if options.val:
         overrides.append(f"data.val_files={_listed(options.val)}")
     overrides += [f"model.path={quoted(options.model)}"] if options.model else []
+    if any(map(is_task_folders, files)) and not any(TOOLS in word for word in overrides):
+        overrides.append(f"{TOOLS}=${{agentrl:configs/tool_config/task_folders.yaml}}")
     overrides += _reward(options.reward) if options.reward else []
     if not any(word.lstrip("+").startswith(("model.path=", "experiment=")) for word in overrides):
         overrides.append(f"model.path={NO_MODEL}")

@@ -16,6 +16,7 @@ from agentrl.data.pairs import Pair
 from agentrl.data.rows.base import Rows
 from agentrl.data.rows.custom import load_custom_rows
 from agentrl.data.rows.open import open_rows
+from agentrl.data.task_folders.rows import FOLDER_KEY
 from agentrl.data.threads import on_threads
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError
 from agentrl.interactions.base import BaseInteraction
@@ -188,7 +189,8 @@ def _measure(rows: _Rows, checked: Checked, config: RunConfig) -> None:
     checked.lengths = [] if rows.measures else None
     for row, length in enumerate(on_threads(length_of, len(table), data.filter_overlong_prompts_workers)):
         if isinstance(length, str):
-            unfit.add(table.where(row), length)
+            task = table[row]
+            unfit.add(table.where(row), length, listed=isinstance(task, Task) and FOLDER_KEY in task.extra_info)
             continue
         if checked.lengths is None or length is None:
             continue

@@ -1,4 +1,4 @@
-"""Opening of one dataset: a Parquet, JSON or JSONL file, or a name of the `datasets` library."""
+"""Opening of one dataset: a Parquet, JSON or JSONL file, task folders, or a name of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from agentrl.data.rows.base import Rows
+from agentrl.data.task_folders.find import is_task_folders
 from agentrl.errors import DataError, suggestion
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
@@ -20,6 +21,10 @@ def open_rows(name: str) -> Rows:
         DataError: the file or dataset does not exist, has an unknown format, or cannot be read.
     """
     check_dataset(name)
+    if is_task_folders(name):
+        from agentrl.data.task_folders.rows import TaskFolderRows  # imports this package
+
+        return TaskFolderRows(name)
     path = Path(name).expanduser()
     if os.path.exists(path):  # noqa: PTH110  # pathlib raises on names that are too long
         return _open_file(path)
@@ -36,6 +41,8 @@ def check_dataset(name: str) -> None:
     Raises:
         DataError: the file does not exist, or has an unknown format.
     """
+    if is_task_folders(name):
+        return
     path = Path(name).expanduser()
     exists = os.path.exists(path)  # noqa: PTH110  # pathlib raises on names that are too long
     formats = ", ".join(SUFFIXES)
@@ -44,7 +51,8 @@ def check_dataset(name: str) -> None:
     if exists and path.suffix not in SUFFIXES:
         raise DataError(f"{path}: expected a file that ends in {formats}")
     if not exists and not _HUB_NAME.fullmatch(name):
-        raise DataError(f"{name}: expected a file that ends in {formats}, or 'owner/dataset[/config][:split]'")
+        expected = f"a file that ends in {formats}, a folder of tasks, or 'owner/dataset[/config][:split]'"
+        raise DataError(f"{name}: expected {expected}")
 
 
 def _open_file(path: Path) -> Rows:

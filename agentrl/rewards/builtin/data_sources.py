@@ -68,6 +68,7 @@ SOURCES = {
         "classification": ("classification",),
         "exact_match": ("exact_match",),
         "code": _CODE,
+        "verifier": ("task_folder",),
     }.items()
     for source in sources
 }

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import Registry
-from agentrl.types.rollout import INTERACTION
+from agentrl.tools.base import InfraError
+from agentrl.types.rollout import INTERACTION, VERIFIER
 from agentrl.utils.answers import NumberMethod, as_number, final_number, normalised
 from agentrl.utils.verl_classes import REWARDS
 
@@ -29,6 +30,7 @@ rewards: Registry[Callable[..., object]] = Registry(
         "classification": f"{_QA}:classification",
         "code": "agentrl.rewards.builtin.code:CodeReward",
         "tool_rewards": f"{__name__}:tool_rewards",
+        "verifier": f"{__name__}:verifier",
     },
     aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k", **REWARDS},
 )
@@ -54,6 +56,14 @@ def tool_rewards(extra_info: Mapping[str, object]) -> float:
     found = extra_info.get("rollout_reward_scores")
     by_name = found if isinstance(found, Mapping) else {}
     return float(sum(value for name, value in by_name.items() if name != INTERACTION))
+
+
+def verifier(extra_info: Mapping[str, object]) -> float:
+    """The reward that the tests of the row's task folder gave."""
+    found = extra_info.get("rollout_reward_scores")
+    if not isinstance(found, Mapping) or VERIFIER not in found:
+        raise InfraError("no tests of a task folder have run for this rollout (docs/task_folders.md)")
+    return float(found[VERIFIER])
 
 
 def gsm8k(

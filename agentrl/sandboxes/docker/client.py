@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.docker.owner import LABEL
 from agentrl.sandboxes.docker.settings import ContainerSandbox
 from agentrl.sandboxes.owner import own_name
@@ -24,6 +24,7 @@ OWN_FAILURE = 125
 """Exit code of `run` if the failure is that of Docker or Podman, not of the container."""
 WORK = "/work"
 _ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+_FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 """Docker and Podman copy these from this machine unless they are set; they may have passwords."""
 
@@ -88,13 +89,17 @@ class Client:
             raise SandboxUnavailableError(f"'{self.name} {arguments[0]}' failed: {finished.error}")
         return finished.output
 
-    async def start(self, name: str, program: list[str]) -> asyncio.subprocess.Process:
+    async def start(
+        self, name: str, program: list[str], setup: SandboxSetup | None = None
+    ) -> asyncio.subprocess.Process:
         """Start a container that runs python3 with these arguments; its streams are those of the process.
 
         Raises:
             SandboxUnavailableError: the command cannot be started.
         """
-        arguments = ("run", *self._options(name), self._settings.image, *program)
+        image = (setup.image if setup else None) or self._settings.image
+        arguments = ("run", *self._common(name, setup), *self._options(setup), "--entrypoint", "python3", image)
+        arguments = (*arguments, *program)
         return await self._process(arguments, asyncio.subprocess.PIPE)
 
     async def _process(self, arguments: tuple[str, ...], stdin: int) -> asyncio.subprocess.Process:
@@ -111,19 +116,24 @@ class Client:
         except OSError as error:
             raise SandboxUnavailableError(f"'{self.name}' cannot be started: {error}") from error
 
-    def _options(self, name: str) -> list[str]:
+    def _common(self, name: str, setup: SandboxSetup | None) -> list[str]:
         settings = self._settings
-        writable = f"rw,exec,nosuid,nodev,size={settings.disk_mb}m,mode=1777"
+        memory = f"{(setup.memory_mb if setup else None) or settings.memory_mb}m"
         return [
             *("--rm", "--interactive", "--name", name, "--label", f"{LABEL}={own_name()}", "--pull", "never"),
             *("--log-driver", "none", "--hostname", "sandbox", "--network", settings.network),
-            *("--read-only", "--tmpfs", f"{WORK}:{writable}", "--tmpfs", f"/tmp:{writable}", "--workdir", WORK),
-            *("--user", settings.user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-            *("--memory", f"{settings.memory_mb}m", "--memory-swap", f"{settings.memory_mb}m"),
+            *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+            *("--memory", memory, "--memory-swap", memory),
             *("--cpus", f"{settings.cpus:g}", "--pids-limit", str(settings.max_processes)),
-            *_environment(),
-            *("--entrypoint", "python3"),
+            *_environment({} if setup else _ENVIRONMENT),
         ]
+
+    def _options(self, setup: SandboxSetup | None) -> list[str]:
+        if setup is not None:
+            return _options_of_setup(setup)
+        writable = f"rw,exec,nosuid,nodev,size={self._settings.disk_mb}m,mode=1777"
+        mounts = ["--read-only", "--tmpfs", f"{WORK}:{writable}", "--tmpfs", f"/tmp:{writable}", "--workdir", WORK]
+        return [*mounts, "--user", self._settings.user]
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
@@ -136,8 +146,18 @@ async def end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-def _environment() -> Iterator[str]:
-    for name, value in _ENVIRONMENT.items():
+def _options_of_setup(setup: SandboxSetup) -> list[str]:
+    """Files of the image belong to root or to other users, so the container runs as root with rights over files."""
+    return [
+        *("--user", "0:0"),
+        *(option for name in _FILE_RIGHTS for option in ("--cap-add", name)),
+        *(["--workdir", setup.folder] if setup.folder else []),
+        *(option for name, value in setup.env for option in ("--env", f"{name}={value}")),
+    ]
+
+
+def _environment(values: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
         yield from ("--env", f"{name}={value}")
     for name in _PROXIES:
         yield from ("--env", f"{name}=", "--env", f"{name.lower()}=")

@@ -8,13 +8,13 @@ from contextlib import suppress
 from secrets import token_hex
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxEndedError, SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.docker.client import OWN_FAILURE, PULL_S, Client, end
 from agentrl.sandboxes.docker.owner import LABEL, orphans
 from agentrl.sandboxes.docker.probe import probe
 from agentrl.sandboxes.docker.settings import ContainerSandbox
 from agentrl.sandboxes.isolation import check_isolation
-from agentrl.sandboxes.process import ProcessSandbox, arguments
+from agentrl.sandboxes.process import WRITABLE, ProcessSandbox, arguments
 
 START_S = 120.0
 EXIT_S = 5.0
@@ -31,6 +31,7 @@ class ContainerProvider:
         self._settings = settings
         self._client = Client(settings)
         self._left: set[str] = set()
+        self._images: dict[str, asyncio.Task[None]] = {}
 
     async def check(self) -> None:
         """See `SandboxProvider.check`. Also removes containers that killed runs left behind."""
@@ -42,10 +43,13 @@ class ContainerProvider:
         except (SandboxUnavailableError, SandboxEndedError) as error:
             raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
 
-    async def start(self) -> ContainerProcess:
-        """See `SandboxProvider.start`."""
+    async def start(self, setup: SandboxSetup | None = None) -> ContainerProcess:
+        """See `SandboxProvider.start`. The image of a setup is built or pulled once."""
+        if setup is not None:
+            await self._image_of(setup)
         name = f"agentrl-{token_hex(12)}"
-        process = await self._client.start(name, arguments(self._settings.limits()))
+        writable = WRITABLE if setup is None else ()  # else they are on a disk
+        process = await self._client.start(name, arguments(self._settings.limits(), writable), setup)
         sandbox = ContainerProcess(process, self._client, name, self._left)
         await sandbox.wait_until_ready(START_S)
         return sandbox
@@ -54,6 +58,26 @@ class ContainerProvider:
         """See `SandboxProvider.close`."""
         with suppress(SandboxUnavailableError):  # the next run removes them
             await self._remove([*self._left])
+
+    async def _image_of(self, setup: SandboxSetup) -> None:
+        if setup.image is None:
+            return
+        if setup.image not in self._images:
+            self._images[setup.image] = asyncio.ensure_future(self._make_image(setup.image, setup))
+        try:
+            await asyncio.shield(self._images[setup.image])
+        except SandboxUnavailableError:
+            self._images.pop(setup.image, None)  # the next start tries again
+            raise
+
+    async def _make_image(self, image: str, setup: SandboxSetup) -> None:
+        if (await self._client.run("image", "inspect", image)).exit_code == 0:
+            return
+        if setup.build is None:
+            await self._client.succeed("pull", "--quiet", image, seconds=setup.build_s)
+            return
+        _LOGGER.warning("building the image %s from %s with %s", image, setup.build, self._client.name)
+        await self._client.succeed("build", "--quiet", "--tag", image, str(setup.build), seconds=setup.build_s)
 
     async def _try_out(self) -> None:
         sandbox = await self.start()

@@ -14,7 +14,7 @@ from e2b import AuthenticationException, RateLimitException, SandboxQuery
 from e2b.exceptions import ServiceBusyException
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.e2b.calls import NoAnswerError, described, within
 from agentrl.sandboxes.e2b.sandbox import CodeInterpreter, E2BSandboxSession
 from agentrl.sandboxes.e2b.settings import E2BSandbox
@@ -60,12 +60,13 @@ class E2BProvider:
         if ended:
             _LOGGER.warning("ended %d E2B sandboxes of processes that were killed", ended)
 
-    async def start(self) -> E2BSandboxSession:
+    async def start(self, setup: SandboxSetup | None = None) -> E2BSandboxSession:
         """See `SandboxProvider.start`.
 
         A start whose caller has gone is not cancelled: the service would start the sandbox all the same. It is ended
         when it is there.
         """
+        assert setup is None  # see `SandboxKind.setups`
         mark = uuid4().hex
         task = asyncio.ensure_future(self._create(mark))
         try:

@@ -1,7 +1,7 @@
 """Commands and files."""
 
 # pathlib would be imported at each start
-# ruff: noqa: PTH103, PTH113, PTH120, PTH123
+# ruff: noqa: PTH103, PTH113, PTH120, PTH123, SIM105
 from __future__ import annotations
 
 import base64
@@ -12,7 +12,10 @@ import time
 from typing import TYPE_CHECKING, Any  # Any: JSON of the requests
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.inside.interpreter import Output, drain, wait
+    from agentrl.sandboxes.inside.interpreter import Output, drain, processes, wait
+
+END_S = 10.0
+"""Seconds until processes that are killed again and again must have ended."""
 
 
 def answer(request: dict[str, Any], most: int) -> dict[str, Any]:
@@ -59,6 +62,28 @@ def command(text: str, seconds: float, most: int) -> dict[str, Any]:
     drain(process.stdout.fileno(), output)
     process.stdout.close()
     return {"output": output.text(), "exit_code": process.returncode, "timed_out": timed_out}
+
+
+def end_processes() -> int:
+    """Kill all other processes of the sandbox; return how many are left."""
+    end = time.monotonic() + END_S
+    while (left := [each for each in processes() if runs(each)]) and time.monotonic() < end:
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.001)
+    return len(left)
+
+
+def runs(process: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def write(path: str, data: str) -> dict[str, Any]:

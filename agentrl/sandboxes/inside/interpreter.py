@@ -25,7 +25,7 @@ LOOK_S = 0.2
 """Seconds between two counts of the files."""
 MAX_FILES = 100_000
 """Most files in a writable folder. Files use memory of the system that no other limit counts."""
-WRITABLE = ["/work", "/tmp"]
+WRITABLE: list[str] = []
 """Folders whose files are counted."""
 
 

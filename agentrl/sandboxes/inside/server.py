@@ -1,5 +1,7 @@
 """The program of a sandbox of its own: lines of JSON, requests on standard input and replies on standard output."""
 
+# pathlib and contextlib would be imported at each start
+# ruff: noqa: PTH109, SIM105
 from __future__ import annotations
 
 import ctypes
@@ -11,8 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any  # Any: JSON of the requests
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.inside.actions import answer
-    from agentrl.sandboxes.inside.interpreter import CHUNK, LOOK_S, Interpreter, send, wait
+    from agentrl.sandboxes.inside.actions import answer, end_processes
+    from agentrl.sandboxes.inside.interpreter import CHUNK, LOOK_S, WRITABLE, Interpreter, send, wait
 
 PR_SET_DUMPABLE = 4
 
@@ -23,22 +25,37 @@ def serve(settings: dict[str, Any]) -> None:
     if os.getpid() == 1:
         become_child()
     limit(settings["limits"])
+    WRITABLE.extend(settings["writable"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interpreter: Interpreter | None = None
-    most = settings["output"]
+    most, folder = settings["output"], os.getcwd()
     send(1, {"id": "ready"})
     for line in requests():
         request = json.loads(line)
+        enter(folder)
         try:
             if request["kind"] == "python":
                 interpreter = interpreter or Interpreter()
                 reply = interpreter.run(request["text"], request["seconds"], most)
                 interpreter = None if reply["state_lost"] else interpreter
+            elif request["kind"] == "end":
+                if interpreter is not None:
+                    interpreter.close()
+                    interpreter = None
+                reply = {"left": end_processes()}
             else:
                 reply = answer(request, most)
         except OSError as error:  # no more processes or files: the model's code used them up
             reply = {"output": "", "error": f"OSError: {error.strerror}", "failed": str(error.strerror)}
         send(1, {"id": request["id"], **reply})
+
+
+def enter(folder: str) -> None:
+    """Go to the working folder, which may have been replaced by another one of the same path."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        pass
 
 
 def hide() -> None:

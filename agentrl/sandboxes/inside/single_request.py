@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON of the requests
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.inside.actions import answer
-    from agentrl.sandboxes.inside.interpreter import WRITABLE, Interpreter
+    from agentrl.sandboxes.inside.interpreter import Interpreter
 
 
 def once(request: dict[str, Any], most: int, reply_file: str, most_bytes: int) -> None:
@@ -21,7 +21,6 @@ def once(request: dict[str, Any], most: int, reply_file: str, most_bytes: int) -
     Args:
         most_bytes: size of all files; if they are larger, the reply has none.
     """
-    WRITABLE.clear()  # the folders of the server
     own = {reply_file, os.path.basename(sys.argv[0])}
     if request["kind"] == "python":
         interpreter = Interpreter(owns_all=False)

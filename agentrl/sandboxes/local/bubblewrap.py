@@ -7,12 +7,14 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.base import SandboxSetup
 from agentrl.sandboxes.local.settings import LocalSandbox
+from agentrl.sandboxes.process import WRITABLE
 
 WORK = "/work"
 """The working folder in a sandbox."""
@@ -71,16 +73,21 @@ def _runs(path: Path) -> bool:
         return False
 
 
-def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
+def command(
+    settings: LocalSandbox,
+    seccomp: int,
+    program: Sequence[str],
+    extra: Sequence[str] = (),
+    setup: SandboxSetup | None = None,
+) -> list[str]:
     """Return the command that runs `program` in a new sandbox.
 
     Args:
         seccomp: file descriptor of the filter of system calls.
         extra: further options of bubblewrap, after those that make the folders.
     """
-    size = str(settings.disk_mb * 2**20)
+    setup = setup or SandboxSetup()
     readonly = [word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))]
-    writable = [option for folder in (WORK, "/tmp") for option in ("--size", size, "--tmpfs", folder)]  # in the sandbox
     return [
         bubblewrap(),
         "--unshare-all",
@@ -91,13 +98,15 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra:
         "--cap-drop",
         "ALL",
         "--clearenv",
-        *_environment(),
+        *_environment(setup),
+        *_in_memory(writable_roots(setup), settings),  # first: a folder that can only be read may lie in one
         *_readable(settings),
         "--proc",
         "/proc",
         "--dev",
         "/dev",
-        *writable,
+        *_in_memory(WRITABLE, settings),
+        *(option for folder in setup.folders for option in ("--dir", folder)),
         *readonly,
         *extra,
         "--remount-ro",
@@ -105,7 +114,7 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra:
         "--remount-ro",
         "/",
         "--chdir",
-        WORK,
+        setup.folder or WORK,
         "--uid",
         "1000",
         "--gid",
@@ -119,9 +128,25 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra:
     ]
 
 
-def _environment() -> Iterator[str]:
+def writable_roots(setup: SandboxSetup) -> list[str]:
+    """Return the folders of the top level that `setup` can write, besides the usual ones."""
+    roots = {f"/{folder.split('/')[1]}": None for folder in setup.folders}
+    return [each for each in roots if each not in ("/", *WRITABLE)]
+
+
+def is_system(path: str) -> bool:
+    """Whether a path lies in a folder that a sandbox can only read."""
+    return f"/{path.split('/')[1]}" in (*_SYSTEM, "/etc", "/proc", "/dev", "/sys")
+
+
+def _in_memory(folders: Iterable[str], settings: LocalSandbox) -> list[str]:
+    size = str(settings.disk_mb * 2**20)
+    return [option for folder in folders for option in ("--size", size, "--tmpfs", folder)]
+
+
+def _environment(setup: SandboxSetup) -> Iterator[str]:
     values = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    for name, value in values.items():
+    for name, value in {**values, **dict(setup.env)}.items():
         yield from ("--setenv", name, value)
 
 

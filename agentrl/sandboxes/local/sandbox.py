@@ -6,13 +6,13 @@ import asyncio
 import os
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.isolation import check_isolation
-from agentrl.sandboxes.local.bubblewrap import command, interpreter, new_user
+from agentrl.sandboxes.local.bubblewrap import command, interpreter, new_user, writable_roots
 from agentrl.sandboxes.local.probe import probe
 from agentrl.sandboxes.local.seccomp import filter_descriptor
 from agentrl.sandboxes.local.settings import LocalSandbox
-from agentrl.sandboxes.process import LINE_BYTES, ProcessSandbox, arguments
+from agentrl.sandboxes.process import LINE_BYTES, WRITABLE, ProcessSandbox, arguments
 
 START_S = 30.0
 
@@ -34,9 +34,9 @@ class LocalProvider:
         finally:
             await sandbox.kill()
 
-    async def start(self) -> LocalSandboxProcess:
+    async def start(self, setup: SandboxSetup | None = None) -> LocalSandboxProcess:
         """See `SandboxProvider.start`."""
-        return await LocalSandboxProcess.start(self._settings)
+        return await LocalSandboxProcess.start(self._settings, setup or SandboxSetup())
 
     async def close(self) -> None:
         """See `SandboxProvider.close`: the sandboxes of a process end with it."""
@@ -46,13 +46,14 @@ class LocalSandboxProcess(ProcessSandbox):
     """See `Sandbox`. The process namespace ends with bubblewrap."""
 
     @classmethod
-    async def start(cls, settings: LocalSandbox) -> LocalSandboxProcess:
+    async def start(cls, settings: LocalSandbox, setup: SandboxSetup) -> LocalSandboxProcess:
         """Start bubblewrap, and wait until the program in it is ready."""
-        program = [str(interpreter(settings.python)), *arguments(settings.limits())]
+        writable = (*WRITABLE, *writable_roots(setup))
+        program = [str(interpreter(settings.python)), *arguments(settings.limits(), writable)]
         seccomp, user = filter_descriptor(), new_user()
         try:
             process = await asyncio.create_subprocess_exec(
-                *command(settings, seccomp, program),
+                *command(settings, seccomp, program, setup=setup),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -17,6 +17,7 @@ from agentrl.sandboxes.base import (
     RunResult,
     SandboxEndedError,
     SandboxFileError,
+    SandboxSetup,
     SandboxUnavailableError,
     shortened,
 )
@@ -45,8 +46,9 @@ class FusionProvider:
             except SandboxUnavailableError as error:
                 raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
 
-    async def start(self) -> FusionFiles:
+    async def start(self, setup: SandboxSetup | None = None) -> FusionFiles:
         """See `SandboxProvider.start`. Nothing starts on the server."""
+        assert setup is None  # see `SandboxKind.setups`
         return FusionFiles(self._client, open_session())
 
     async def close(self) -> None:

@@ -1,0 +1,146 @@
+"""One task folder: its instruction, its settings, and the paths of its files."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from agentrl.data.task_folders.settings import TaskSettings
+
+SETTINGS, INSTRUCTION, TEST = "task.toml", "instruction.md", "tests/test.sh"
+ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"
+TERMINAL_BENCH = "task.yaml"
+MAX_TEXT_BYTES = 2**20
+"""Largest task.toml, instruction or Dockerfile."""
+_CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
+
+
+class TaskFolderError(Exception):
+    """A folder that is no valid task. `problems` names everything that is wrong, each with file and key."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFolder:
+    """A task.
+
+    Attributes:
+        path: absolute path of the folder.
+        instruction: what the model is asked to do, without the leading lines that mark benchmarks ("canary").
+    """
+
+    path: Path
+    instruction: str
+    settings: TaskSettings
+
+    @property
+    def name(self) -> str:
+        """The name in `[task]`, else that of the folder."""
+        return self.settings.task.name if self.settings.task else self.path.name
+
+    @property
+    def dockerfile(self) -> Path:
+        """The Dockerfile, which need not exist."""
+        return self.path / ENVIRONMENT / "Dockerfile"
+
+
+def read_task_folder(path: Path) -> TaskFolder:
+    """Read a task folder.
+
+    Raises:
+        TaskFolderError: it is not valid.
+    """
+    path = path.expanduser().absolute()
+    problems: list[str] = []
+    settings = _settings(path, problems)
+    if (path / TERMINAL_BENCH).is_file() and not (path / SETTINGS).exists():
+        raise TaskFolderError(
+            [f"{path}: a task of Terminal-Bench; convert it: harbor task migrate --input {path} --output NEW_FOLDER"]
+        )
+    if not (path / ENVIRONMENT).is_dir():
+        problems.append(f"{path}: no folder '{ENVIRONMENT}'")
+    instruction = ""
+    if settings is not None and settings.steps:
+        problems.append(f"{path / SETTINGS}: 'steps': tasks of several steps are not supported")
+    else:
+        instruction = _text(path, INSTRUCTION, problems)
+        test = TEST if settings is None or settings.environment.os == "linux" else "tests/test.bat"
+        if not _separate(settings) and not _is_file(path, test):
+            problems.append(f"{path}: no file '{test}'")
+    if problems or settings is None:
+        raise TaskFolderError(problems)
+    return TaskFolder(path, without_canary(instruction), settings)
+
+
+def without_canary(text: str) -> str:
+    """Leave out leading comment lines with the word canary, and the empty lines that follow them."""
+    lines = text.split("\n")
+    while lines and _CANARY.match(lines[0].strip()):
+        lines.pop(0)
+    while lines and not lines[0].strip():
+        lines.pop(0)
+    return "\n".join(lines)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a regular file of at most `MAX_TEXT_BYTES`.
+
+    Raises:
+        ValueError: it is something else; the text is the reason.
+    """
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
+        if found.st_size > MAX_TEXT_BYTES:
+            raise ValueError(f"larger than {MAX_TEXT_BYTES} bytes")
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ValueError("does not exist") from None
+    except OSError as error:
+        raise ValueError(str(error.strerror)) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+
+
+def _text(folder: Path, name: str, problems: list[str]) -> str:
+    try:
+        return read_text(folder / name)
+    except ValueError as error:
+        problems.append(f"{folder / name}: {error}")
+        return ""
+
+
+def _settings(folder: Path, problems: list[str]) -> TaskSettings | None:
+    num_before = len(problems)
+    text = _text(folder, SETTINGS, problems)
+    if len(problems) > num_before:
+        return None
+    where = folder / SETTINGS
+    try:
+        return TaskSettings.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problems.append(f"{where}: not TOML: {error}")
+    except ValidationError as error:
+        lines = {f"{where}: '{'.'.join(map(str, each['loc']))}': {each['msg']}": None for each in error.errors()}
+        problems += lines
+    return None
+
+
+def _separate(settings: TaskSettings | None) -> bool:
+    """Whether the verifier has an environment of its own, which brings its tests."""
+    verifier = settings.verifier if settings else None
+    return verifier is not None and (verifier.environment_mode == "separate" or verifier.environment is not None)
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    path = folder / name
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()

@@ -1,0 +1,96 @@
+"""Starts the sandbox of a task, with the files that its Dockerfile copies."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import groupby
+from secrets import token_hex
+
+from agentrl.data.task_folders.dockerfile import Copy, Run
+from agentrl.data.task_folders.files import FilesError, Member, copied_members, pack
+from agentrl.data.task_folders.folder import ENVIRONMENT, TaskFolder
+from agentrl.sandboxes.base import Sandbox, SandboxUnavailableError
+from agentrl.sandboxes.pool import Content, SandboxPool
+from agentrl.task_folders.plan import TaskPlan, plan
+
+STEP_S = 60.0
+"""Seconds of one step of the preparation."""
+
+_MKDIR = 'mkdir() { command mkdir -p "$@"; }'
+"""Folders of the top level that the Dockerfile makes are there from the start."""
+
+
+@asynccontextmanager
+async def task_sandbox(task: TaskFolder, pool: SandboxPool, kind: str) -> AsyncIterator[Sandbox]:
+    """Yield the sandbox of a task, which is the only user of it. It ends with the block.
+
+    Args:
+        kind: of the pool's sandboxes.
+
+    Raises:
+        NotRunnableError: this kind of sandbox cannot run the task.
+        SandboxUnavailableError: it did not start.
+    """
+    async with pool.borrowed(content_of(plan(task, kind))) as owned, owned as sandbox:
+        yield sandbox
+
+
+def content_of(planned: TaskPlan) -> Content:
+    """Return what the sandbox of a task begins with."""
+    return Content(planned.setup, partial(_fill, planned))
+
+
+async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, through: str = "/tmp") -> None:
+    """Write files to the sandbox.
+
+    Args:
+        through: folder of the sandbox for the archive of the files, which is deleted.
+
+    Raises:
+        SandboxUnavailableError: they cannot be read or written.
+    """
+    if not members:
+        return
+    try:
+        archive = pack(members)
+    except FilesError as error:
+        raise SandboxUnavailableError(f"{what}: {error}") from error
+    path = f"{through}/.agentrl-{token_hex(8)}.tar"  # a name that what runs in the sandbox cannot know
+    await sandbox.upload(path, archive)
+    await prepare(sandbox, f"tar -xpf {path} -C / --no-same-owner && rm -f {path}", what)
+
+
+async def prepare(sandbox: Sandbox, command: str, what: str) -> None:
+    """Run a command that must succeed.
+
+    Raises:
+        SandboxUnavailableError: it failed; the text has its output.
+    """
+    result = await sandbox.run_command(command, STEP_S)
+    if result.exit_code != 0:
+        why = f"no end in {STEP_S:g} seconds" if result.timed_out else f"exit code {result.exit_code}"
+        raise SandboxUnavailableError(f"{what} failed: {why}: {' '.join(result.output.split())[-300:]}")
+
+
+async def _fill(planned: TaskPlan, sandbox: Sandbox) -> None:
+    context = planned.task.path / ENVIRONMENT
+    for is_copy, steps in groupby(planned.steps, key=lambda step: isinstance(step, Copy)):
+        if is_copy:
+            copies = [step for step in steps if isinstance(step, Copy)]
+            try:
+                members = [member for step in copies for member in copied_members(step, context)]
+            except FilesError as error:  # the files have changed since the plan
+                raise SandboxUnavailableError(f"the files of '{planned.task.name}': {error}") from error
+            await send_files(sandbox, members, f"copying the files of '{planned.task.name}'")
+        else:
+            for step in steps:
+                if isinstance(step, Run):
+                    await prepare(sandbox, _command(step), f"RUN {step.command} of '{planned.task.name}'")
+
+
+def _command(step: Run) -> str:
+    values = "".join(f"export {name}={shlex.quote(value)}; " for name, value in step.env)
+    return f"{_MKDIR}; cd {shlex.quote(step.folder)} && {{ {values}{step.command}\n}}"

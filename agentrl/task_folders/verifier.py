@@ -1,0 +1,147 @@
+"""Runs the tests of a task after the agent has ended, and reads the reward that they write."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from pydantic import JsonValue
+
+from agentrl.data.task_folders.files import FilesError, folder_members
+from agentrl.data.task_folders.folder import TESTS, TaskFolder
+from agentrl.sandboxes.base import (
+    EndsProcesses,
+    RunResult,
+    Sandbox,
+    SandboxEndedError,
+    SandboxFileError,
+    SandboxUnavailableError,
+)
+from agentrl.security.json_depth import parse
+from agentrl.task_folders.plan import LOGS, TESTS_IN
+from agentrl.task_folders.running import prepare, send_files
+
+SCORE = "reward"
+"""Key of a reward that is one number."""
+REWARDS = "/logs/verifier"
+MAX_REWARD_BYTES = 2**16
+_EMPTIED = (TESTS_IN, REWARDS)
+_OWN = f"chmod u+rwx {LOGS} {TESTS_IN} {REWARDS} 2>/dev/null"
+"""The agent may have taken the rights from these folders."""
+
+
+class VerifierError(SandboxUnavailableError):
+    """The verifier gave no reward, for a reason that says nothing about the policy."""
+
+
+async def verify(sandbox: Sandbox, task: TaskFolder) -> dict[str, float]:
+    """Run the task's tests; return the rewards that they write, by name.
+
+    All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. The tests come into the
+    sandbox only then. Their exit code is not the reward.
+
+    Raises:
+        VerifierError: there is no reward: the tests wrote none, an empty or a malformed one, or did not end in time.
+        SandboxEndedError: the sandbox had ended before, because of what ran in it.
+        SandboxUnavailableError: the sandbox failed.
+    """
+    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
+    await sandbox.end_processes()
+    try:
+        await prepare(sandbox, f"{_OWN}; {'; '.join(map(_emptied, _EMPTIED))}", f"emptying {' and '.join(_EMPTIED)}")
+        tests = folder_members(task.path / TESTS, TESTS_IN)
+        await send_files(sandbox, tests, f"copying the tests of '{task.name}'", through=TESTS_IN)
+        result = await sandbox.run_command(_command(task), task.settings.verifier.timeout_sec)
+        await sandbox.end_processes()
+        return await _rewards(sandbox, task, result)
+    except (SandboxEndedError, SandboxFileError, FilesError) as error:
+        raise VerifierError(f"the verifier of '{task.name}': {error}") from error
+
+
+def score_of(rewards: Mapping[str, float]) -> float:
+    """Return the score: the reward named `reward`, else the mean of all, which for a single one is that one."""
+    return rewards[SCORE] if SCORE in rewards else fmean(rewards.values())
+
+
+def _emptied(folder: str) -> str:
+    """A command that replaces a folder, or what the agent made in its place, with an empty one."""
+    return (
+        f"chmod -R u+rwX {folder} 2>/dev/null; rm -rf {folder} 2>/dev/null; mkdir -p {folder};"
+        f' [ ! -L {folder} ] && [ -d {folder} ] && [ -z "$(ls -A {folder})" ] || exit 1'
+    )
+
+
+def _command(task: TaskFolder) -> str:
+    values = "".join(f"export {name}={shlex.quote(value)}; " for name, value in task.settings.verifier.env.items())
+    return f"{values}bash {TESTS_IN}/test.sh"
+
+
+async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dict[str, float]:
+    if result.timed_out:
+        raise VerifierError(f"the tests of '{task.name}' did not end in {task.settings.verifier.timeout_sec:g} seconds")
+    for name in _READERS:
+        try:
+            data = await sandbox.download(f"{REWARDS}/{name}")
+        except SandboxFileError as error:
+            if "no such file" in str(error).lower():
+                continue
+            raise
+        try:
+            return read_reward(name, data)
+        except ValueError as error:
+            raise VerifierError(f"the tests of '{task.name}' wrote a wrong {name}: {error}") from None
+    said = " ".join(result.output.split())[-300:] or "nothing"
+    raise VerifierError(
+        f"the tests of '{task.name}' wrote no {REWARDS}/reward.txt or reward.json (exit code {result.exit_code},"
+        f" output: {said})"
+    )
+
+
+def read_reward(name: str, data: bytes) -> dict[str, float]:
+    """Read `reward.json` or `reward.txt`.
+
+    Raises:
+        ValueError: it is malformed, empty, too large or not finite.
+    """
+    return _READERS[name](data)
+
+
+def _of_json(data: bytes) -> dict[str, float]:
+    found = parse(_limited(data))
+    if not isinstance(found, dict) or not found:
+        raise ValueError("expected an object of numbers")
+    return {name: _finite(name, value) for name, value in found.items()}
+
+
+def _of_text(data: bytes) -> dict[str, float]:
+    text = _limited(data).decode("utf-8", "replace").strip()
+    try:
+        return {SCORE: _finite(SCORE, float(text))}
+    except ValueError:
+        raise ValueError(f"expected one finite number, found '{text[:100]}'") from None
+
+
+def _limited(data: bytes) -> bytes:
+    if not data:
+        raise ValueError("the file is empty")
+    if len(data) > MAX_REWARD_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, at most {MAX_REWARD_BYTES} are read")
+    return data
+
+
+def _finite(name: str, value: JsonValue) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"'{name}' is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"'{name}' is not finite")
+    return number
+
+
+_READERS: Mapping[str, Callable[[bytes], dict[str, float]]] = {"reward.json": _of_json, "reward.txt": _of_text}
+"""The files of a reward; the first one that exists counts."""

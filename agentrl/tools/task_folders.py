@@ -1,0 +1,127 @@
+"""The task folder of a rollout: its sandbox begins with the task's files, and the task's tests give the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl.concurrency import Running
+from agentrl.data.task_folders.rows import FOLDER_KEY
+from agentrl.errors import DataError
+from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.sandboxes.pool import SandboxPool
+from agentrl.task_folders import (
+    NotRunnableError,
+    TaskFolderError,
+    TaskPlan,
+    content_of,
+    plan,
+    read_task_folder,
+    score_of,
+    verify,
+)
+from agentrl.tools.base import InfraError
+from agentrl.tools.binding import AgentData, OpensState, RolloutState
+from agentrl.types.rollout import VERIFIER
+from agentrl.types.task import Task
+
+
+class TaskFolders:
+    """Opens the task folders of rows. The tools that share a pool share one; see `OpensState`."""
+
+    name = VERIFIER
+
+    def __init__(self, pool: SandboxPool, kind: str) -> None:
+        self._pool, self._kind = pool, kind
+        self._plans: dict[str, TaskPlan] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one is for the same sandboxes."""
+        return isinstance(other, TaskFolders) and self._pool is other._pool
+
+    def __hash__(self) -> int:
+        return hash(self._pool)
+
+    def open(self, data: AgentData) -> RolloutState | None:
+        """Return the state of the rollout; None if its row is no task folder."""
+        folder = folder_of(data.task)
+        return None if folder is None else _Verified(self._pool, self._plan(folder), data.request_id)
+
+    def check_row(self, task: Task) -> None:
+        """Reject a folder that is no task, or that this kind of sandbox cannot run."""
+        if (folder := folder_of(task)) is not None:
+            self._plan(folder)
+
+    def _plan(self, folder: str) -> TaskPlan:
+        if folder not in self._plans:
+            try:
+                self._plans[folder] = plan(read_task_folder(Path(folder)), self._kind)
+            except (TaskFolderError, NotRunnableError) as error:
+                raise DataError(str(error)) from error
+        return self._plans[folder]
+
+
+class _Verified(RolloutState):
+    def __init__(self, pool: SandboxPool, planned: TaskPlan, owner: str) -> None:
+        self.name = VERIFIER
+        self._pool, self._planned, self._owner = pool, planned, owner
+        self._started = False
+
+    async def start(self) -> str | None:
+        """Reserve the sandbox, which starts at the first call."""
+        self._started = True
+        self._pool.reserve(self._owner, content_of(self._planned))
+        return None
+
+    async def reward(self) -> float | None:
+        """Run the tests in the sandbox of the rollout.
+
+        Raises:
+            InfraError: there is no reward; see `verify`.
+        """
+        if not self._started:
+            return None
+        try:
+            try:
+                return await self._verified()
+            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
+                return await self._verified()
+        except (SandboxUnavailableError, SandboxEndedError) as error:
+            raise InfraError(str(error)) from error
+
+    def begin_release(self) -> Running[None] | None:
+        """End the sandbox."""
+        self._pool.release(self._owner)
+        return None
+
+    async def _verified(self) -> float:
+        async with await self._pool.of(self._owner) as sandbox:
+            return score_of(await verify(sandbox, self._planned.task))
+
+
+def folder_of(task: Task) -> str | None:
+    """Return the task folder of a row; None if it has none."""
+    folder = task.extra_info.get(FOLDER_KEY)
+    if folder is not None and not isinstance(folder, str):
+        raise DataError(f"field 'extra_info.{FOLDER_KEY}': expected the path of a folder")
+    return folder
+
+
+def check_task_folder(task: Task, states: Sequence[OpensState]) -> None:
+    """Reject a row with a task folder for which there is not exactly one sandbox.
+
+    Raises:
+        DataError: none of its tools, or several with different settings, has a sandbox.
+    """
+    num_sandboxes = sum(isinstance(state, TaskFolders) for state in states)
+    if folder_of(task) is None or num_sandboxes == 1:
+        return
+    if num_sandboxes:
+        raise DataError("the tools of a task folder must share one sandbox: give all of them the same 'sandbox'")
+    raise DataError(NO_SANDBOX)
+
+
+NO_SANDBOX = (
+    "a task folder needs a tool with a sandbox, such as bash:"
+    " set rollout.multi_turn.tool_config_path (docs/task_folders.md)"
+)

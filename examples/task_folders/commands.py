@@ -1,0 +1,98 @@
+"""Small tasks with files, the commands that solve them, and demonstrations by a teacher that makes mistakes."""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass, field
+
+Message = dict[str, object]
+Files = dict[str, str]
+SYSTEM_PROMPT = "You are a shell agent."
+NO_OUTPUT = "[no output]"
+"""What the tool `bash` says of a command without output."""
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """A task: an instruction, the files of /app before and after, and the commands of a teacher.
+
+    Attributes:
+        wrong: a command that does something else, and its output.
+    """
+
+    instruction: str
+    before: Files
+    after: Files
+    command: str
+    wrong: tuple[str, str] = field(repr=False)
+
+
+def draw_task(rng: random.Random) -> FileTask:
+    """Draw the kind of task, the names of two files and two numbers."""
+    first, second = (f"{letter}.txt" for letter in rng.sample(string.ascii_lowercase, 2))
+    old, new = rng.sample(range(100, 1000), 2)
+    return rng.choice(KINDS)(first, second, str(old), str(new))
+
+
+def _write(first: str, second: str, old: str, new: str) -> FileTask:
+    wrong = (f"echo {new}", new)
+    return FileTask(f"Write {new} to {first}", {}, {first: new}, f"echo {new} > {first}", wrong)
+
+
+def _append(first: str, second: str, old: str, new: str) -> FileTask:
+    after, wrong = {first: f"{old}\n{new}"}, (f"echo {new} > {first}", NO_OUTPUT)
+    return FileTask(f"Append {new} to {first}", {first: old}, after, f"echo {new} >> {first}", wrong)
+
+
+def _copy(first: str, second: str, old: str, new: str) -> FileTask:
+    after, wrong = {first: old, second: old}, (f"mv {first} {second}", NO_OUTPUT)
+    return FileTask(f"Copy {first} to {second}", {first: old}, after, f"cp {first} {second}", wrong)
+
+
+def _move(first: str, second: str, old: str, new: str) -> FileTask:
+    wrong = (f"cp {first} {second}", NO_OUTPUT)
+    return FileTask(f"Move {first} to {second}", {first: old}, {second: old}, f"mv {first} {second}", wrong)
+
+
+def _delete(first: str, second: str, old: str, new: str) -> FileTask:
+    before, wrong = {first: old, second: new}, (f"cat {first}", old)
+    return FileTask(f"Delete {first}", before, {second: new}, f"rm {first}", wrong)
+
+
+KINDS = (_write, _append, _copy, _move, _delete)
+
+
+def right_trace(task: FileTask) -> list[Message]:
+    """A correct demonstration."""
+    return [*prompt(task), *call(task.command, NO_OUTPUT), say("Done")]
+
+
+def wrong_trace(task: FileTask, rng: random.Random) -> list[Message]:
+    """A demonstration with one of the teacher's mistakes; the most common one is to do nothing."""
+    habits = {
+        "says that it is done": (5, [say("Done")]),
+        "gives up": (3, [say("I do not know")]),
+        "does something else": (4, [*call(*task.wrong), say("Done")]),
+    }
+    _, turns = rng.choices(list(habits.values()), [weight for weight, _ in habits.values()])[0]
+    return [*prompt(task), *turns]
+
+
+def prompt(task: FileTask) -> list[Message]:
+    """The first messages of a rollout."""
+    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": task.instruction}]
+
+
+def call(command: str, result: str) -> list[Message]:
+    """A call of `bash` and its answer."""
+    function = {"name": "bash", "arguments": {"command": command}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "name": "bash", "content": result},
+    ]
+
+
+def say(text: str) -> Message:
+    """A turn of the model without a call."""
+    return {"role": "assistant", "content": text}

@@ -1,0 +1,37 @@
+"""Task folders for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SEVEN = '[ "$(cat /app/n.txt)" = 7 ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
+"""Tests of the task to write 7 to /app/n.txt."""
+
+
+def make_folder(
+    folder: Path,
+    *,
+    instruction: str | None = "Write 7 to /app/n.txt",
+    settings: str | None = "",
+    test: str | None = SEVEN,
+    dockerfile: str | None = None,
+    **files: str | bytes,
+) -> Path:
+    """Write a task folder.
+
+    Args:
+        files: further files of the environment by name; `__` is a slash.
+    """
+    texts = {
+        "instruction.md": instruction,
+        "task.toml": settings,
+        "tests/test.sh": test,
+        "environment/Dockerfile": dockerfile,
+        **{f"environment/{name.replace('__', '/')}": content for name, content in files.items()},
+    }
+    (folder / "environment").mkdir(parents=True, exist_ok=True)
+    for name, content in texts.items():
+        if content is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
