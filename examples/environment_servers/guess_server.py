@@ -1,6 +1,8 @@
-"""The game of `fake_openenv.py` on the package openenv. GAME=listed: a server that lists tools.
+"""A game with the package openenv, in whose own environment this file runs: the model guesses a number.
 
-python openenv_game.py PORT MAX_SESSIONS
+python guess_server.py PORT MAX_SESSIONS
+
+With GAME=listed, the server has another game, with tools of its own (MCP).
 """
 
 from __future__ import annotations

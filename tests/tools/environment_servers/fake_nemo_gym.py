@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -109,21 +110,25 @@ class FakeNemoGym:
     async def _increment_counter(self, asked: web.Request) -> web.Response:
         body = await asked.json()
         if body["count"] < 0:
-            return web.json_response({"detail": "count must not be negative"}, status=422)
+            return compact({"detail": "count must not be negative"}, status=422)
         self.counters[asked.cookies["counter"]] += body["count"]
         self.seen.append(len(asked.cookies))
-        answer = web.json_response({"success": True})
+        answer = compact({"success": True})
         for number in range(self.num_cookies):
             answer.set_cookie(f"further{number}", "x")
         return answer
 
     async def _get_counter_value(self, asked: web.Request) -> web.Response:
-        return web.json_response({"count": self.counters[asked.cookies["counter"]]})
+        return compact({"count": self.counters[asked.cookies["counter"]]})
 
     async def _verify(self, asked: web.Request) -> web.Response:
         body = await asked.json()
         reward = float(self.counters[asked.cookies["counter"]] == body["expected_count"])
         return web.json_response({**body, "reward": reward})
+
+
+def compact(content: object, status: int = 200) -> web.Response:
+    return web.json_response(content, status=status, dumps=partial(json.dumps, separators=(",", ":")))
 
 
 @contextmanager

@@ -125,6 +125,8 @@ class FakeOpenEnv:
         await socket.close()
 
     def _answer(self, game: Game, asked: dict[str, object]) -> dict[str, object]:
+        if asked["type"] not in ("reset", "step"):
+            return error("UNKNOWN_TYPE")
         data = asked["data"]
         if asked["type"] == "reset":
             return game.reset(**data)
@@ -139,7 +141,7 @@ class Game:
 
     def reset(self, seed=None, low=1, **_) -> dict[str, object]:
         if not isinstance(low, int):
-            return error("VALIDATION_ERROR", errors=[{"loc": ["low"], "msg": "Input should be a valid integer"}])
+            return error("EXECUTION_ERROR", message='can only concatenate str (not "int") to str')
         self.number = low + (0 if seed is None else seed) % 9
         return observed({"message": f"Guess a number from {low} to {low + 8}.", "tries": 0}, 0.0)
 
@@ -157,11 +159,11 @@ def called(data: dict[str, object]) -> dict[str, object]:
         return observed({"tools": [ADD]})
     arguments = data["arguments"]
     if arguments.get("a") == 13:
-        failure = {"error_type": "execution_error", "message": "13 is bad luck"}
+        failure = {"error_type": "execution_error", "message": "Error calling tool 'add': 13 is bad luck"}
         return observed({"tool_name": "add", "result": None, "error": failure})
     total = str(arguments["a"] + arguments["b"])
     result = {"content": [{"type": "text", "text": total}], "data": total, "is_error": False}
-    return observed({"tool_name": data["tool_name"], "result": result, "error": None}, 0.5)
+    return observed({"tool_name": data["tool_name"], "result": result, "error": None})
 
 
 def observed(observation: object, reward: object = None, done: object = False) -> dict[str, object]:

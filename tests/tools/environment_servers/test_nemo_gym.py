@@ -41,7 +41,7 @@ def test_calls_go_to_the_session_of_the_rollout_and_verify_gives_the_reward(tmp_
     with fake_nemo_gym() as (url, server):
         played = play(environment(tmp_path, url), add(1), add(2), call("get_counter_value"), row=read(row()))
         other = play(environment(tmp_path, url), add(1), row=read(row()))
-    assert played.outcomes == [("ok", '{"success": true}')] * 2 + [("ok", '{"count": 6}')]
+    assert played.outcomes == [("ok", '{"success":true}')] * 2 + [("ok", '{"count":6}')]
     assert (played.text, played.rewards, other.rewards) == ("", {"world": 1.0}, {"world": 0.0})
     assert server.counters == {"session0": 6, "session1": 4}
     assert server.bodies("/seed_session")[0] == row()
@@ -126,10 +126,10 @@ def test_mistakes_of_the_model_are_read_by_the_model(tmp_path):
     with fake_nemo_gym(faults=faults) as (url, _):
         played = play(environment(tmp_path, url), add(-1), add("1"), call("get_counter_value"), add(3), row=read(row()))
     assert played.outcomes == [
-        ("tool_error", 'Error: {"detail": "count must not be negative"}'),
+        ("tool_error", 'Error: {"detail":"count must not be negative"}'),
         ("format_error", "Error: invalid arguments for 'increment_counter': 'count' must be integer, not \"1\""),
         ("tool_error", 'Error: {"detail": "in trouble"}'),
-        ("ok", '{"success": true}'),
+        ("ok", '{"success":true}'),
     ]
     assert played.rewards == {"world": 1.0}
 

@@ -56,10 +56,10 @@ def test_tools_that_the_server_lists():
         played = play(f"openenv:{url}", call("add", a=1, b=2), call("add", a=13, b=2), call("add", a=1))
     assert played.outcomes == [
         ("ok", "3"),
-        ("tool_error", "Error: 13 is bad luck"),
+        ("tool_error", "Error: Error calling tool 'add': 13 is bad luck"),
         ("format_error", "Error: invalid arguments for 'add': 'b' is a required property"),
     ]
-    assert played.rewards == {"openenv": 0.5}
+    assert played.rewards == {"openenv": 0.0}
     assert server.received[-2]["data"] == {"type": "call_tool", "tool_name": "add", "arguments": {"a": 13, "b": 2}}
 
 
@@ -200,9 +200,10 @@ def test_a_start_that_fails_again_and_again_drops_the_rollout():
 
 
 def test_a_row_that_reset_refuses_ends_the_run(tmp_path):
+    refused = error("VALIDATION_ERROR", errors=[{"loc": ["low"], "msg": "Input should be a valid integer"}])
     row = task(uid="u", index=4, extra_info={"low": "x"})
     with (
-        fake_openenv() as (url, _),
+        fake_openenv(answers=[json.dumps(refused)]) as (url, _),
         pytest.raises(DataError, match=r"row 4: .* refuses the arguments of reset: 'low': Input should be"),
     ):
         play(target(tmp_path, openenv=url, reset=["low"]), row=row)
