@@ -43,6 +43,7 @@ ADD = {
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
         "required": ["a", "b"],
+        "additionalProperties": False,
     },
 }
 LOST = object()
