@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from agentrl.cli.shipped import shipped
 from agentrl.registry import load_object
 from agentrl.tools.base import BaseTool, InfraError, ToolResponse
 from agentrl.tools.function import as_tool
+from agentrl.utils.shipped import shipped
 
 
 class FailingCalculator(BaseTool):

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentrl.cli.shipped import shipped
 from agentrl.stats.intervals import paired_difference
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.jsonl import read_metrics
+from agentrl.utils.shipped import shipped
 
 SAMPLES_PER_TASK = 2
 FAILING = Path(__file__).with_name("failing_calculator.py")

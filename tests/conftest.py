@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
 
 from agentrl import capabilities
@@ -26,6 +28,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job and
 # the same cases on every machine, and no time limit on a busy one
 settings.register_profile("all", deadline=None, derandomize=True)
 settings.register_profile("few", settings.get_profile("all"), max_examples=25)
+# Hypothesis inserts constants of all modules that are imported by then, so the cases depend on the order of the tests.
+# These texts instead, which mean something to chat templates, tokenizers and parsers
+SPELLED = {
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot|>", "<|eot_id|>", "<s>", "</s>", "[INST]", "[TOOL_CALLS]"),
+    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>", "[THINK]"),
+    *("<|channel|>", "<|call|>", "<|end|>", "<|return|>", "<|python_tag|>", "<arg_value>", "</arg_value>"),
+    *("<function=f>", "</parameter>", "Action:", "Observation:", "<image>", "{{ x }}", "${oc.env:HOME}"),
+}
+CONSTANTS = Constants(strings=providers.SortedSet(SPELLED))
+providers._get_local_constants = lambda: CONSTANTS
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 PEERS = Path(__file__).parents[1] / "benchmarks/peers"

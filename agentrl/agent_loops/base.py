@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agentrl.agent_loops.context import ConversationContext
 from agentrl.agent_loops.conversation import Conversation
@@ -12,6 +12,7 @@ from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import Recording, model_segment
 from agentrl.agent_loops.resume import ResumePoint
 from agentrl.chat.base import ToolParser
+from agentrl.config.rollout import HARNESS
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.registry import Registry
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 
 __all__ = ["AgentLoop", "Conversation", "Generate", "Recording", "agent_loops", "model_segment", "register"]
+
+
+class SharedByRun(Protocol):
+    """What all rollouts of a run share."""
+
+    async def close(self) -> None:
+        """End it, after all rollouts."""
+        ...
 
 
 class AgentLoop:
@@ -136,6 +145,7 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "single_turn_agent": "agentrl.agent_loops.single_turn:SingleTurnAgent",
         "tool_agent": "agentrl.agent_loops.tool:ToolAgent",
         "react_agent": "agentrl.agent_loops.react:ReactAgent",
+        HARNESS: "agentrl.harness.loop:HarnessLoop",
     },
     aliases={
         "single_turn": "single_turn_agent",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentrl.engines.base import Completion, SamplingParams
 
@@ -19,10 +19,20 @@ class Generate(Protocol):
         trajectory: int = 0,
         images: Sequence[bytes] = (),
         image_starts: Sequence[int] = (),
+        draw: int | None = None,
     ) -> Completion:
         """Sample after the context `token_ids`, [T]. `trajectory` distinguishes concurrent calls of a loop.
 
         Args:
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
+            draw: the seed then depends on the context and this number, not on the number of earlier turns: for loops
+                whose turns have no fixed order. None: the trajectory's next turn.
         """
         ...
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A `Generate` that knows its rollout's seed."""
+
+    seed: int

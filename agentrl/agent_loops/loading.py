@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import JsonValue
 
-from agentrl.agent_loops.base import AgentLoop, agent_loops
+from agentrl.agent_loops.base import AgentLoop, SharedByRun, agent_loops
 from agentrl.chat.parsers import AUTO, tool_parsers
 from agentrl.chat.parsers.choice import format_of
 from agentrl.chat.parsers.fit import make_parser
@@ -47,7 +48,13 @@ class LoopFactory:
         self._config = config
         self._entries = configured_loops(config)
         self._makers: dict[tuple[str, str | None], Callable[[ChatFormat], AgentLoop]] = {}
+        self._shared: dict[str, SharedByRun] = {}
         self.build(None)
+
+    async def close(self) -> None:
+        """End what the agent loops share. All rollouts must have ended."""
+        for shared in self._shared.values():
+            await shared.close()
 
     def build(
         self, name: str | None, tool_format: str | None = None, variables: Mapping[str, JsonValue] = NONE
@@ -87,6 +94,9 @@ class LoopFactory:
             )
         parser = make_parser(own_format or self._format(tool_format), self._chat)
         build, config = getattr(factory, "as_agent_loop", factory), self._config
+        if open_shared := getattr(factory, "open_shared", None):
+            self._shared[name] = self._shared.get(name) or open_shared(config)
+            build = partial(build, shared=self._shared[name])
 
         def make(chat: ChatFormat) -> AgentLoop:
             made: AgentLoop = build(chat, parser, config, **entry.options)

@@ -36,14 +36,14 @@ def samples_of(groups: Sequence[Group]) -> list[Sample]:
 
 
 def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-    """Give every trained token advantage 1."""
-    return [credited(sample, 1.0) for sample in samples]
+    """Give every trained token advantage 1, times the weight of its sample."""
+    return [credited(sample, sample.weight) for sample in samples]
 
 
 def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
     """Advantage 1 for tokens of rollouts with score >= `threshold`, 0 for others (rejection sampling)."""
     accepted = {rollout_id for rollout_id, rollout in _rollouts(groups).items() if rollout.reward >= threshold}
-    return [credited(sample, float(sample.rollout_id in accepted)) for sample in samples]
+    return [credited(sample, sample.weight * (sample.rollout_id in accepted)) for sample in samples]
 
 
 def credited(sample: Sample, value: float) -> Sample:
@@ -59,6 +59,8 @@ def compare(
     penalty: Penalty | None = None,
 ) -> list[Sample]:
     """Compute advantages and returns (a critic's targets) by `estimate_advantages` over all groups of a step.
+
+    Advantages are multiplied by the weights of the samples; returns are not.
 
     Args:
         options: options of the estimator, of any type.
@@ -90,7 +92,9 @@ def compare(
     )
     return [
         replace(
-            sample, advantages=row[: len(sample.loss_mask)].tolist(), returns=target[: len(sample.loss_mask)].tolist()
+            sample,
+            advantages=(row[: len(sample.loss_mask)] * sample.weight).tolist(),
+            returns=target[: len(sample.loss_mask)].tolist(),
         )
         for sample, row, target in zip(samples, advantages, returns, strict=True)
     ]
@@ -159,6 +163,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
         policy_versions=[0, *_versions(trajectory)[1:]] if trajectory.sampled else None,
         routed_experts=trajectory.routed_experts,
         truncated=stop in CUT_OFF,
+        weight=trajectory.weight,
         rollout_id=rollout_id,
         uid=uid,
     )

@@ -11,6 +11,7 @@ from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
 from agentrl.audit.reading.run_info import NO_CONFIG, Json, RunInfo
 from agentrl.audit.reading.table import Step
 from agentrl.audit.tokens.trained import (
+    OF_PREFERENCES,
     SEGMENTS,
     TRAJECTORIES,
     Credited,
@@ -18,6 +19,7 @@ from agentrl.audit.tokens.trained import (
     estimator_name,
     sampled_tokens,
     saved_scores,
+    weights,
 )
 
 _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
@@ -48,6 +50,7 @@ def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequenc
         return
     expected = np.zeros(len(values))
     expected[mask] = estimate(_trained(step, known, found, groups))
+    expected *= 1.0 if name in OF_PREFERENCES else _factors(step, found)
     close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
     check.require("advantages", path, ~mask | close, expected)
 
@@ -83,6 +86,12 @@ def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range
         baselines=_baselines(step),
         found=step[f"{TRAJECTORIES}.advantages"][mask],
     )
+
+
+def _factors(step: Step, found: Credited) -> Floats:
+    """[tokens of trajectories that were trained on], the weight of their trajectory."""
+    factors: Floats = np.repeat(weights(step)[found.has], found.lengths[found.has])
+    return factors
 
 
 def _baselines(step: Step) -> Floats:

@@ -53,7 +53,8 @@ class Wording:
     """How a conversation words its tools and answers.
 
     Attributes:
-        form: `chat` (tool messages), `react` (observations in a user message), or `own`: not known.
+        form: `chat` (tool messages), `react` (observations in a user message), `gateway` (a program words everything),
+            or `own`: not known.
         call_format: the format of calls in the model's text; None: calls are not parsed.
         names: the tools that the model may call.
         template_tools: schemas that the chat template shows; None if they were not saved.
@@ -115,6 +116,7 @@ class AuditedTrajectory:
         fits: messages and segments match one to one, so that they can be compared.
         first_turn: number of model turns before the trajectory that count for it (after a restart).
         parent: the trajectory that the trajectory continues.
+        branches: whether its prompt is a copy of the beginning of `parent`, which may be a later trajectory.
         rendered: whether its prompt is the history of `parent`, rendered again; its turns belong to one conversation.
         first_prompt: segment of the first prompt of the conversation, from which the response length counts; -1: its
             own prompt.
@@ -133,6 +135,7 @@ class AuditedTrajectory:
     wording: Wording
     first_turn: int = 0
     parent: int | None = None
+    branches: bool = False
     rendered: bool = False
     first_prompt: int = -1
     opened_with_task: bool = True
@@ -158,6 +161,16 @@ class AuditedRollout:
     def own(self) -> bool:
         """Whether the agent loop is not built in, and known from its operations."""
         return self.kind == "own"
+
+    @property
+    def by_gateway(self) -> bool:
+        """Whether a program sampled the rollout through the gateway. Limits of turns count all its conversations."""
+        return any(trajectory.wording.form == "gateway" for trajectory in self.trajectories)
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns of all trajectories."""
+        return sum(len(trajectory.turns) for trajectory in self.trajectories)
 
     @property
     def failed(self) -> bool:

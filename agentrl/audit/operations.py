@@ -12,7 +12,7 @@ from agentrl.audit.reading.own_loops import OPENINGS, Opening
 from agentrl.audit.reading.run_info import Json, RunInfo
 from agentrl.audit.reading.table import Step
 
-_KINDS = (*OPENINGS, "model_turn", "tool_turn", "user_turn", "say")
+_KINDS = (*OPENINGS, "model_turn", "tool_turn", "user_turn", "say", "given")
 _AUTHORS = {**dict.fromkeys(OPENINGS, "prompt"), "model_turn": "model", "tool_turn": "tool"}
 _PATH = "operations"
 
@@ -117,10 +117,16 @@ def _shapes(
         added = _slice(authors, operation.first_segment, operation.num_segments)
         if operation.kind not in _KINDS or (operation.kind == "say" and not rollout.own):
             yield operation, "kind", "an operation of this agent loop", operation.kind
-        elif operation.kind != "resume" and added not in ([], [_AUTHORS.get(operation.kind, "user")]):
+        elif operation.kind != "resume" and added not in ([], [_author(operation, roles)]):
             yield operation, "kind", f"an operation that adds a segment of {', '.join(added)}", operation.kind
         elif not _may_add(rollout, operation, roles):
             yield operation, "kind", f"an operation that adds messages of {', '.join(map(str, roles))}", operation.kind
+
+
+def _author(operation: Operation, roles: Sequence[Json]) -> str:
+    if operation.kind == "given":
+        return "tool" if "tool" in roles else "user"
+    return _AUTHORS.get(operation.kind, "user")
 
 
 def _slice(items: Sequence[T], first: int, count: int) -> list[T]:
@@ -136,6 +142,9 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
         return not operation.num_calls and roles in ([], ["assistant"]) and (not has_segment or bool(roles))
     if operation.kind == "tool_turn":
         return has_segment == bool(roles) and (rollout.own or operation.num_calls > 0)
+    if operation.kind == "given":
+        calls = operation.num_calls >= 0 and (not operation.num_calls or "tool" in roles)
+        return rollout.by_gateway and calls and has_segment == bool(roles) and "assistant" not in roles
     return not operation.num_calls and has_segment == bool(roles) and roles in ([], ["user"])
 
 
@@ -157,13 +166,20 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
     opening = Opening.of(first)
     if opening is None:
         yield first, "detail", "how the conversation was opened", first.detail
-    elif opening.parent is not None and not 0 <= opening.parent < first.trajectory:
-        yield first, "detail", "an earlier trajectory as parent", first.detail
+    elif opening.parent is not None and opening.parent not in _parents(rollout, first):
+        yield first, "detail", "another trajectory as parent, an earlier one if it is no branch", first.detail
     elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
         yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
+
+
+def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:
+    """Trajectories that the trajectory of an opening may continue: earlier ones; of a branch, any other."""
+    if first.kind == "branch":
+        return {each.number for each in rollout.trajectories} - {first.trajectory}
+    return set(range(first.trajectory))
 
 
 def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:

@@ -11,6 +11,8 @@ from agentrl.audit.ending import Ending, check_limit
 
 
 def _num_turns(end: Ending) -> int:
+    if end.rollout.by_gateway:
+        return end.rollout.num_turns
     return end.trajectory.first_turn + len(end.trajectory.turns)
 
 

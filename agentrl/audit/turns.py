@@ -17,6 +17,7 @@ from agentrl.audit.conversation import (
     are_messages,
     text_content,
 )
+from agentrl.audit.given import answered_calls, check_given
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
@@ -106,11 +107,15 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
     reported: dict[int | None, bool] = {}  # trajectory -> whether the model read that no calls are left
     for trajectory in rollout.trajectories:
         limits = CallLimits(check, known, rollout, trajectory, reported.get(trajectory.parent, False))
+        is_limited = trajectory.wording.form != "gateway"
         for number, turn in enumerate(trajectory.turns):
             made = rollout.calls_of(trajectory, number)
             _check_turn(check, rollout, trajectory, number, made)
             _check_answer(check, rollout, trajectory, turn, made)
-            limits.check_turn(number, turn, made)
+            if is_limited:
+                limits.check_turn(number, turn, made)
+            else:
+                check_given(check, rollout, trajectory, made)
         reported[trajectory.number] = limits.reported
 
 
@@ -160,7 +165,8 @@ def _check_turn(
     parsed = read_turn(trajectory, turn)
     last = number == len(trajectory.turns) - 1
     may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of an own loop has its own stop reason
-    may_be_cut = last and may_stop and (not turn.closed or trajectory.wording.call_format == "react")
+    ends_here = (last and may_stop) or trajectory.wording.form == "gateway"  # a program may go on after a cut turn
+    may_be_cut = ends_here and (not turn.closed or trajectory.wording.call_format == "react")
     if may_be_cut and "tool_calls" not in turn.message:
         parsed = _read_plain(trajectory, turn)
     column = f"trajectories[{trajectory.number}].messages[{turn.position}]"
@@ -263,7 +269,8 @@ def _check_answer(
     if turn.reply >= 0:
         num_tokens = int(check.step.items["trajectories.segments.token_ids"].lengths[turn.reply])
         author = check.step["trajectories.segments.author"][turn.reply]
-        if author != (expected := "tool" if made else "user"):
+        by_tools = bool(made) or any(message["role"] == "tool" for message in turn.replies)
+        if author != (expected := "tool" if by_tools else "user"):
             row, column = check.step.place("trajectories.segments.author", turn.reply)
             check.problem("answers", row, column, expected, author)
     if made:
@@ -272,6 +279,8 @@ def _check_answer(
         if (total != num_tokens and not elsewhere) or min(c.num_tokens for c in made) < 0:
             expected = f"{num_tokens} in total for the calls of the turn"
             check.problem("answers", rollout.row, f"{label(check, made[0])}.num_tokens", expected, total)
+    elif trajectory.wording.form == "gateway":
+        return
     elif turn.replies and [message["role"] for message in turn.replies] != ["user"]:
         check.problem("answers", rollout.row, "trajectories", "one user message after a turn", turn.replies)
 
@@ -279,22 +288,26 @@ def _check_answer(
 def _check_results(
     check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, turn: Turn, made: Sequence[Call]
 ) -> None:
+    expected: list[Json]
     if not turn.replies:
         return
     if trajectory.wording.form == "own":
         check.ledger.skip("answers", f"text of tool answers: {OWN_WORDING}")
         return
-    if trajectory.wording.form == "react":
-        expected: list[Json] = [{"role": "user", "content": "\n".join(f"Observation: {c.result}" for c in made)}]
+    replied, ids = turn.replies, [entry.get("id") for entry in message_calls(turn)]
+    if trajectory.wording.form == "gateway":  # calls without an answer, and messages between the answers
+        replied = [message for message in turn.replies if message["role"] == "tool"]
+        expected = [_tool_message(*each) for each in answered_calls(made, ids, replied)]
+    elif trajectory.wording.form == "react":
+        expected = [{"role": "user", "content": "\n".join(f"Observation: {c.result}" for c in made)}]
     else:
-        ids = [entry.get("id") for entry in message_calls(turn)]
         expected = [_tool_message(call, name) for call, name in zip(made, ids, strict=False)]
-    replies: list[Json] = [{**m, "content": text_content(m["content"])} if "content" in m else m for m in turn.replies]
+    replies: list[Json] = [{**m, "content": text_content(m["content"])} if "content" in m else m for m in replied]
     if replies != expected:
         differ = [i for i, (one, other) in enumerate(zip(replies, expected, strict=False)) if one != other]
         at = differ[0] if differ else 0
         place = f"{label(check, made[min(at, len(made) - 1)])}.result"
-        found = f"message {turn.position + 1 + at}: {turn.replies[at : at + 1]}"
+        found = f"message {turn.position + 1 + at}: {replied[at : at + 1]}"
         check.problem("answers", rollout.row, place, found, expected[at : at + 1])
 
 

@@ -16,11 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.cli.hints import of_word
-from agentrl.cli.shipped import shipped
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.validate import Check
 from agentrl.errors import ConfigError, Kind, Problem, suggestion
 from agentrl.security.environment import remember_environment
+from agentrl.utils.shipped import shipped
 
 _OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.cli.compose import compose_config
-from agentrl.cli.shipped import shipped
 from agentrl.errors import ConfigError, Kind
 from agentrl.telemetry.jsonl import read_metrics
+from agentrl.utils.shipped import shipped
 
 OUT = Path("outputs/quickstart")
 """Default output folder. configs/experiment/calculator*.yaml read the task and the initial model from it."""

@@ -16,7 +16,7 @@ from agentrl.config.validate import section_of
 S = TypeVar("S", bound=Section)
 
 _NAMES = ("experiment_name",)  # only a part of a path
-_CODE = re.compile(r"(?P<file>[^:]+\.(?:py|ya?ml))(?P<name>:\w+)?")
+_CODE = re.compile(r"(?P<file>[^:]+\.(py|ya?ml))(?P<name>:\w+)?")
 
 
 def absolute(config: RunConfig) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,10 +42,23 @@ def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
     return urls
 
 
+def _function_or(*names: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in names and ":" not in value:
+            raise ValueError(f"expected {', '.join(names)}, or a function as 'path/to/file.py:name'")
+        return value
+
+    return check
+
+
 CodeFile = Annotated[Path, code()]
 TopK = Annotated[int, AfterValidator(_all_or_some)]
 Url = Annotated[str, AfterValidator(_server_url), ADDRESS]
 Urls = Annotated[tuple[Url, ...], BeforeValidator(one_or_many), AfterValidator(_each_once)]
+
+
+HARNESS = "harness"
+"""Name of the agent loop that runs `rollout.harness`."""
 
 
 class AgentConfig(Section):
@@ -52,7 +66,7 @@ class AgentConfig(Section):
 
     default_agent_loop: Annotated[str, code("agent loop")] | None = None
     """Agent loop of rows without `agent_name`: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
-    tool_agent if tools or a simulated user are configured, else single_turn_agent."""
+    harness with `rollout.harness`, tool_agent if tools or a simulated user are configured, else single_turn_agent."""
     agent_loop_config_path: CodeFile | None = None
     """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
 
@@ -145,6 +159,18 @@ class SglangConfig(Section):
     """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
 
 
+class GatewayConfig(Section):
+    """What is trained of rollouts that sample through the gateway (docs/gateway.md)."""
+
+    train: Annotated[str, AfterValidator(_function_or("all", "main", "continued")), code("gateway rule")] = "continued"
+    """Trajectories that are trained. all: every one. main: the conversation with the most turns, and those with the
+    same tools and system texts. continued: all but discarded answers and single turns without tools on the side, such
+    as titles. Or a function, as `path/to/file.py:name`."""
+    credit: Annotated[str, AfterValidator(_function_or("shared", "per_trajectory")), code("gateway rule")] = "shared"
+    """Advantage of the tokens of a trained trajectory. shared: that of the rollout. per_trajectory: that of the rollout
+    divided by its number of trained trajectories. Or a function that returns factors, as `path/to/file.py:name`."""
+
+
 class RolloutConfig(Section):
     """Engine, sampling, agent loop and limits."""
 
@@ -168,6 +194,11 @@ class RolloutConfig(Section):
     """Agent loop."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     """Tools and limits."""
+    harness: Annotated[str, code()] | None = None
+    """Program that runs the rollouts, for the agent loop `harness`: a name of `configs/harness`, such as codex, or a
+    YAML file (docs/harnesses.md)."""
+    gateway: GatewayConfig = GatewayConfig()
+    """Rollouts that sample through the gateway."""
     script_path: CodeFile | None = None
     """Function that produces the answers of the scripted engine, as `path/to/file.py:reply`."""
     sglang: SglangConfig = SglangConfig()
@@ -197,7 +228,9 @@ class RolloutConfig(Section):
 
     @property
     def agent_loop(self) -> str:
-        """The default agent loop: `agent.default_agent_loop`, else the loop that fits the configured tools."""
+        """The default agent loop: `agent.default_agent_loop`, else the loop that fits the harness or the tools."""
+        if self.harness is not None and self.agent.default_agent_loop is None:
+            return HARNESS
         turns = self.multi_turn
         tools = (turns.tool_config_path, turns.function_tool_path, turns.environment)
         acts = any(each is not None for each in (*tools, turns.interaction_config_path))

@@ -1,1 +1,1 @@
-"""Agent loops that are programs of their own, behind the gateway."""
+"""The agent loop `harness`: a program, or a coroutine, that talks to the model through the gateway."""

@@ -41,6 +41,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "advantage estimator": _is_our_estimator,
     "policy loss": _is_our_loss,
     "reward": lambda name: name in _REWARDS or rewards.is_builtin(name),
+    "gateway rule": lambda name: ":" not in name,
     "reward manager": MANAGERS.__contains__,
 }
 """Kind of component (`Mark.component`) -> whether a name is built into agentrl, torch or transformers."""

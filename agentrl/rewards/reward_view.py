@@ -87,7 +87,7 @@ def solution_view(
     }
     if include_tool_text:
         turns = [chat_text(_response(trajectory)) for trajectory in rollout.trajectories]
-    return "\n".join(turns), {**extra}
+    return "\n".join(turns), {**rollout.facts, **extra}
 
 
 def parts_of_texts(replies: Sequence[Message]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from itertools import count
 from agentrl.agent_loops.recording import Recording
 from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
 from agentrl.utils.images import data_url
-from agentrl.utils.seeds import derive_seed
+from agentrl.utils.seeds import derive_seed, ids_digest
 
 _SERIAL = count()  # part of session names; no result depends on it
 
@@ -20,11 +20,13 @@ class RolloutGenerate:
     """The `Generate` of one rollout.
 
     Args:
-        seed: the rollout's seed; turn t of trajectory k samples with derive_seed(seed, k, t).
+        seed: the rollout's seed; turn t of trajectory k samples with derive_seed(seed, k, t), a turn with a `draw` with
+            derive_seed(seed, digest of its context, draw).
         deadline: time on the running event loop's clock; None: no deadline.
         priority: rollouts with higher priority are sampled first if the engine is busy.
 
     Attributes:
+        seed: see the argument.
         recording: all completions so far.
         cut_by_deadline: whether the deadline ended a turn.
     """
@@ -35,7 +37,7 @@ class RolloutGenerate:
         self.deadline = deadline
         self._priority = priority
         self._engine = engine
-        self._seed = seed
+        self.seed = seed
         self._serial = next(_SERIAL)
         self._num_turns: Counter[int] = Counter()
 
@@ -47,12 +49,13 @@ class RolloutGenerate:
         trajectory: int = 0,
         images: Sequence[bytes] = (),
         image_starts: Sequence[int] = (),
+        draw: int | None = None,
     ) -> Completion:
         """Sample one turn."""
         turn = self._num_turns[trajectory]
         self._num_turns[trajectory] += 1
         num_context = len(token_ids)  # the caller's list may grow later
-        seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
+        seeded = replace(sampling, seed=self._turn_seed(token_ids, trajectory, turn, draw))
         request = GenerateRequest(
             *(token_ids, seeded, self._session(trajectory), self._remaining_s(), self._priority),
             images=tuple(map(data_url, images)),
@@ -67,6 +70,11 @@ class RolloutGenerate:
         """Release the rollout's sessions in the engine."""
         for trajectory in self._num_turns:
             await self._engine.release(self._session(trajectory))
+
+    def _turn_seed(self, token_ids: Sequence[int], trajectory: int, turn: int, draw: int | None) -> int:
+        if draw is None:
+            return derive_seed(self.seed, trajectory, turn)
+        return derive_seed(self.seed, ids_digest(token_ids), draw)
 
     def _session(self, trajectory: int) -> str:
         return f"rollout-{self._serial}-{trajectory}"

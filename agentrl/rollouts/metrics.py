@@ -8,6 +8,7 @@ from itertools import chain
 from statistics import fmean, pstdev
 
 from agentrl.rollouts.failure_metrics import left_out_metrics, recovery_metrics
+from agentrl.rollouts.harness_metrics import harness_metrics
 from agentrl.telemetry.timing import percentile
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
@@ -24,12 +25,13 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
       excluded from other metrics): shares of rollouts; `rollouts/num_dropped`: count
     - `success_all`: like `success`, but dropped rollouts count as not successful
     - recovery from tool errors, and the effect of infrastructure failures: see `failure_metrics`
+    - `harness/...`: see `harness_metrics`
     - `groups/zero_variance`: share of groups with equal rewards, which give no training signal
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     counted = [rollout for group in groups for rollout in _counted(group)]
     if not counted:
-        return _failures(rollouts)
+        return {**_failures(rollouts), **harness_metrics(rollouts)}
     return {
         **(_rewards(groups, counted, success_threshold) if any("score" in each.rewards for each in counted) else {}),
         **_sizes(counted),
@@ -38,6 +40,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
         **left_out_metrics(rollouts),
         **{f"stop/{stop}": _share(rollout.stop is stop for rollout in counted) for stop in Stop},
         **_failures(rollouts),
+        **harness_metrics(rollouts),
     }
 
 

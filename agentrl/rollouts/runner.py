@@ -120,6 +120,10 @@ class RolloutRunner:
             self.on_end(rollout)
         return rollout
 
+    async def close(self) -> None:
+        """End what the rollouts share. All rollouts must have ended."""
+        await self._loops.close()
+
     @property
     def nondeterministic_users(self) -> list[str]:
         """Names of the simulated users that are not marked as deterministic."""

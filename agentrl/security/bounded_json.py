@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import AsyncIterator, Callable
-from itertools import chain
 from typing import NoReturn
 
+import orjson
 from pydantic import JsonValue
 
 MAX_BYTES = 32 * 2**20
@@ -73,6 +73,34 @@ def read_json(text: str | bytes) -> JsonValue:
         UnreadableAnswerError: the text is not JSON, contains NaN or an integer of more than 300 digits, or is nested
             more than 64 levels deep.
     """
+    value = _parsed(text)
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, _NESTED)
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, _NESTED)
+        ]
+        if not level:
+            return value
+    raise UnreadableAnswerError("JSON that is nested too deeply")
+
+
+def _parsed(text: str | bytes) -> JsonValue:
+    body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if _LONG_NUMBER not in body.translate(_DIGITS_AS_ZERO):
+        try:
+            value: JsonValue = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            pass  # the standard library reads more, such as half a surrogate pair, and explains what it refuses
+        else:
+            return value
+    return _slowly_parsed(text)
+
+
+def _slowly_parsed(text: str | bytes) -> JsonValue:
     try:
         value: JsonValue = _DECODER.decode(text if isinstance(text, str) else read_text(text))
     except UnreadableAnswerError:
@@ -81,18 +109,7 @@ def read_json(text: str | bytes) -> JsonValue:
         raise UnreadableAnswerError("JSON that is nested too deeply") from None
     except ValueError as error:
         raise UnreadableAnswerError(f"not JSON: {error}") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [*chain.from_iterable(map(_inside, level))]
-        if not level:
-            return value
-    raise UnreadableAnswerError("JSON that is nested too deeply")
-
-
-def _inside(value: JsonValue) -> list[JsonValue]:
-    if isinstance(value, dict):
-        return [*value.values()]
-    return value if isinstance(value, list) else []
+    return value
 
 
 def _whole_number(digits: str) -> int:
@@ -106,3 +123,7 @@ def _refused(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=_refused)
+_NESTED = (dict, list)  # evaluated once: `dict | list` would be evaluated for every value
+_DIGITS_AS_ZERO = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
+_LONG_NUMBER = b"0" * 19
+"""Digits of which orjson may make a float where the standard library makes an exact integer."""

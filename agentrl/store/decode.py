@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, OPERATIONS, ROLLOUT, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, OPERATIONS, ROLLOUT, SCORES, SEALS, TASK, WEIGHT
 from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
 from agentrl.types.excluded import Excluded
@@ -78,8 +78,9 @@ def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[f
     segments = _segments(fields["segments"]) if "segments" in fields else repeat((), len(structs))
     messages = map(_messages, python_values(fields["messages"])) if "messages" in fields else repeat((), len(structs))
     advantages = python_values(fields["advantages"]) if "advantages" in fields else repeat(None, len(structs))
+    weights = python_values(fields[WEIGHT]) if WEIGHT in fields else repeat(1.0, len(structs))
     scores = _scores(fields, len(structs))
-    return sliced(array, list(zip(map(Trajectory, segments, messages), advantages, scores, strict=True)))
+    return sliced(array, list(zip(map(Trajectory, segments, messages, weights), advantages, scores, strict=True)))
 
 
 def _scores(fields: Mapping[str, pa.Array], count: int) -> list[Scores]:

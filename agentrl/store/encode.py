@@ -48,6 +48,7 @@ class _History:
     ref_logprobs: Sequence[float] | None = None
     values: Sequence[float] | None = None
     kl_coef: float = 0.0
+    weight: float = 1.0
 
 
 class _Named(NamedTuple):
@@ -130,6 +131,7 @@ def _histories(uid: str, rollout: Rollout, samples: Sequence[Sample | None]) -> 
         _History(
             _json(uid, "messages", trajectory.messages),
             trajectory.segments,
+            weight=trajectory.weight,
             **({name: getattr(sample, name) for name in _OF_SAMPLE} if sample else {}),
         )
         for trajectory, sample in zip(rollout.trajectories, samples, strict=True)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentrl.errors import UnknownNameError, suggestion
-from agentrl.store.schema import SCHEMA, TRAJECTORY
+from agentrl.store.schema import SCHEMA, TRAJECTORY, WEIGHT
 
 Value: TypeAlias = str | int | float
 Bounds: TypeAlias = tuple[Value | None, Value | None]
@@ -74,6 +74,7 @@ def leaves(columns: Collection[str] | None) -> list[str] | None:
             hint = suggestion(name, [*SCHEMA.names, *_SHORT])
             raise UnknownNameError(f"trajectories have no column '{name}': {hint}")
     derived = ["rewards"] if "reward" in columns else []
+    derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []  # says what trains
     return [*ALWAYS, *derived, *(_SHORT.get(name, name) for name in columns)]
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from agentrl.store.layout import EXCLUDED_SPLIT as EXCLUDED_SPLIT
 from agentrl.store.layout import TRAJECTORIES as TRAJECTORIES
 
-VERSION = "6"
+VERSION = "7"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
@@ -64,12 +64,16 @@ _UNSCORED = pa.struct(
 """A trajectory of version 2, which has no training scores."""
 
 SCORES = ("old_logprobs", "ref_logprobs", "values")
-TRAJECTORY = pa.struct(
+_UNWEIGHTED = pa.struct(
     [
         *_UNSCORED,
         *_fields({**dict.fromkeys(SCORES, _list_of(_SCORE)), "kl_coef": _FLOAT}, nullable=SCORES),
     ]
 )
+"""A trajectory of versions 3 to 6."""
+WEIGHT = "weight"
+"""Field with the factor of a trajectory's advantages. New in version 7."""
+TRAJECTORY = pa.struct([*_UNWEIGHTED, *_fields({WEIGHT: _FLOAT})])
 TURN_REWARD = pa.struct(
     _fields(
         {"trajectory": _INTEGER, "segment": _INTEGER, "name": _TEXT, "value": _FLOAT, "observation_key": _TEXT},
@@ -166,7 +170,8 @@ def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
 
 
-_VERSION_5 = pa.schema([field for field in SCHEMA if field.name != OPERATIONS])
+_VERSION_6 = _changed(SCHEMA, trajectories=_list_of(_UNWEIGHTED))
+_VERSION_5 = pa.schema([field for field in _VERSION_6 if field.name != OPERATIONS])
 _VERSION_4 = pa.schema([field for field in _VERSION_5 if field.name != EXCLUDED])
 _VERSION_3 = _changed(_VERSION_4, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
 READABLE = {
@@ -174,6 +179,7 @@ READABLE = {
     "3": _VERSION_3,
     "4": _VERSION_4,
     "5": _VERSION_5,
+    "6": _VERSION_6,
     VERSION: SCHEMA,
 }
 """Readable versions -> their schemas."""

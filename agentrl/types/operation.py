@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 
 class OperationKind(StrEnum):
-    """Method of a conversation. The first five open a trajectory."""
+    """Method of a conversation. The first six open a trajectory."""
 
     TASK = "task"  # opened with the messages of the task
     MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent
     RESTART = "restart"  # opened with rewritten messages; continues the trajectory `parent` of the detail
     RESUME = "resume"  # opened with the beginning of a saved rollout
     RENDER = "render"  # opened with all messages of trajectory `parent`, and the next ones, rendered again
+    BRANCH = "branch"  # opened with a copy of the beginning of trajectory `parent`, up to a turn of the model
     MODEL_TURN = "model_turn"
     TOOL_TURN = "tool_turn"
     USER_TURN = "user_turn"
     SAY = "say"
+    GIVEN = "given"  # messages of a program that samples through the gateway
 
 
 class Operation(NamedTuple):  # created faster than a frozen dataclass
@@ -29,9 +31,10 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         first_segment: number of segments of the trajectory before the operation; `first_message` is the same for its
             messages.
         num_calls: number of tool calls that the operation recorded.
-        detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react` or `own`),
-            `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and `parent` of a
-            restart or of a history rendered again. Empty for other operations.
+        detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react`, `own` or
+            `gateway`), `call_format`, `tools`, `template_tools` (the tools that the chat template shows), `parent` of a
+            restart, of a history rendered again or of a branch, and with `gateway` the `schemas` of the tools. Empty
+            for other operations.
     """
 
     kind: OperationKind

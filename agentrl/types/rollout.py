@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pydantic import JsonValue
+
 from agentrl.types.excluded import Excluded
 from agentrl.types.messages import Message
 from agentrl.types.operation import Operation, OperationKind
@@ -104,6 +106,7 @@ class Rollout:
             three bytes). None if no reward function was called.
         operations: what the conversations did, in the order in which it ended; empty if the agent loop built the
             rollout itself.
+        facts: what the agent loop tells the reward, as entries of `extra_info`; not saved.
     """
 
     trajectories: list[Trajectory]
@@ -118,6 +121,7 @@ class Rollout:
     duration_s: float = 0.0
     scored_text_sha256: str | None = None
     operations: list[Operation] = field(default_factory=list)
+    facts: dict[str, JsonValue] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         turns = sum(trajectory.num_turns for trajectory in self.trajectories)
@@ -157,10 +161,12 @@ class Rollout:
     @property
     def dialogues(self) -> list[list[Message]]:
         """The messages of each trajectory, without those that a later trajectory continues with all their messages."""
-        found = [trajectory.messages for trajectory in self.trajectories]
-        return [
-            one for place, one in enumerate(found) if not any(_continues(later, one) for later in found[place + 1 :])
-        ]
+        return _longest([trajectory.messages for trajectory in self.trajectories])
+
+    @property
+    def trained_dialogues(self) -> list[list[Message]]:
+        """The `dialogues` of trajectories whose weight is not 0."""
+        return _longest([trajectory.messages for trajectory in self.trajectories if trajectory.weight])
 
     def following(self, number: int) -> Sequence[Message]:
         """The messages after those of trajectory `number`, if its history was rendered again (`thinking=strip`)."""
@@ -175,6 +181,10 @@ class Rollout:
         for trajectory in self.trajectories:
             for segment in trajectory.segments:
                 yield from (span.version for span in segment.policy_versions)
+
+
+def _longest(found: Sequence[list[Message]]) -> list[list[Message]]:
+    return [one for place, one in enumerate(found) if not any(_continues(later, one) for later in found[place + 1 :])]
 
 
 def _continues(later: Sequence[Message], messages: Sequence[Message]) -> bool:

@@ -32,6 +32,7 @@ class Sample:
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports
             them.
         truncated: the rollout was cut off at a length limit.
+        weight: factor of the advantages, that of the trajectory.
         rollout_id: equal for all trajectories of a rollout. Means over sequences count a rollout as one sequence.
         uid: equal for all samples of a group; a mini-batch never splits a group.
     """
@@ -50,6 +51,7 @@ class Sample:
     policy_versions: Sequence[int] | None = None
     routed_experts: Tensor | None = None
     truncated: bool = False
+    weight: float = 1.0
     rollout_id: str = ""
     uid: str = ""
 

@@ -87,18 +87,21 @@ class Trajectory:
 
         token_ids = [1 2 3 4 5 6]      loss_mask = [0 0 1 1 0 1]
 
+    `weight` is a factor of the advantages of its tokens; with 0, the trajectory is kept but not trained on.
+
     `messages` contains the same conversation as text and structured calls, for rewards and for display. `images` maps
     content hashes to the bytes of the segments' media while the rollout is in memory. The store saves them separately.
     """
 
-    __slots__ = ("_routed_experts", "_segments", "_token_ids", "images", "messages")
+    __slots__ = ("_routed_experts", "_segments", "_token_ids", "images", "messages", "weight")
 
-    def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = ()) -> None:
+    def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = (), weight: float = 1.0) -> None:
         self._segments: list[Segment] = []
         self._token_ids: list[int] = []  # extended by `append`, not rebuilt each turn
         self._routed_experts: list[Tensor] = []
         self.messages: list[Message] = list(messages)
         self.images: dict[str, bytes] = {}
+        self.weight = weight
         for segment in segments:
             self.append(segment)
 
@@ -159,7 +162,7 @@ class Trajectory:
     @property
     def loss_mask(self) -> list[int]:
         """[T], 1 where the token is trained on."""
-        return self._per_token(lambda segment: [int(segment.author.trained)] * len(segment))
+        return self._per_token(lambda segment: [int(self._trains(segment))] * len(segment))
 
     @property
     def logprobs(self) -> list[float]:
@@ -189,7 +192,10 @@ class Trajectory:
     @property
     def num_trained_tokens(self) -> int:
         """Number of trained tokens."""
-        return sum(len(segment) for segment in self._segments if segment.author.trained)
+        return sum(len(segment) for segment in self._segments if self._trains(segment))
+
+    def _trains(self, segment: Segment) -> bool:
+        return segment.author.trained and self.weight != 0.0
 
     def _per_token(self, values: Callable[[Segment], Sequence[V]]) -> list[V]:
         return list(chain.from_iterable(map(values, self._segments)))

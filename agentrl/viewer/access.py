@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HOSTS = ("127.0.0.1", "localhost")
-"""Allowed host names. The check blocks DNS rebinding, where another site's name resolves to this machine.
-
-Every port is allowed, because a tunnel may use another port."""
+from agentrl.security.host_names import HOSTS, host_name
 
 _HEADERS = {
     "content-security-policy": (
@@ -62,15 +58,8 @@ class Guard:
     def _refusal(self, scope: Scope, token: str) -> Response | None:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return PlainTextResponse("Open the address that `agentrl view` printed.", 403)
-        if _hostname(Headers(scope=scope).get("host", "")) not in HOSTS:
+        if host_name(Headers(scope=scope).get("host", "")) not in HOSTS:
             return PlainTextResponse(f"Use {' or '.join(HOSTS)} as the host name.", 403)
         if scope["method"] != "GET":
             return PlainTextResponse("This viewer is read-only.", 405, {"allow": "GET"})
-        return None
-
-
-def _hostname(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
         return None

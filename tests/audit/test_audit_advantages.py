@@ -60,6 +60,19 @@ def test_advantages_are_recomputed_and_a_changed_one_is_found(name: str, tmp_pat
     assert {problem.column.split("[")[0] for problem in found.problems} == {"trajectories"}
 
 
+@pytest.mark.parametrize("name", ["grpo", "gae", "rft", "pairwise"])
+def test_weights_of_trajectories_are_factors_of_advantages(name: str, tmp_path: Path) -> None:
+    def heavier(rows: list[Row]) -> None:
+        for each in trajectories_of(rows):
+            each["weight"] *= 2
+
+    run = saved(tmp_path, configured(name), turns=False, weights=(0.5, 0.0, 1.5))
+    found = audited(run)["advantages"]
+    assert (found.status, found.problems) == ("passed", [])
+    compares = name == "pairwise"  # rollouts, not trajectories
+    assert bool(audited(run, heavier)["advantages"].num_problems) != compares
+
+
 @pytest.mark.parametrize("name", ["grpo", "rloo", "remax", "gae", "reinforce_plus_plus"])
 def test_audit_recomputes_kl_in_the_reward(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, name, **KL)
@@ -179,7 +192,7 @@ def test_audit_without_saved_configuration_recomputes_no_advantages(tmp_path: Pa
     run = written(tmp_path, "gae")
     path = run / "trajectories/train/step-000001.parquet"
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "6"}), path)
+    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "7"}), path)
     found = audited(run)
     assert "no saved configuration" in found["advantages"].unchecked
     assert found["scores"].problems == []

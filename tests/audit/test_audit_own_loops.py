@@ -360,6 +360,7 @@ ALTERATIONS = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("leaf", ALTERATIONS)
 @pytest.mark.parametrize("loop", [Compacting, "tool_agent"], ids=["own loop", "built-in loop"])
 def test_altered_operations_are_found_even_with_recomputed_seals(leaf, loop, tmp_path):

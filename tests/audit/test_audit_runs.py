@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from altered_files import write
 from audited_runs import make_run
-from older_files import as_version_3, as_version_4, as_version_5
+from older_files import as_version_3, as_version_4, as_version_5, as_version_6
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
@@ -206,7 +206,7 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
     origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "6", **origin})
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "7", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
     assert broken(ledger) == (set() if imported else {"file"})
@@ -214,8 +214,10 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
     assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
 
 
-@pytest.mark.parametrize("as_older", [as_version_3, as_version_4, as_version_5])
-def test_older_file_still_passes_the_audit(as_older, audited_run, tmp_path):
+@pytest.mark.parametrize(
+    ("as_older", "num_leaves"), [(as_version_3, 11), (as_version_4, 11), (as_version_5, 10), (as_version_6, 1)]
+)
+def test_older_file_still_passes_the_audit(as_older, num_leaves, audited_run, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(audited_run, run)
     for path in (run / "trajectories").rglob("*.parquet"):
@@ -223,7 +225,7 @@ def test_older_file_still_passes_the_audit(as_older, audited_run, tmp_path):
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
     num_rows = sum(len(pq.read_table(path)) for path in (run / "trajectories").rglob("*.parquet"))
-    num_new = num_rows * (9 + (as_older is not as_version_5))  # the columns `operations` and `excluded`
+    num_new = num_rows * num_leaves  # of the columns `operations` and `excluded`, and of `weight`
     assert after.findings["seals"].num_checked == before.findings["seals"].num_checked - num_new > 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 LOOP = "rollout.agent.default_agent_loop=tool_agent"
+PATIENT = "rollout.multi_turn.tool_timeout_s=30"
+"""For tools that must not time out, on a busy machine."""
 BROKEN = "rollout.multi_turn.function_tool_path: cannot import '{file}': "
 
 
@@ -40,7 +42,7 @@ def act(bad, body: str, kind: str = "def", mark: str = "@tool") -> list[str]:
     ],
 )
 def test_tool_errors_are_data(bad, kind, body, outcome):
-    patient = [] if outcome == "timeout" else ["rollout.multi_turn.tool_timeout_s=30"]  # on a busy machine
+    patient = [] if outcome == "timeout" else [PATIENT]
     row = bad.goes_on(*act(bad, body, kind), *patient, "data.max_response_length=600")
     assert row[f"tool/act/{outcome}"] == row["tool/act/calls"] == 8
     assert row["response_length/max"] < 600  # an answer is cut to max_tool_response_length
@@ -57,7 +59,7 @@ def test_a_coroutine_that_blocks_its_loop_is_abandoned(bad):
 
 @pytest.mark.slow
 def test_a_tool_that_ends_its_process_ends_no_other(bad):
-    line = bad.refused(*act(bad, "os._exit(3)", mark="@tool(isolation='process')"))
+    line = bad.refused(*act(bad, "os._exit(3)", mark="@tool(isolation='process')"), PATIENT)
     assert "all 8 rollouts failed" in line
     assert "tool 'act': " in line
     assert "process ended with status 3" in line

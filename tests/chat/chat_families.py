@@ -202,7 +202,11 @@ families = pytest.mark.parametrize("name", NAMES)
 words = st.sampled_from(
     ["hello", " the", "\n", "  ", "{", "}", '"', "\\", "'", "<", ">", "é", "日本", "🙂", "[1]", "{{ x }}"]
 )
-contents = st.one_of(st.lists(words, max_size=8).map("".join), st.text(st.characters(codec="utf-8"), max_size=20))
+_CONTROL_TOKENS = {token for tokens in SPECIAL.values() for token in tokens}
+any_text = st.text(st.characters(codec="utf-8"), max_size=20).filter(
+    lambda text: not any(token in text for token in _CONTROL_TOKENS)
+)
+contents = st.one_of(st.lists(words, max_size=8).map("".join), any_text)
 
 
 def tool(content: str, number: int = 0, name: str = "search") -> Message:

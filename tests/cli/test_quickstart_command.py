@@ -13,8 +13,8 @@ from agentrl.cli import quickstart as module
 from agentrl.cli.compose import compose_config
 from agentrl.cli.main import main
 from agentrl.cli.quickstart import Demo, fresh_folder, print_end, program_in_shell
-from agentrl.cli.shipped import shipped
 from agentrl.errors import ConfigError
+from agentrl.utils.shipped import shipped
 
 SUMMARY = {
     "success_before": 0.19,

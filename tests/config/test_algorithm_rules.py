@@ -12,6 +12,13 @@ from agentrl.errors import Kind
 REINFORCE = {"rollout_correction": {"loss_type": "reinforce"}}
 
 
+@pytest.mark.parametrize(("name", "refused"), [("pairwise", True), ("ranking", True), ("grpo", False), ("rft", False)])
+def test_weights_of_trajectories_need_an_estimator_that_reads_them(name: str, refused: bool) -> None:
+    rollout = {"n": 2, "gateway": {"credit": "per_trajectory"}}
+    problems = keys_and_kinds(problems_of(algorithm={"name": name}, rollout=rollout))
+    assert (("rollout.gateway.credit", Kind.UNUSED) in problems) == refused
+
+
 @pytest.mark.parametrize(
     ("algorithm", "actor", "expected"),
     [

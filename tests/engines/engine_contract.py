@@ -65,7 +65,7 @@ def assert_well_formed(completion: Completion) -> None:
 
 async def started(engine: Engine, work: asyncio.Task[Completion]) -> None:
     """Wait until the engine computes tokens."""
-    for _ in range(2000):
+    for _ in range(60_000):
         if engine.metrics()["sampled_tokens"] > 0 or engine.metrics().get("running_requests"):
             return
         assert not work.done()

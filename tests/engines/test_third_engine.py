@@ -38,6 +38,7 @@ def train(task_folder: Path, folder: Path, *overrides: str) -> int:
     return main(["train", "+experiment=calculator", *options, *overrides])
 
 
+@pytest.mark.slow
 def test_third_engine_trains_a_step(task_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert train(task_folder, tmp_path, "rollout.deterministic=false") == 0

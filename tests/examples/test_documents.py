@@ -29,18 +29,8 @@ from agentrl.types.task import Task
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *("algorithms", "async", "data", "evaluate", "extending", "glossary", "gpu", "index", "multimodal", "off-policy"),
-    *(
-        "environments",
-        "mcp",
-        "other_environments",
-        "replay",
-        "rewards",
-        "search",
-        "security",
-        "sglang",
-        "simulated-users",
-        "view",
-    ),
+    *("environments", "gateway", "mcp", "replay", "rewards", "search", "security", "sglang", "simulated-users", "view"),
+    "other_environments",
 )
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -85,11 +86,21 @@ def configured(name: str, **more: object) -> RunConfig:
     return validate_config({**sections, "algorithm": {"name": name, **own, **more}})
 
 
-def saved(folder: Path, config: RunConfig, *, keep_scores: bool = True, turns: bool = True) -> Path:
+def weighted(groups: Sequence[Group], weights: Sequence[float]) -> Sequence[Group]:
+    """Give the trajectories these weights, in turn."""
+    histories = (each for group in groups for rollout in group.rollouts for each in rollout.trajectories)
+    for history, weight in zip(histories, cycle(weights), strict=False):
+        history.weight = weight
+    return groups
+
+
+def saved(
+    folder: Path, config: RunConfig, *, keep_scores: bool = True, turns: bool = True, weights: Sequence[float] = (1.0,)
+) -> Path:
     algorithm = build_algorithm(config)
     store = TrajectoryStore(folder / "trajectories/train", provenance={CONFIG: json.dumps(redacted(config))})
     for step in COEFFICIENTS:
-        groups = a_step(step, turns)
+        groups = weighted(a_step(step, turns), weights)
         samples = trained_step(algorithm, groups, step)
         bare = {"old_logprobs": None, "ref_logprobs": None, "values": None, "kl_coef": 0.0}
         store.write(step, groups, samples if keep_scores else [replace(sample, **bare) for sample in samples])

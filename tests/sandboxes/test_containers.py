@@ -274,7 +274,7 @@ def test_a_container_ends_with_the_run_that_is_killed(daemon):
 
 def gone(daemon) -> bool:
     """Wait until there is no container."""
-    end, give_up = threading.Event(), time.monotonic() + 20
+    end, give_up = threading.Event(), time.monotonic() + 60
     while daemon.containers():
         assert time.monotonic() < give_up
         end.wait(0.05)

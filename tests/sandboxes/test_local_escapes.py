@@ -4,16 +4,15 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import subprocess
 import sys
-import threading
-import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
-from local_sandboxes import bash, in_sandbox, python, require_bubblewrap
+from local_sandboxes import all_ended, bash, in_sandbox, processes_of, python, require_bubblewrap
 
 from agentrl.sandboxes import process
 from agentrl.sandboxes.base import MAX_FILE_BYTES, SandboxEndedError
@@ -33,6 +32,8 @@ def call(number, *arguments):
     return libc.syscall(number, *arguments)
 ok = lambda value: value >= 0
 """
+MOST, NUM_STARTERS = 20, 3
+"""Limit of processes, and processes outside of it: bubblewrap's own."""
 ATTEMPTS = {
     "trace the parent": "attempt('', lambda: libc.ptrace(16, os.getppid(), 0, 0), ok)",
     "read memory of the parent": "attempt('', lambda: open(f'/proc/{os.getppid()}/mem', 'rb').read(1) or call(310), ok)",
@@ -166,28 +167,17 @@ def test_sandboxes_do_not_see_each_other():
     ids=["fork", "bash", "threads"],
 )
 def test_processes_are_limited(code):
+    seen = set()
+
     async def run(sandbox):
-        try:
+        seen.update(processes_of(sandbox))
+        with suppress(SandboxEndedError):
             await sandbox.run_python(code, 2)
-        except SandboxEndedError:
-            return []
-        return _processes_of_sandboxes()
+            seen.update(processes_of(sandbox))
 
-    assert len(in_sandbox(run, max_processes=20)) < 100  # also of sandboxes that are just ending
-    assert _gone(_processes_of_sandboxes())
-
-
-def _processes_of_sandboxes() -> list[int]:
-    """Processes whose user is that of a sandbox."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            user = folder.stat().st_uid
-        except OSError:
-            continue
-        if user >= 1_000_000_000:
-            found.append(int(folder.name))
-    return found
+    in_sandbox(run, max_processes=MOST)
+    assert 2 <= len(seen) <= MOST + NUM_STARTERS
+    assert all_ended(seen)
 
 
 def test_memory_is_limited():
@@ -272,34 +262,29 @@ def test_a_stopped_program_is_killed_after_the_deadline(monkeypatch):
 def test_nothing_goes_on_after_the_end():
     async def run(sandbox):
         await sandbox.run_command("setsid nohup sleep 1000 & disown; (trap '' TERM HUP INT; sleep 1000) &", 10)
-        return _processes_of_sandboxes()
+        return processes_of(sandbox)
 
     during = in_sandbox(run)
-    assert _gone(during)
+    assert len(during) >= 4
+    assert all_ended(during)
 
 
-def test_nothing_goes_on_after_the_run_is_killed(tmp_path):
+def test_nothing_goes_on_after_the_run_is_killed():
     require_bubblewrap()
     program = (
         "import asyncio, os, signal\n"
+        "from local_sandboxes import processes_of\n"
         "from agentrl.sandboxes.local.sandbox import LocalProvider\n"
         "from agentrl.sandboxes.local.settings import LocalSandbox\n"
         "async def main():\n"
         "    sandbox = await LocalProvider(LocalSandbox()).start()\n"
         "    await sandbox.run_command('setsid sleep 1000 & echo', 10)\n"
+        "    print(sorted(processes_of(sandbox)), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )
-    before = set(_processes_of_sandboxes())
-    subprocess.run([sys.executable, "-c", program], check=False)
-    assert _gone([each for each in _processes_of_sandboxes() if each not in before])
-
-
-def _gone(processes: list[int]) -> bool:
-    """Wait for the end of killed processes."""
-    end = threading.Event()
-    give_up = time.monotonic() + 20
-    while any(Path(f"/proc/{each}").exists() for each in processes):
-        assert time.monotonic() < give_up
-        end.wait(0.05)
-    return True
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env, check=False)
+    during = set(ast.literal_eval(done.stdout))
+    assert len(during) >= 3
+    assert all_ended(during)

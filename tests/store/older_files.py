@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from agentrl.store.schema import BY_NAME, OPERATION, READABLE, VERSION_KEY
 
 NUM_NEW_LEAVES = 4
-"""Leaves that version 3 added at the end of the schema."""
+"""Leaves that version 3 added, the last of its schema."""
 
 
 def as_version_2(path: Path) -> None:
@@ -19,8 +19,13 @@ def as_version_2(path: Path) -> None:
     _rewrite(path, "2")
 
 
+def as_version_6(path: Path) -> None:
+    """Rewrite a file without the field that version 7 added; the remaining seals are unchanged."""
+    _rewrite(path, "6")
+
+
 def as_version_5(path: Path) -> None:
-    """Rewrite a file without the column that version 6 added; the remaining seals are unchanged."""
+    """Rewrite a file without what later versions added; the remaining seals are unchanged."""
     _rewrite(path, "5")
 
 
@@ -38,18 +43,26 @@ def _rewrite(path: Path, version: str) -> None:
     table = pq.read_table(path, partitioning=None)
     metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
     schema = READABLE[version].with_metadata(metadata)
-    num_dropped = len(OPERATION) + (version != "5")  # the last seals: `operations`, and before them `excluded`
-    rows = [{**row, "seals": row["seals"][:-num_dropped]} for row in table.to_pylist()]
-    rows = rows if version in "45" else [_as_maps(row) for row in rows]
+    rows = [{**row, "seals": _seals(row["seals"], version)} for row in table.to_pylist()]
+    rows = rows if version in "456" else [_as_maps(row) for row in rows]
+    names = schema.field("trajectories").type.value_type.names
+    rows = [_with_fields(row, names) for row in rows]
     if version == "2":
-        rows = [_without_scores(row, schema.field("trajectories").type.value_type.names) for row in rows]
+        rows = [{**row, "seals": row["seals"][:-NUM_NEW_LEAVES]} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def _seals(seals: list[int], version: str) -> list[int]:
+    """The seals of an older version. The last are those of `weight`, `excluded` and `operations`."""
+    excluded, operations = seals[-1 - len(OPERATION)], seals[-len(OPERATION) :]
+    before = seals[: -2 - len(OPERATION)]
+    return before + ([] if version in "234" else [excluded]) + (operations if version == "6" else [])
 
 
 def _as_maps(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **{name: [(item["name"], item["value"]) for item in row[name]] for name in BY_NAME}}
 
 
-def _without_scores(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _with_fields(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     trajectories = [{name: one[name] for name in names} for one in row["trajectories"]]
-    return {**row, "trajectories": trajectories, "seals": row["seals"][:-NUM_NEW_LEAVES]}
+    return {**row, "trajectories": trajectories}

@@ -77,6 +77,17 @@ def test_exported_thoughts_are_in_the_content(tmp_path: Path) -> None:
     assert row["messages"][-1] == pair["chosen"][-1] == {"role": "assistant", "content": text}
 
 
+def test_trajectories_without_weight_are_not_exported(tmp_path: Path) -> None:
+    main, side = rollout(1.0, "2"), rollout(0.0, "A title")
+    main.trajectories.insert(0, side.trajectories[0])
+    main.trajectories[0].weight = 0.0
+    groups = groups_of(tmp_path, group(main, rollout(0.0, "3")))
+    texts = [row["messages"][-1]["content"] for row in dialogue_rows(groups, Selection())]
+    assert texts == ["2", "3"]
+    (pair,) = pair_rows("best", 0.0)(groups, Selection())
+    assert pair["chosen"][-1]["content"] == "2"
+
+
 def test_failed_and_malformed_rollouts_are_skipped_and_reported(tmp_path: Path) -> None:
     failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
     several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)

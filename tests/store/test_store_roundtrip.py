@@ -94,7 +94,7 @@ def in_their_trajectories(rollout: Rollout) -> Rollout:
     return dataclasses.replace(rollout, turn_rewards=rewards)
 
 
-trajectories = st.builds(Trajectory, st.lists(segments(), max_size=3), messages)
+trajectories = st.builds(Trajectory, st.lists(segments(), max_size=3), messages, number)
 rollouts = st.builds(
     Rollout,
     trajectories=st.lists(trajectories, max_size=2),

@@ -67,7 +67,7 @@ def refusal(name: str) -> str:
     start_s = time.perf_counter()
     with pytest.raises(ConfigError) as caught:
         load_tokenizer(ModelConfig(path=name))
-    assert time.perf_counter() - start_s < 5
+    assert time.perf_counter() - start_s < 60
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -106,7 +106,7 @@ def dataset_refusal(name: str) -> str:
     start_s = time.perf_counter()
     with pytest.raises(DataError) as caught:
         open_rows(name)
-    assert time.perf_counter() - start_s < 5
+    assert time.perf_counter() - start_s < 60
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -13,7 +13,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory
 from agentrl.viewer.summary import summarize
 
 
-def until(asked, wanted, timeout_s: float = 8.0):
+def until(asked, wanted, timeout_s: float = 60.0):
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if wanted(state := asked.json("api/state")["runs"][0]):

@@ -1,4 +1,4 @@
-"""Conversations with several trajectories, because their history was rendered again (`thinking=strip`)."""
+"""Conversations with several trajectories: rendered again (`thinking=strip`), or branches of another trajectory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTraje
     """Set the answers to the last turn of each trajectory that a further one continues: they are in its prompt."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
+
+
+def with_first_prompts(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
+    """Set the first prompt of each branch, from which the response length counts: that of its conversation."""
+    return [
+        replace(each, first_prompt=_first(each, trajectories).prompt) if each.branches else each
+        for each in trajectories
+    ]
+
+
+def _first(trajectory: AuditedTrajectory, trajectories: Sequence[AuditedTrajectory]) -> AuditedTrajectory:
+    """The trajectory that begins the conversation of a branch."""
+    numbers = {each.number: each for each in trajectories}
+    for _ in trajectories:  # as many as there are, because parents may form a cycle
+        parent = numbers.get(-1 if trajectory.parent is None else trajectory.parent)
+        if not trajectory.branches or parent is None:
+            break
+        trajectory = parent
+    return trajectory
 
 
 def _with_answer(trajectory: AuditedTrajectory, further: AuditedTrajectory | None) -> AuditedTrajectory:

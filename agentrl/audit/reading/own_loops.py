@@ -10,9 +10,9 @@ from itertools import accumulate
 from agentrl.audit.conversation import Appended, AuditedTrajectory, Call, Operation, Turn, Wording
 from agentrl.audit.reading.run_info import Json, RunInfo, tool_name
 
-OPENINGS = ("task", "messages", "restart", "render", "resume")
+OPENINGS = ("task", "messages", "restart", "render", "resume", "branch")
 """Operations that open a trajectory."""
-FORMS = ("chat", "react", "own")
+FORMS = ("chat", "react", "own", "gateway")
 
 Texts = Mapping[int, tuple[Sequence[int], str | None]]
 """Segment of a model turn -> (tokens, text)."""
@@ -20,13 +20,14 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The detail of an opening operation."""
+    """The detail of an opening operation; `schemas` of its tools, if the conversation brought them."""
 
     form: str
     call_format: str
     tools: Sequence[str]
     template_tools: Sequence[str]
     parent: int | None
+    schemas: Sequence[Json] | None = None
 
     @classmethod
     def of(cls, operation: Operation) -> Opening | None:
@@ -34,20 +35,23 @@ class Opening:
         try:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
-            opening = cls(read["form"], read["call_format"], *names, read.get("parent"))
+            opening = cls(read["form"], read["call_format"], *names, read.get("parent"), read.get("schemas"))
+            shown = names[1] if opening.schemas is None else [tool_name(schema) for schema in opening.schemas]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         lists = opening.tools, opening.template_tools
         named = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
-        continues = operation.kind in ("restart", "render")
+        named = named and shown == opening.template_tools
+        continues = operation.kind in ("restart", "render", "branch")
         parent = isinstance(opening.parent, int) if continues else opening.parent is None
         return opening if named and parent and opening.form in FORMS and isinstance(opening.call_format, str) else None
 
     def wording(self, known: RunInfo) -> Wording:
         """Return the wording of the conversation."""
-        schemas = {tool_name(tool): tool for tool in known.tools or []}
+        schemas = {tool_name(tool): tool for tool in (known.tools or [] if self.schemas is None else self.schemas)}
         saved = [schemas[name] for name in self.template_tools if name in schemas]
-        complete = known.tools is not None and len(saved) == len(self.template_tools)
+        saves_tools = known.tools is not None or self.schemas is not None
+        complete = saves_tools and len(saved) == len(self.template_tools)
         shown = saved if complete else None
         tools = [schemas[name] for name in self.tools if name in schemas]
         call_format = self.call_format if self.tools else None
@@ -115,12 +119,13 @@ class OwnTrajectories:
             return AuditedTrajectory(index, number, messages, len(messages), prompt, [], False, nothing)
         turns, appended = self._turns(operations[1:], messages, segments)
         parent = next((one for one in earlier if one.number == opening.parent), None)
-        rendered = operations[0].kind == "render"
+        rendered, branches = operations[0].kind == "render", operations[0].kind == "branch"
         return AuditedTrajectory(
             *(index, number, messages, operations[0].num_messages, prompt, turns, True, opening.wording(self.known)),
-            first_turn=parent.first_turn + len(parent.turns) if parent else 0,
+            first_turn=parent.first_turn + len(parent.turns) if parent and not branches else 0,
             parent=opening.parent,
             rendered=rendered,
+            branches=branches,
             first_prompt=(parent.prompt if parent.first_prompt < 0 else parent.first_prompt)
             if parent and rendered
             else -1,
@@ -151,7 +156,7 @@ class OwnTrajectories:
     ) -> Turn:
         segment = segments[operation.first_segment] if operation.num_segments else -1
         ids, text = self.texts.get(segment, ([], ""))
-        tools = [each for each in followers if each.kind == "tool_turn"]
+        tools = [each for each in followers if each.kind == "tool_turn" or each.num_calls]
         reply = next(iter([*tools, *(each for each in followers if each.num_messages)]), None)
         position = operation.first_message
         return Turn(

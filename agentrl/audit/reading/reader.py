@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from agentrl.audit.checks import Checker
 from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Operation, Turn, Wording, are_messages
-from agentrl.audit.reading.further import with_answers
+from agentrl.audit.reading.further import with_answers, with_first_prompts
 from agentrl.audit.reading.own_loops import OwnTrajectories, num_used
 from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions, RunInfo
 from agentrl.audit.reading.table import Step
@@ -57,7 +57,8 @@ class Reader:
             else:
                 trajectory = self._trajectory(number, index, messages, texts, kind, task, options)
             trajectories.append(replace(trajectory, opened=self._opened(options.variables)))
-        return AuditedRollout(row, kind, why, stop, options, task, with_answers(trajectories), calls, operations)
+        continued = with_first_prompts(with_answers(trajectories))
+        return AuditedRollout(row, kind, why, stop, options, task, continued, calls, operations)
 
     def _opened(self, variables: Mapping[str, Json]) -> str:
         """Text of the generation prompt that begins the model's thoughts, with the variables of a row."""

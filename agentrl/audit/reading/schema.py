@@ -56,6 +56,7 @@ LEAVES: Mapping[str, str] = {
     "trajectories.ref_logprobs": "float",
     "trajectories.values": "float",
     "trajectories.kl_coef": "double",
+    "trajectories.weight": "double",
     "excluded": "string",
     "operations.kind": "string",
     "operations.trajectory": "int64",
@@ -68,12 +69,14 @@ LEAVES: Mapping[str, str] = {
     "operations.detail": "string",
     "seals": "uint32",
 }
-"""Leaves of schema 6, in order, with Arrow types.
+"""Leaves of schema 7, in order, with Arrow types.
 
-Schema 5 lacks `operations`; schemas 3 and 4 also lack `excluded`. Schema 3 has two lists as maps.
+Schema 6 lacks `trajectories.weight`; schema 5 also lacks `operations`; schemas 3 and 4 also lack `excluded`. Schema 3
+has two lists as maps.
 """
 
-_VERSION_5 = {path: kind for path, kind in LEAVES.items() if not path.startswith("operations.")}
+_VERSION_6 = {path: kind for path, kind in LEAVES.items() if path != "trajectories.weight"}
+_VERSION_5 = {path: kind for path, kind in _VERSION_6.items() if not path.startswith("operations.")}
 _VERSION_4 = {path: kind for path, kind in _VERSION_5.items() if path != "excluded"}
 _NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
 LEAVES_OF: Mapping[str, Mapping[str, str]] = {
@@ -81,6 +84,7 @@ LEAVES_OF: Mapping[str, Mapping[str, str]] = {
     "3": _VERSION_4,
     "4": _VERSION_4,
     "5": _VERSION_5,
-    "6": LEAVES,
+    "6": _VERSION_6,
+    "7": LEAVES,
 }
 """Schema version -> its leaves and their types."""

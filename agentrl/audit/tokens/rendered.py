@@ -79,7 +79,7 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # there are none: `operations` reports others
+        self.check.ledger.count("further prompts", 1)  # there may be none
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -102,6 +102,11 @@ class TokenCheck:
 
     def _trajectory(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
         tools = trajectory.wording.template_tools or []
+        if trajectory.branches:
+            self._check_copy(rollout, trajectory)
+            for one in trajectory.appended:
+                self.appended(rollout, trajectory, tools, one)
+            return
         separate = _is_separate(trajectory)
         pieces = self.rendered(_without_turns(trajectory) if separate else trajectory, tools)
         if isinstance(pieces, str):
@@ -122,16 +127,37 @@ class TokenCheck:
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, tools: Sequence[Json], one: Appended
     ) -> None:
         """Compare one operation with the text that the template writes for its messages after a model turn."""
-        end = list(self.oracle.end_ids[:1])
-        before = Turn(-1, end, "", True, 0, ANY_TURN, (), -1) if one.turn < 0 else trajectory.turns[one.turn]
-        messages = [*trajectory.messages[: trajectory.num_opening], ANY_TURN, *one.messages]
-        alone = replace(trajectory, messages=messages)
+        before = trajectory.turns[one.turn] if one.turn >= 0 else self._before(trajectory)
+        opening = trajectory.messages[: trajectory.num_opening - trajectory.branches]  # a branch begins after a turn
+        alone = replace(trajectory, messages=[*opening, ANY_TURN, *one.messages], num_opening=len(opening))
         pieces = self.rendered(alone, tools)
         if isinstance(pieces, str):
             self.check.ledger.skip("answer tokens", f"chat template error: {pieces[:80]}")
             return
         self.check.ledger.count("answer tokens", 1)
         self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
+
+    def _before(self, trajectory: AuditedTrajectory) -> Turn:
+        """The turn before the first operation: in a branch, the last one of its prompt; else one that ended."""
+        end = [int(each) for each in self.ids(trajectory.prompt)[-1:]] if trajectory.branches else []
+        closed = not trajectory.branches or bool(end and end[0] in self.oracle.end_ids)
+        return Turn(-1, end or list(self.oracle.end_ids[:1]), "", closed, 0, ANY_TURN, (), -1)
+
+    def _check_copy(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
+        """Check that a branch begins as its parent does, up to the end of a turn of the model."""
+        parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
+        if parent is None:  # reported by `operations`
+            return
+        ends = self.check.step.items[_SEGMENTS].ends[parent.index : parent.index + 2].tolist()
+        found, before = list(self.ids(trajectory.prompt)), list[int]()
+        messages = trajectory.messages[: trajectory.num_opening]
+        turns = {turn.segment: turn.position for turn in parent.turns}
+        for segment in range(*ends):
+            before.extend(self.ids(segment))
+            if segment in turns and before == found and messages == parent.messages[: turns[segment] + 1]:
+                return
+        row, column = self.place(trajectory.prompt)
+        self.check.problem("further prompts", row, column, f"the beginning of trajectory {parent.number}", "others")
 
     def _answer(
         self,

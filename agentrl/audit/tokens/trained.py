@@ -23,7 +23,9 @@ _ESTIMATORS = {
 }
 """Algorithm -> name of its estimator, if the names differ."""
 
-_NOT_CHOSEN = ("best_worst", "scores", "threshold")
+OF_PREFERENCES = ("best_worst", "scores")
+"""Estimators that compare whole rollouts; weights of trajectories have no effect."""
+_NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
 """Estimators that are used even if `algorithm.adv_estimator` is set."""
 
 
@@ -72,7 +74,22 @@ def _trained_tokens(step: Step) -> Truths:
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
     firsts = ids.ends[step.items[SEGMENTS].ends[:-1]]
     trained[firsts[firsts < len(trained)]] = False
-    return trained
+    weighted: Truths = trained & (_weights_of_tokens(step) != 0.0)
+    return weighted
+
+
+def _weights_of_tokens(step: Step) -> Floats:
+    """[all tokens], the weight of their trajectory; 1 in older schemas."""
+    lengths = np.diff(step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends])
+    return np.repeat(weights(step), lengths)
+
+
+def weights(step: Step) -> Floats:
+    """[trajectories], the factor of their advantages; 1 in older schemas."""
+    path = f"{TRAJECTORIES}.weight"
+    if path not in step.arrays:
+        return np.ones(len(step.items[TRAJECTORIES]))
+    return np.asarray(step[path], np.float64)
 
 
 def _valid_rows(step: Step, num_trained: Integers) -> Truths:

@@ -31,6 +31,9 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[Problem]:
     if family != "policy":
         yield from unused("algorithm", algorithm, _OF_ESTIMATORS, _POLICY_GRADIENT)
         yield from unused("actor", actor, _CLIPS, _POLICY_GRADIENT)
+    if family in ("preference", "reward"):
+        need = "a policy gradient or a likelihood (`algorithm.name=grpo`, `algorithm.name=rft`)"
+        yield from unused("rollout.gateway", config.rollout.gateway, ("credit",), need)
     if family == "preference":
         yield from _ignored_by_preference(config)
     if family in ("imitation", "reward"):

@@ -18,6 +18,7 @@ from agentrl.config.rules.algorithm import (
 )
 from agentrl.config.rules.backend import ignored_by_backend, wrong_on_several_devices
 from agentrl.config.rules.data import ignored_in_data
+from agentrl.config.rules.harness import wrong_with_harness
 from agentrl.config.rules.megatron import wrong_in_layout
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward, missing_tools
 from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
@@ -80,6 +81,7 @@ def _ignored(config: RunConfig) -> Iterator[Problem]:
     yield from ignored_by_backend(config)
     yield from ignored_by_algorithm(config)
     yield from ignored_by_reward(config.reward)
+    yield from wrong_with_harness(rollout)
     yield from ignored_in_data(config)
     for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
         yield from _ignored_by_optimizer(where, optim)

@@ -71,13 +71,15 @@ def _runs(path: Path) -> bool:
         return False
 
 
-def command(settings: LocalSandbox, seccomp: int, program: Sequence[str]) -> list[str]:
+def command(settings: LocalSandbox, seccomp: int, program: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
     """Return the command that runs `program` in a new sandbox.
 
     Args:
         seccomp: file descriptor of the filter of system calls.
+        extra: further options of bubblewrap, after those that make the folders.
     """
     size = str(settings.disk_mb * 2**20)
+    readonly = [word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))]
     writable = [option for folder in (WORK, "/tmp") for option in ("--size", size, "--tmpfs", folder)]  # in the sandbox
     return [
         bubblewrap(),
@@ -96,6 +98,8 @@ def command(settings: LocalSandbox, seccomp: int, program: Sequence[str]) -> lis
         "--dev",
         "/dev",
         *writable,
+        *readonly,
+        *extra,
         "--remount-ro",
         "/dev",
         "--remount-ro",
@@ -132,5 +136,3 @@ def _readable(settings: LocalSandbox) -> Iterator[str]:
     prefix = interpreter(settings.python).parent.parent
     if not prefix.is_relative_to("/usr"):
         yield from ("--ro-bind", str(prefix), str(prefix))
-    for folder in settings.readonly:
-        yield from ("--ro-bind", str(folder), str(folder))

@@ -23,7 +23,7 @@ def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
         for stored in selection.rollouts(group):
             tools = selection.offered(stored.task)
             given = {"tools": tools} if tools else {}
-            for messages in stored.rollout.dialogues:
+            for messages in stored.rollout.trained_dialogues:
                 row = {"messages": messages, **given, "rewards": stored.rollout.rewards, **place(stored)}
                 if selection.is_trainable(stored, cast(Row, row)):
                     yield cast(Row, {**row, "messages": [*map(as_one_text, cast("list[Message]", row["messages"]))]})

@@ -44,10 +44,10 @@ def _pair_rows(every: bool, margin: float, groups: Groups, selection: Selection)
 def _usable(stored: StoredRollout, selection: Selection) -> bool:
     if stored.rollout.failed:
         selection.skipped["failed rollouts"] += 1
-    elif len(stored.rollout.dialogues) != 1:
+    elif len(stored.rollout.trained_dialogues) != 1:
         selection.skipped["rollouts with several conversations"] += 1
     else:
-        row = {"messages": stored.rollout.dialogues[0]}
+        row = {"messages": stored.rollout.trained_dialogues[0]}
         return selection.is_trainable(stored, cast(Row, row))
     return False
 
@@ -80,6 +80,6 @@ def _row(chosen: StoredRollout, rejected: StoredRollout, selection: Selection) -
 
 
 def _split(stored: StoredRollout) -> tuple[list[Message], list[Message]]:
-    messages = stored.rollout.dialogues[0]
+    messages = stored.rollout.trained_dialogues[0]
     prompt = list(takewhile(lambda message: message["role"] != "assistant", messages))
     return prompt, [*map(as_one_text, messages[len(prompt) :])]

@@ -47,6 +47,7 @@ def _components(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield "source", _source(config)
     if rolls_out(config):
         yield "agent loop", config.rollout.agent_loop
+        yield "harness", config.rollout.harness or ""
         yield "tools", _tools(config)
         yield "tool calls", config.rollout.multi_turn.format if _tools(config) else ""
         yield "reward", _reward(config)

@@ -163,6 +163,7 @@ async def open_rollout_parts(
         engine = await load_engine(config, chat)
         stack.push_async_callback(engine.close)
         runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
+        stack.push_async_callback(runner.close)
         slots = asyncio.Semaphore(config.trainer.max_concurrent_rollouts)
         yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks, slots, feed)
 

@@ -38,7 +38,8 @@ class FakeServer:
     """Answers with tokens that depend only on the context, one every `token_s` seconds.
 
     Attributes:
-        accept_s: seconds until a request is registered; an earlier abort is lost.
+        num_aborts_lost: a request is registered after so many aborts, which are lost.
+        holds_at: number of tokens after which a request waits for an abort, or for another value.
         hung: while set, the server answers no request, like a stopped process.
         refuse: paths that answer `success: false`.
         failing: path -> number of further answers with status 500.
@@ -51,7 +52,8 @@ class FakeServer:
     def __init__(self, token_s: float = 0.0005) -> None:
         self.url = ""
         self.token_s = token_s
-        self.accept_s = 0.0
+        self.num_aborts_lost = 0
+        self.holds_at: int | None = None
         self.hung = False
         self.refuse: set[str] = set()
         self.failing: dict[str, int] = {}
@@ -100,6 +102,12 @@ class FakeServer:
         self._known: set[str] = set()
         self._aborted: set[str] = set()
         self._cached: list[list[int]] = []
+        self._most_sampled = 0
+
+    async def sampled(self, num_tokens: int = 1) -> None:
+        """Wait until a request has so many tokens."""
+        while self._most_sampled < num_tokens:  # noqa: ASYNC110
+            await asyncio.sleep(self.token_s)
 
     @web.middleware
     async def _note(self, request: web.Request, handler):
@@ -122,19 +130,21 @@ class FakeServer:
         assert max(context) < VOCABULARY, "a token outside the vocabulary kills a server"
         if len(context) >= MAX_INPUT_TOKENS:
             return web.json_response({"error": {"message": "Input length exceeds the maximum"}}, status=400)
-        await asyncio.sleep(self.accept_s)
+        while self.calls.count("/abort_request") < self.num_aborts_lost:  # noqa: ASYNC110
+            await asyncio.sleep(self.token_s)
         self._known.add(rid)
         cached = max((_common(context, old) for old in self._cached), default=0)
         tokens, versions, reason = [], [], {"type": "length", "length": sampling["max_new_tokens"]}
         while len(tokens) < sampling["max_new_tokens"]:
             await asyncio.sleep(self.token_s)
-            while self.hung or (self.paused and rid not in self._aborted):  # noqa: ASYNC110
+            while self.hung or (rid not in self._aborted and (self.paused or len(tokens) == self.holds_at)):  # noqa: ASYNC110
                 await asyncio.sleep(self.token_s)
             if rid in self._aborted:
                 reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
                 break
             tokens.append(2 + (sum(context) * 7 + len(tokens) * len(tokens) * 11) % 90)
             versions.append(self.version)
+            self._most_sampled = max(self._most_sampled, len(tokens))
             if tokens[-1] in (*sampling.get("stop_token_ids", ()), 96):
                 reason = {"type": "stop", "matched": tokens[-1]}
                 break

@@ -23,7 +23,7 @@ from agentrl.engines.sglang.servers import server as server_module
 from agentrl.engines.sglang.servers.server import LocalServer
 from agentrl.errors import ConfigError
 
-GONE_S = 15.0
+GONE_S = 120.0
 STAND_IN = """
 import ctypes, http.server, subprocess, sys
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 
 import pytest
 from engine_contract import CONTRACT, Subject, check_contract
@@ -53,33 +52,34 @@ def test_conversation_stays_on_the_server_with_its_kv():
 def test_an_abort_keeps_the_tokens_so_far():
     async def run():
         async with open_fake_engine() as engine:
+            engine.servers[0].holds_at = 3
             work = asyncio.create_task(engine.generate(ask(session="a", **LONG)))
-            await asyncio.sleep(0.05)
+            await engine.servers[0].sampled(3)
             await engine.abort("a")
-            return await work, await engine.generate(ask(deadline_s=0.05, **LONG))
+            return await work, await engine.generate(ask(deadline_s=0.3, **LONG))
 
     for completion in asyncio.run(run()):
         assert completion.finish_reason is FinishReason.ABORT
-        assert 0 < len(completion.token_ids) < 200
+        assert len(completion.token_ids) == 3
 
 
 def test_abort_that_arrives_before_its_request_is_repeated():
     async def run():
         async with open_fake_engine() as engine:
-            engine.servers[0].accept_s = 0.15
+            engine.servers[0].num_aborts_lost = 2
             completion = await engine.generate(ask(deadline_s=0.01, **LONG))
             return completion, engine.servers[0].calls.count("/abort_request")
 
     completion, num_aborts = asyncio.run(run())
     assert completion.finish_reason is FinishReason.ABORT
-    assert num_aborts > 1
+    assert num_aborts > 2
 
 
 def test_cancelling_aborts_on_the_server():
     async def run():
         async with open_fake_engine() as engine:
             work = asyncio.create_task(engine.generate(ask(**LONG)))
-            await asyncio.sleep(0.02)
+            await engine.servers[0].sampled()
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await work
@@ -111,17 +111,18 @@ def test_requests_during_a_pause_wait_in_the_client(mode):
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 def test_weights_may_change_during_a_turn(mode):
     async def run():
-        async with open_fake_engine(token_s=0.002) as engine:
+        async with open_fake_engine() as engine:
+            engine.servers[0].holds_at = 20
             work = asyncio.create_task(engine.generate(ask(max_new_tokens=40)))
-            await asyncio.sleep(0.03)
+            await engine.servers[0].sampled(20)
             await engine.pause(mode)
             await engine.load_weights(iter(WEIGHTS), 7)
+            engine.servers[0].holds_at = None
             await engine.resume()
             return await work, engine.servers[0].calls
 
     completion, calls = asyncio.run(run())
-    assert [span.version for span in completion.policy_versions] == [0, 7]
-    assert sum(span.num_tokens for span in completion.policy_versions) == 40
+    assert list(completion.policy_versions) == [VersionSpan(0, 20), VersionSpan(7, 20)]
     assert ("/flush_cache" in calls) == (mode == "retract")
 
 
@@ -129,7 +130,7 @@ def test_weights_are_never_replaced_under_a_running_request():
     async def run():
         async with open_fake_engine(token_s=0.002) as engine:
             work = asyncio.create_task(engine.generate(ask(max_new_tokens=40)))
-            await asyncio.sleep(0.03)
+            await engine.servers[0].sampled()
             await engine.load_weights(iter(WEIGHTS), 7)
             await work
             return engine.servers[0].calls
@@ -155,12 +156,10 @@ def test_lost_server_loses_no_rollout(break_it, num_replicas):
         async with open_fake_engine(num_replicas, processes=True, token_s=0.001) as engine:
             await engine.load_weights(iter(WEIGHTS), 4)
             work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(20)]
-            await asyncio.sleep(0.05)
+            await engine.servers[0].sampled()
             await break_it(engine.servers[0])
             completions = await asyncio.gather(*work)
-            for _ in range(200):
-                if engine.metrics()["replicas_ready"] == num_replicas:
-                    break
+            while engine.metrics()["replicas_ready"] < num_replicas:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             return completions, engine.metrics(), engine.servers[0].version
 
@@ -176,7 +175,7 @@ def test_requests_hanging_at_an_external_server_move_to_another():
     async def run():
         async with open_fake_engine(2) as engine:
             work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(6)]
-            await asyncio.sleep(0.02)
+            await engine.servers[0].sampled()
             engine.servers[0].hung = True
             return await asyncio.gather(*work), engine.metrics()["replicas_ready"]
 
@@ -190,7 +189,7 @@ def test_a_server_that_cannot_be_started_ends_the_run():
         async with open_fake_engine(processes=True, max_restarts=2) as engine:
             engine.replicas[0].process.starts = False
             work = [asyncio.create_task(engine.generate(ask(**LONG))) for _ in range(3)]
-            await asyncio.sleep(0.02)
+            await engine.servers[0].sampled()
             await engine.servers[0].die()
             errors = await asyncio.gather(*work, return_exceptions=True)
             with pytest.raises(ServerError, match="max_restarts"):
@@ -209,15 +208,14 @@ def test_an_external_server_rejoins_when_it_answers():
             await engine.load_weights(iter(WEIGHTS), 2)
             server = engine.servers[0]
             work = asyncio.create_task(engine.generate(ask(**LONG)))
-            await asyncio.sleep(0.02)
+            await server.sampled()
             await server.die()
-            await asyncio.sleep(0.02)
-            out = engine.replicas[0].health
+            while engine.replicas[0].health is not Health.OUT:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
             await server.start()
-            return out, await work, engine.metrics()["num_restarts"]
+            return await work, engine.metrics()["num_restarts"]
 
-    out, completion, num_restarts = asyncio.run(run())
-    assert out is Health.OUT
+    completion, num_restarts = asyncio.run(run())
     assert list(completion.policy_versions) == [VersionSpan(2, 200)]
     assert num_restarts == 0
 
@@ -302,13 +300,12 @@ def test_deadline_applies_during_retry_waits():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].failing["/generate"] = 100
-            began = time.monotonic()
             completion = await engine.generate(ask(deadline_s=0.7))
-            return completion.finish_reason, time.monotonic() - began
+            return completion.finish_reason, engine.servers[0].calls.count("/generate")
 
-    reason, seconds = asyncio.run(run())
+    reason, num_tries = asyncio.run(run())
     assert reason is FinishReason.ABORT
-    assert seconds < 1.2
+    assert 1 <= num_tries < 16  # the last try would be an error
 
 
 def test_a_router_that_hangs_ends_the_run():
@@ -336,20 +333,19 @@ def test_an_update_refused_by_every_server_is_an_error():
     assert asyncio.run(run()) is Health.OUT
 
 
-def test_close_is_quick_when_a_server_hangs(monkeypatch):
+def test_close_does_not_wait_for_a_server_that_hangs(monkeypatch):
     monkeypatch.setattr(flights, "ABORT_GRACE_S", 0.3)
 
     async def run():
         engine = await fake_engine(2)
         work = [asyncio.create_task(engine.generate(ask(session=f"{i}", **LONG))) for i in range(4)]
-        await asyncio.sleep(0.02)
+        await engine.servers[0].sampled()
         engine.servers[0].hung = True
-        began = time.monotonic()
-        await engine.close()
-        return time.monotonic() - began, await asyncio.gather(*work)
+        async with asyncio.timeout(30):  # without a limit of its own, it would wait for the server
+            await engine.close()
+        return await asyncio.gather(*work)
 
-    seconds, completions = asyncio.run(run())
-    assert seconds < 3
+    completions = asyncio.run(run())
     assert {completion.finish_reason for completion in completions} == {FinishReason.ABORT}
 
 

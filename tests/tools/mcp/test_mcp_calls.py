@@ -28,6 +28,7 @@ def test_arguments_reach_the_server_and_its_text_comes_back(tmp_path):
     assert metrics["mcp_open_s"] > 0 < metrics["mcp_call_s"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("tool", "outcome", "text"),
     [
@@ -88,6 +89,7 @@ def test_a_server_that_hangs_is_ended_with_its_rollout(tmp_path):
     assert not alive(pid)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("tool", "arguments", "reason"),
     [

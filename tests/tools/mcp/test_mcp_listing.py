@@ -132,6 +132,7 @@ def chain(length):
     return {"properties": {"a": {"$ref": "#/$defs/c0"}}, "$defs": {**links, f"c{length}": {}}}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("tool", "message"),
     [

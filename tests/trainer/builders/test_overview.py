@@ -58,7 +58,7 @@ def built_hooks(config: RunConfig) -> list[str]:
         slow(["actor.use_kl_loss=true", "model.lora_rank=2"], "learn publish"),
         slow(["actor.use_kl_loss=true", "ref.sync_steps=2", "trainer.max_staleness=1"], "learn reference_sync publish"),
         slow(["trainer.mode=rollout_only", "trainer.stop_when=null", "trainer.save_best=null"], ""),
-        (["trainer.mode=val_only"], ""),
+        slow(["trainer.mode=val_only"], ""),
     ],
 )
 def test_overview_lists_hooks_of_the_built_run(command, overrides, hooks):

@@ -196,6 +196,7 @@ def whole(task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_run_with_an_online_reward_model(whole: Path):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [row["reward_model/warming_up"] for row in rows] == [1.0, 0.0, 0.0, 0.0]

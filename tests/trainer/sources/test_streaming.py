@@ -111,6 +111,12 @@ def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
     return asyncio.run(asyncio.wait_for(steps(), 20))
 
 
+async def other_tasks(step):
+    """Let other tasks run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
 def rows(steps):
     return [[group.task.index for group in groups] for groups in steps]
 
@@ -253,7 +259,7 @@ def test_a_rollout_error_is_reported_even_if_no_step_follows():
     source = source_of(world, staleness=2)
     source._attempts = lambda task, priority: [fails] if task.index == 3 else world.attempts(task)
     with pytest.raises(ConfigError, match="x: wrong"):
-        run(source, world, 1, lambda step: asyncio.sleep(0.01))
+        run(source, world, 1, other_tasks)
 
 
 def test_a_cancelled_run_ends_all_rollouts_and_cleans_up():
@@ -379,16 +385,23 @@ def test_groups_begin_as_soon_as_weights_are_published():
 
 
 def test_waiting_of_engine_and_trainer_is_measured():
-    world = World(lambda task, turn: turn < 5)
+    now = [0.0]
+
+    def lasts(task, turn):
+        now[0] += 1
+        return turn < 5
+
+    world, found = World(lasts), []
     source = source_of(world, staleness=0)
-    found = []
+    source._idle, source._timer = IdleTime(lambda: now[0]), Timer(lambda: now[0])
+    num_busy = 2 * 2 * 6  # two groups of two rollouts, each six times
 
     async def idle(step):
-        await asyncio.sleep(0.05)
+        now[0] += 3 * num_busy
         found.append(source.metrics())
 
     run(source, world, 2, idle)
-    assert found[1]["staleness/engine_idle_s"] >= 0.05  # at staleness 0 no group may start meanwhile
-    assert 0.5 < found[1]["staleness/engine_idle"] <= 1.0
+    assert found[1]["staleness/engine_idle_s"] == 3 * num_busy  # at staleness 0 no group may start meanwhile
+    assert found[1]["staleness/engine_idle"] == 0.75
     assert found[1]["staleness/in_flight"] == 0.0
     assert source._timer.take()["timing_s/wait_rollouts"] > 0

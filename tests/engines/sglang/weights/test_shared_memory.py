@@ -27,6 +27,7 @@ def files() -> set[Path]:
     return set(FOLDER.glob("torch_*"))
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_bytes_by_name():
     before = files()
     data = allocate(1000).copy_(torch.arange(1000) % 251)

@@ -1,0 +1,154 @@
+"""Delivery of a turn: waits for the session, keeps the connection alive, and writes the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from agentrl.gateway.base import GatewaySession, Refusal, RequestError, TurnAnswer
+from agentrl.gateway.dialects.base import Asked, Dialect, failure_of
+from agentrl.gateway.dialects.fields import JsonObject
+from agentrl.gateway.dialects.json_text import dumped
+
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+_JSON = {"content-type": "application/json"}
+_BUG = "the gateway failed; the run reports why"
+
+
+class ClientGoneError(Exception):
+    """The client has closed the connection."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A session with a key.
+
+    Attributes:
+        answers: tasks of the session's answers.
+        bug: the first exception that is not a refusal.
+    """
+
+    session: GatewaySession
+    answers: set[asyncio.Task[TurnAnswer]] = field(default_factory=set)
+    bug: Exception | None = None
+
+    def end(self) -> None:
+        """Cancel requests that wait; they are answered that the rollout has ended."""
+        for answer in self.answers:
+            answer.cancel()
+
+    def delivered(self, turn_id: str) -> None:
+        """Tell the session that the client has an answer."""
+        try:
+            self.session.delivered(turn_id)
+        except Exception as error:
+            self.bug = self.bug or error
+
+    @contextmanager
+    def bugs_noted(self) -> Iterator[None]:
+        """Keep an exception that is not a refusal, and refuse the request."""
+        try:
+            yield
+        except (RequestError, ClientGoneError, web.HTTPException):
+            raise
+        except Exception as error:
+            self.bug = self.bug or error
+            raise RequestError(Refusal.FAILED, _BUG) from error
+
+    @contextmanager
+    def answering(self, asked: Asked) -> Iterator[asyncio.Task[TurnAnswer]]:
+        """Start the answer to a request. It is cancelled if the client goes away before it is there."""
+        task = asyncio.create_task(self.session.answer(asked.request))
+        self.answers.add(task)
+        try:
+            yield task
+        finally:
+            self.answers.discard(task)
+            task.cancel()
+            if task.done() and not task.cancelled():
+                task.exception()  # asyncio would report an exception that nobody has read
+
+
+async def deliver(
+    request: web.BaseRequest, opened: Opened, dialect: Dialect, asked: Asked, keep_alive_s: float
+) -> web.StreamResponse:
+    """Answer a request with the next turn, and tell the session once the client has it.
+
+    Raises:
+        RequestError: the request is refused, and nothing was sent yet.
+        ClientGoneError: the client has not got the complete answer.
+    """
+    with opened.answering(asked) as task:
+        stream = await _opened_stream(request, dialect, task, keep_alive_s) if asked.stream else None
+        try:
+            with opened.bugs_noted():
+                answer = await _answer(task)
+                body = asked.reply.events(answer) if asked.stream else dumped(asked.reply.body(answer))
+        except RequestError as error:
+            if stream is None:
+                raise
+            return await _written(request, stream, asked.reply.failed(failure_of(error)))
+        stream = await _sent(request, stream, body, _EVENTS if asked.stream else _JSON)
+        opened.delivered(answer.turn_id)
+        return stream
+
+
+async def _answer(task: asyncio.Task[TurnAnswer]) -> TurnAnswer:
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise RequestError(Refusal.ENDED, "the rollout has ended")
+    return task.result()
+
+
+async def _opened_stream(
+    request: web.BaseRequest, dialect: Dialect, task: asyncio.Task[TurnAnswer], keep_alive_s: float
+) -> web.StreamResponse | None:
+    """Send signs of life until the answer is there. None if it comes early: an error then has its HTTP status."""
+    stream = None
+    while not (await asyncio.wait({task}, timeout=keep_alive_s))[0]:
+        with _client_there():
+            if stream is None:
+                stream = web.StreamResponse(headers=_EVENTS)
+                await stream.prepare(request)
+            await stream.write(dialect.keep_alive)
+    return stream
+
+
+async def _sent(
+    request: web.BaseRequest, stream: web.StreamResponse | None, body: bytes, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    if stream is None:
+        return await _written(request, web.Response(body=body, headers=headers))
+    return await _written(request, stream, body)
+
+
+async def _written(request: web.BaseRequest, stream: web.StreamResponse, rest: bytes = b"") -> web.StreamResponse:
+    """Write an answer to its end."""
+    transport = request.transport
+    if transport is None:
+        raise ClientGoneError
+    with _client_there():
+        transport.set_write_buffer_limits(high=0)  # so that writing waits until everything has left this process
+        await stream.prepare(request)
+        await stream.write_eof(rest)
+    await asyncio.sleep(0)  # the event loop notes a closed connection
+    if transport.is_closing():
+        raise ClientGoneError
+    return stream
+
+
+@contextmanager
+def _client_there() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError:
+        raise ClientGoneError from None
+
+
+def answered(body: JsonObject, status: int = 200) -> web.Response:
+    """Return a response with JSON."""
+    return web.Response(body=dumped(body), status=status, headers=_JSON)

@@ -1,0 +1,1 @@
+"""Dialects of the gateway: Chat Completions and Responses (OpenAI), Messages (Anthropic)."""

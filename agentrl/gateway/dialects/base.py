@@ -1,0 +1,88 @@
+"""What a dialect is: how a request is read, and how an answer or an error is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from agentrl.gateway.base import AnswerCall, Refusal, RequestError, TurnAnswer, TurnRequest
+from agentrl.gateway.dialects.fields import JsonObject
+
+NO_NAME = "invalid_call"
+"""Name of a call without a readable name: clients need one."""
+
+
+class Reply(Protocol):
+    """Form of the answer that a request asks for."""
+
+    def body(self, answer: TurnAnswer) -> JsonObject:
+        """Return the JSON of an answer."""
+        ...
+
+    def events(self, answer: TurnAnswer) -> bytes:
+        """Return an answer as server-sent events."""
+        ...
+
+    def failed(self, failure: Failure) -> bytes:
+        """Return the events that end a stream with an error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as read: what the model is asked, and in which form the client wants the answer."""
+
+    request: TurnRequest
+    stream: bool
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as HTTP has it.
+
+    Attributes:
+        code: a short name, which clients check; for example `invalid_api_key`.
+    """
+
+    status: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An endpoint's form of requests and answers.
+
+    Attributes:
+        read: reads a body; raises `RequestError`.
+        error: returns the JSON of an error.
+        keep_alive: bytes that a stream sends while the model works.
+    """
+
+    read: Callable[[JsonValue], Asked]
+    error: Callable[[Failure], JsonObject]
+    keep_alive: bytes
+
+
+def failure_of(error: RequestError) -> Failure:
+    """Return an error of a request as HTTP has it."""
+    status, code = _FAILURES[error.refusal]
+    return Failure(status, code, str(error))
+
+
+_FAILURES = {
+    Refusal.INVALID: (400, "invalid_value"),
+    Refusal.KEY: (401, "invalid_api_key"),
+    Refusal.TOO_LONG: (400, "context_length_exceeded"),
+    Refusal.ENDED: (400, "rollout_ended"),
+    Refusal.FAILED: (500, "server_error"),
+}
+
+
+def call_name(call: AnswerCall) -> str:
+    """Return the name of a call as clients get it."""
+    return call.name or NO_NAME

@@ -1,0 +1,62 @@
+"""Schemas of a client's tools."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pydantic import JsonValue
+
+from agentrl.gateway.dialects.fields import Fields
+from agentrl.gateway.dialects.json_text import dumped
+from agentrl.types.messages import FunctionSchema, ToolSchema
+
+TEXT_INPUT: JsonValue = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+"""Parameters of a tool whose input is a text and not an object."""
+_MOST_CACHED_BYTES = 2**16
+
+
+@dataclass(slots=True)
+class Tools:
+    """Tools of a request.
+
+    Attributes:
+        text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
+        left_out: keys of tools that the gateway cannot offer, with their types.
+    """
+
+    schemas: list[ToolSchema] = field(default_factory=list)
+    text_inputs: set[str] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
+
+    def add_function(self, fields: Fields, parameters_key: str = "parameters") -> None:
+        """Add a tool from its name, description and parameters."""
+        parameters = fields.fields(parameters_key).values if fields.get(parameters_key) is not None else None
+        self._add(fields, None if parameters is None else dict(parameters))
+
+    def add_text_input(self, fields: Fields) -> None:
+        """Add a tool whose input is a text."""
+        self._add(fields, TEXT_INPUT)
+        self.text_inputs.add(fields.name("name"))
+
+    def leave_out(self, fields: Fields) -> None:
+        """Note a tool that only the original service can run."""
+        self.left_out.append(f"{fields.path} ({fields.name('type')[:40]})")
+
+    def _add(self, fields: Fields, parameters: JsonValue) -> None:
+        text = dumped([fields.name("name"), fields.optional_text("description"), parameters])
+        self.schemas.append(_cached(text) if len(text) <= _MOST_CACHED_BYTES else _schema(text))
+
+
+def _schema(text: bytes) -> ToolSchema:
+    name, description, parameters = json.loads(text)
+    given = {} if parameters is None else {"parameters": parameters}
+    return ToolSchema(function=FunctionSchema(name=name, description=description, **given))
+
+
+_cached = lru_cache(maxsize=1024)(_schema)  # a conversation sends its tools again with every turn

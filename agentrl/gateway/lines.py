@@ -1,0 +1,111 @@
+"""The paths into which a tree of turns is cut: every turn is in one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentrl.gateway.turns import Tree, Turn
+from agentrl.utils.seeds import ids_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Turns that follow each other.
+
+    Attributes:
+        turns: the turns, of which each continues the one before; at least one.
+        discarded: another answer to the same request counts.
+        conversation: digest of the tools and system texts with which its conversation began.
+    """
+
+    turns: Sequence[Turn]
+    discarded: bool
+    conversation: bytes
+
+    @property
+    def start(self) -> Turn | None:
+        """The turn of another line that the first turn continues; None: the line begins a conversation."""
+        return self.turns[0].parent
+
+
+def lines_of(tree: Tree) -> list[Line]:
+    """Cut the tree into lines, in an order that depends on timing as little as possible.
+
+    Conversations with the tools and system texts of the one with the most turns come last, in the order in which they
+    were begun; the others, and beginnings that were discarded, before them. Lines that branch off come before the line
+    that they leave. So the last line is the end of the main conversation.
+    """
+    done = [turn for turn in tree.turns if turn.message is not None]
+    cut = _Cut(done)
+    roots = [turn for turn in done if turn.parent is None]
+    sizes = Counter(cut.roots[turn].place.conversation for turn in done)
+    main = max(sizes, key=lambda each: (sizes[each], each), default=b"")
+    counts = {root: _counts(root, roots) for root in roots}
+
+    def place(root: Turn) -> tuple[bool, bytes, bool]:
+        return root.place.conversation == main, root.place.conversation, counts[root]
+
+    ordered = sorted(_waves(roots), key=place)
+    return [line for root in ordered for line in cut.lines(root, root.place.conversation, counts[root])]
+
+
+class _Cut:
+    """Cuts the tree of finished turns. `roots` is the first turn of each turn's path."""
+
+    def __init__(self, done: Sequence[Turn]) -> None:
+        self.roots: dict[Turn, Turn] = {}
+        self._children: dict[Turn, list[Turn]] = {}
+        self._heights: dict[Turn, int] = {}
+        for turn in done:
+            self.roots[turn] = turn if turn.parent is None else self.roots[turn.parent]
+            self._children[turn] = []
+            if turn.parent is not None:
+                self._children[turn.parent].append(turn)
+        for turn in reversed(done):  # a turn comes after its parent
+            self._heights[turn] = 1 + max((self._heights[each] for each in self._children[turn]), default=0)
+
+    def lines(self, turn: Turn, conversation: bytes, counts: bool) -> Iterator[Line]:
+        """Yield the lines that branch off after `turn`, then the line that begins with it."""
+        turns = [turn]
+        while children := self._children[turns[-1]]:
+            following = max(children, key=lambda each: (_counts(each, children), self._heights[each], each.number))
+            for other in children:
+                if other is not following:
+                    yield from self.lines(other, conversation, _counts(other, children))
+            turns.append(following)
+        yield Line(turns, not counts, conversation)
+
+
+def _waves(roots: Sequence[Turn]) -> list[Turn]:
+    """Sort roots by their beginning, those that ran at the same time by their prompts."""
+    numbered: list[tuple[int, Turn]] = []
+    for root in roots:
+        wave = [other for number, other in numbered if number == numbered[-1][0]]
+        follows = bool(wave) and all(_ended_before(other, root) for other in wave)
+        numbered.append(((numbered[-1][0] if numbered else 0) + follows, root))
+    numbered.sort(key=lambda each: (each[0], ids_digest(each[1].token_ids), each[1].draw))
+    return [root for _, root in numbered]
+
+
+def _ended_before(root: Turn, later: Turn) -> bool:
+    """Whether the answer to every turn after `root` was delivered before `later` was requested."""
+    delivered = [turn.delivered for turn in _below(root)]
+    return all(each is not None and each < later.num_delivered_before for each in delivered)
+
+
+def _counts(turn: Turn, siblings: Sequence[Turn]) -> bool:
+    """Whether the turn is the answer that counts: a later request shows it, or else it was delivered last."""
+    same = [each for each in siblings if each.place.prompt == turn.place.prompt]
+    continued = [each for each in same if each.children]
+    if continued:
+        return turn in continued
+    return turn is max(same, key=lambda each: (-1 if each.delivered is None else each.delivered, each.number))
+
+
+def _below(turn: Turn) -> Iterator[Turn]:
+    waiting = [turn]
+    while waiting:
+        yield (each := waiting.pop())
+        waiting += each.children

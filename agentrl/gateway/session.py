@@ -1,0 +1,292 @@
+"""Everything that one key may ask: samples turns, joins repeated requests, and enforces the limits of a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import count
+from typing import TYPE_CHECKING
+
+from agentrl.agent_loops.generate import Generate, Seeded
+from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.recording import model_segment
+from agentrl.agent_loops.tool_calls import assistant_message, parse
+from agentrl.chat.base import ToolParser, parser_for
+from agentrl.chat.parsers.thinking import plain_turn
+from agentrl.config.run import RunConfig
+from agentrl.engines.base import Completion, FinishReason, SamplingParams
+from agentrl.gateway.answers import answer_of
+from agentrl.gateway.base import Refusal, RequestError, TurnAnswer, TurnRequest
+from agentrl.gateway.credit import CreditRule
+from agentrl.gateway.layout import laid_out
+from agentrl.gateway.lines import Line, lines_of
+from agentrl.gateway.matching import cleaned
+from agentrl.gateway.rendering import Rendered, Renderer
+from agentrl.gateway.turns import Place, Tree, Turn, asked
+from agentrl.types.messages import Message, image_names
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.utils.seeds import ids_digest
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Session:
+    """The conversations of one rollout with a client that knows one key. Implements `GatewaySession`.
+
+    A request that shows a turn of this session, and then new messages, continues that turn from its own tokens. Any
+    other request begins a conversation. A repeated request never samples twice, unless its answer was delivered.
+
+    Args:
+        sampling: how to sample; a request may only lower the number of tokens and add stop strings.
+        call_format: name of the tool-call format that `parser` reads, for the audit.
+
+    Attributes:
+        ended: set when a limit of the rollout was reached, or sampling failed: nothing more can be sampled.
+        failure: the engine's error, if sampling failed.
+    """
+
+    def __init__(
+        self,
+        chat: ChatFormat,
+        parser: ToolParser,
+        config: RunConfig,
+        generate: Generate,
+        sampling: SamplingParams,
+        task: Task,
+        *,
+        call_format: str = "",
+    ) -> None:
+        self.ended = asyncio.Event()
+        self.failure: Exception | None = None
+        self._chat, self._parser, self._generate, self._sampling = chat, parser, generate, sampling
+        self._limits = Limits.of(config, sampling)
+        self._max_prompt = config.data.max_prompt_length
+        self._rule = CreditRule(config.rollout.gateway)
+        self._renderer = Renderer(chat)
+        self._tree = Tree()
+        self._call_format = call_format
+        self._name = f"{task.uid}/{generate.seed if isinstance(generate, Seeded) else 0}"
+        self._stop: Stop | None = None
+        self._prompt_refused = False
+        self._num_branches = 0
+        self._drawn: dict[str, set[int]] = {}
+
+    async def answer(self, request: TurnRequest) -> TurnAnswer:
+        """See `GatewaySession.answer`."""
+        _note_ignored(request.ignored)
+        place, messages = self._place(request)
+        turn = self._tree.repeated(place, request) or self._begin(place, messages, request)
+        assert turn.task is not None  # every turn of the tree has one
+        try:
+            return await asyncio.shield(turn.task)
+        except asyncio.CancelledError:
+            if turn.task.cancelled():  # by `close`, not because the client went away
+                raise RequestError(Refusal.ENDED, "the rollout has ended") from None
+            raise
+
+    def delivered(self, turn_id: str) -> None:
+        """See `GatewaySession.delivered`."""
+        self._tree.deliver(turn_id)
+
+    def count_tokens(self, request: TurnRequest) -> int:
+        """See `GatewaySession.count_tokens`."""
+        place, messages = self._place(request)
+        place, rendered = self._rendered(place, messages, request)
+        before = len(place.parent.context) + _num_sampled(place.parent) if place.parent else 0
+        return before + len(rendered.token_ids)
+
+    @property
+    def stop(self) -> Stop | None:
+        """The limit at which the conversation with the most turns ended; None: it reached none."""
+        return self._reached(lines_of(self._tree))
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns so far, with those that are being sampled."""
+        return len(self._tree.turns)
+
+    def rollout(self, stop: Stop | None = None) -> Rollout:
+        """Return all turns that were sampled as a rollout. Those still being sampled are left out.
+
+        Args:
+            stop: why it ended; None: the limit that was reached, else `finished`.
+        """
+        lines = lines_of(self._tree)
+        rollout = laid_out(lines, self._call_format, self._renderer.images)
+        self._rule.apply(lines, rollout.trajectories)
+        rollout.stop = stop or self._reached(lines) or Stop.FINISHED
+        return rollout
+
+    async def close(self) -> None:
+        """Cancel what is being sampled."""
+        self._end(None)
+        running = [turn.task for turn in self._tree.turns if turn.task and not turn.task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _place(self, request: TurnRequest) -> tuple[Place, Sequence[Message]]:
+        self._renderer.images.update(request.images)
+        messages = cleaned(request.messages)
+        return self._tree.place(messages, request.tools), messages
+
+    def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
+        """Return the request's place and new tokens. What the template cannot continue begins a conversation."""
+        if place.parent and (new := messages[place.num_known :]):
+            following = self._renderer.following(place.parent, new, request.tools)
+            if following is not None:
+                return place, following
+        return replace(place, parent=None, num_known=0), self._renderer.root(messages, request.tools)
+
+    def _begin(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> Turn:
+        """Add a turn to the tree and begin to sample it."""
+        if self.ended.is_set():
+            raise RequestError(Refusal.ENDED, f"the rollout has ended ({self._stop or 'closed'})")
+        if len(self._tree.turns) == self._limits.multi_turn.max_assistant_turns:
+            self._end(Stop.MAX_ASSISTANT_TURNS)
+            raise RequestError(Refusal.ENDED, "rollout.multi_turn.max_assistant_turns is reached")
+        place, rendered = self._rendered(place, messages, request)
+        if (turn := self._tree.repeated(place, request)) is not None:  # of a turn that the template cannot continue
+            return turn
+        turn = Turn(
+            *(len(self._tree.turns), place, asked(request), rendered.messages, rendered.token_ids, request.tools),
+            branch=self._branch(place.parent),
+            images=image_names(rendered.messages),
+            image_starts=rendered.image_starts,
+        )
+        sampling = self._turn_sampling(turn, request)
+        turn.draw = self._draw(turn)
+        self._tree.add(turn)
+        turn.task = asyncio.create_task(self._sampled(turn, sampling))
+        turn.task.add_done_callback(_retrieve)
+        return turn
+
+    def _turn_sampling(self, turn: Turn, request: TurnRequest) -> SamplingParams:
+        left = self._num_left(turn)
+        own = [] if request.max_tokens is None else [request.max_tokens]
+        parser = parser_for(self._parser, turn.schemas)
+        stop = (*self._sampling.stop, *(parser.stop if turn.schemas else ()), *request.stop)
+        most = min([self._limits.turn_tokens(left), *own])
+        return replace(self._sampling, stop=tuple(dict.fromkeys(stop)), max_new_tokens=most)
+
+    def _reached(self, lines: Sequence[Line]) -> Stop | None:
+        """The limit of the rollout that was reached, else that of the last turn of the main conversation."""
+        refused = Stop.MAX_RESPONSE_TOKENS if self._prompt_refused else None
+        return self._stop or (lines[-1].turns[-1].stop if lines else refused)
+
+    def _num_left(self, turn: Turn) -> int:
+        """Number of tokens that the model may still sample.
+
+        Raises:
+            RequestError: the prompt is too long, or there is no room for an answer.
+        """
+        root, parent = turn.path[0], turn.parent
+        if parent is None and len(turn.token_ids) > self._max_prompt:
+            self._prompt_refused = True
+            why = f"the prompt has {len(turn.token_ids)} tokens, data.max_prompt_length is {self._max_prompt}"
+            raise RequestError(Refusal.TOO_LONG, why)
+        left = self._limits.max_response_tokens - len(turn.context) + len(root.token_ids)
+        if parent is not None and left <= 0:
+            parent.stop, parent.refused = Stop.MAX_RESPONSE_TOKENS, True
+            raise RequestError(Refusal.TOO_LONG, "the context has no room for an answer (data.max_response_length)")
+        return left
+
+    def _branch(self, parent: Turn | None) -> int:
+        """Number of the engine's session: that of the parent, if no other turn continues it."""
+        if parent is not None and not parent.children:
+            return parent.branch
+        self._num_branches += 1
+        return self._num_branches - 1
+
+    def _draw(self, turn: Turn) -> int:
+        drawn = self._drawn.setdefault(ids_digest(turn.context), set())
+        drawn.add(number := next(each for each in count() if each not in drawn))
+        return number
+
+    async def _sampled(self, turn: Turn, sampling: SamplingParams) -> TurnAnswer:
+        """Sample a turn and keep it. Raises a `RequestError` if sampling failed, or the deadline cut the turn off."""
+        context = turn.context
+        try:
+            completion = await self._completion(turn, context, sampling)
+        except Exception as error:
+            self._forget(turn, context)
+            self.failure = error
+            self.ended.set()
+            raise RequestError(Refusal.FAILED, f"sampling failed: {type(error).__name__}: {error}") from error
+        await self._keep(turn, context, completion, sampling)
+        if completion.finish_reason is FinishReason.ABORT:
+            self._end(Stop.ABORTED)
+            raise RequestError(Refusal.ENDED, "the rollout has ended: its deadline is over, or it was aborted")
+        answer = answer_of(turn.parsed, completion, self._identity(turn, context), len(context), turn.asked[1])
+        self._tree.answered(turn, answer)
+        return answer
+
+    async def _completion(self, turn: Turn, context: Sequence[int], sampling: SamplingParams) -> Completion:
+        return await self._generate(
+            context,
+            sampling,
+            trajectory=turn.branch,
+            draw=turn.draw,
+            images=[self._renderer.images[name] for each in turn.path for name in each.images],
+            image_starts=[start for each in turn.path for start in each.image_starts],
+        )
+
+    async def _keep(self, turn: Turn, context: Sequence[int], completion: Completion, sampling: SamplingParams) -> None:
+        """Store what was sampled, parsed."""
+        left = self._limits.max_response_tokens - len(context) + len(turn.path[0].token_ids)
+        cut = completion.finish_reason is not FinishReason.STOP
+        most = turn.asked[0]  # the client's own limit is none of the run's
+        by_client = cut and most == len(completion.token_ids) < self._limits.turn_tokens(left)
+        turn.stop = None if by_client else self._limits.truncated_by(completion, left)
+        turn.segment = model_segment(completion, sampling) if completion.token_ids else None
+        if completion.routed_experts is not None:
+            known = sum(len(each.experts) for each in turn.path if each.experts is not None)
+            turn.experts = completion.routed_experts[known:]
+        text = self._chat.opened + self._chat.text(completion.token_ids)
+        parser = parser_for(self._parser, turn.schemas)
+        turn.parsed = plain_turn(parser, text) if cut or not turn.schemas else await parse(parser, text)
+        turn.message = assistant_message(turn.parsed, len(turn.path))
+
+    def _identity(self, turn: Turn, context: Sequence[int]) -> str:
+        """Letters and digits that no turn of another rollout has, and that are the same if the run is repeated.
+
+        Some clients write the ids of calls into their prompts.
+        """
+        name = f"{self._name}/{ids_digest(context)}/{turn.draw}"
+        return blake2b(name.encode(), digest_size=12).hexdigest()
+
+    def _forget(self, turn: Turn, context: Sequence[int]) -> None:
+        self._tree.remove(turn)
+        self._drawn[ids_digest(context)].discard(turn.draw)
+
+    def _end(self, stop: Stop | None) -> None:
+        self._stop = self._stop or stop
+        self.ended.set()
+
+
+def _num_sampled(turn: Turn) -> int:
+    return len(turn.segment) if turn.segment else 0
+
+
+def _retrieve(task: asyncio.Task[TurnAnswer]) -> None:
+    """Mark the exception as seen: the client may have gone away."""
+    if not task.cancelled():
+        task.exception()
+
+
+_NOTED: set[str] = set()
+
+
+def _note_ignored(names: Sequence[str]) -> None:
+    """Log each ignored parameter once."""
+    for name in names:
+        if name not in _NOTED:
+            _NOTED.add(name)
+            _LOGGER.warning("the gateway ignores '%s' of requests: the run's configuration decides", name)

@@ -1,0 +1,208 @@
+"""The conversations of one rollout as a tree of turns: each keeps what was added since its parent, in tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from agentrl.chat.base import ParsedTurn
+from agentrl.gateway.base import TurnAnswer, TurnRequest
+from agentrl.gateway.matching import answer_digest, call_ids, chained, message_digest, tools_digest
+from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.rollout import Stop
+from agentrl.types.trajectory import Segment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs in the tree.
+
+    Attributes:
+        parent: the turn that it continues; None: it begins a conversation.
+        num_known: number of its messages that belong to the parent's conversation, with the parent's answer.
+        prompt: digest of all its messages and tools.
+        conversation: digest of its tools and system texts.
+    """
+
+    parent: Turn | None
+    num_known: int
+    prompt: bytes
+    conversation: bytes
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """A turn of the model, and what was added before it.
+
+    Attributes:
+        number: position in the order in which the turns were requested.
+        asked: what tells a repetition of the request apart from another request after the same messages.
+        messages: the messages since the parent's answer, as the template got them.
+        token_ids: the tokens since the parent's answer; of a root, the whole prompt.
+        schemas: the tools of the request.
+        branch: number of the engine's session.
+        draw: number of turns that were sampled before in the same context.
+        images: names of the images in `messages`; their tokens begin at `image_starts` in the context.
+        task: the sampling; its result is the answer.
+        segment: what was sampled; None before that, or if nothing was.
+        parsed, message: the turn as the parser read it, and as a message.
+        answer: what the client gets; None before it was sampled.
+        experts: routed experts of the tokens since the parent's last one.
+        stop: the limit that ended the turn, or that refused its continuation (`refused`).
+        delivered: position in the order in which answers were delivered; None: not delivered.
+    """
+
+    number: int
+    place: Place
+    asked: tuple[int | None, tuple[str, ...]]
+    messages: Sequence[Message]
+    token_ids: Sequence[int]
+    schemas: Sequence[ToolSchema]
+    branch: int
+    draw: int = 0
+    images: Sequence[str] = ()
+    image_starts: Sequence[int] = ()
+    task: asyncio.Task[TurnAnswer] | None = None
+    segment: Segment | None = None
+    parsed: ParsedTurn = field(default_factory=lambda: ParsedTurn(""))
+    message: Message | None = None
+    answer: TurnAnswer | None = None
+    experts: Tensor | None = None
+    stop: Stop | None = None
+    refused: bool = False
+    delivered: int | None = None
+    num_delivered_before: int = 0
+    children: list[Turn] = field(default_factory=list)
+
+    @property
+    def parent(self) -> Turn | None:
+        """The turn that this one continues."""
+        return self.place.parent
+
+    @property
+    def path(self) -> list[Turn]:
+        """The turns from the root to this one."""
+        found, turn = [self], self.parent
+        while turn is not None:
+            found.append(turn)
+            turn = turn.parent
+        return found[::-1]
+
+    @property
+    def own_ids(self) -> Iterator[int]:
+        """The tokens since the parent's answer, then those that were sampled."""
+        return chain(self.token_ids, self.segment.token_ids if self.segment else ())
+
+    @property
+    def context(self) -> list[int]:
+        """The tokens before the model's turn, [T]."""
+        before = chain.from_iterable(turn.own_ids for turn in self.path[:-1])
+        return [*before, *self.token_ids]
+
+    @property
+    def history(self) -> list[Message]:
+        """The messages up to and including this turn."""
+        return [message for turn in self.path for message in turn.all_messages]
+
+    @property
+    def all_messages(self) -> list[Message]:
+        """The messages since the parent's answer, and the model's."""
+        return [*self.messages, *([self.message] if self.message else [])]
+
+    @property
+    def issued(self) -> tuple[str, ...]:
+        """The ids of its calls that the client knows."""
+        return tuple(call.call_id for call in self.answer.calls) if self.answer else ()
+
+
+class Tree:
+    """All turns of a rollout, found by what a request shows.
+
+    Attributes:
+        turns: the turns, in the order in which they were requested; those that failed are removed.
+    """
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._asked: dict[tuple[bytes, Turn | None], list[Turn]] = {}
+        self._answered: dict[bytes, list[Turn]] = {}
+        self._issued: dict[tuple[str, ...], bytes] = {}
+        self._num_delivered = 0
+
+    def place(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Place:
+        """Find the turn that a request with these cleaned messages continues."""
+        last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+        digest = conversation = tools_digest(tools)
+        parent: Turn | None = None
+        for at, message in enumerate(messages):
+            issued = self._issued.get(call_ids(message)) if message["role"] == "assistant" else None
+            own = issued or message_digest(message)
+            digest = chained(digest, own)
+            if message["role"] == "system":
+                conversation = chained(conversation, own)
+            if at == last:
+                parent = self._shown(digest, messages)
+        return Place(parent, last + 1 if parent else 0, digest, conversation)
+
+    def repeated(self, place: Place, request: TurnRequest) -> Turn | None:
+        """Return the turn whose answer a repetition of a request gets; None: it is not a repetition.
+
+        An answer that was not delivered is always given again. A delivered one is, if the client says that it repeats.
+        """
+        same = [turn for turn in self._asked.get((place.prompt, place.parent), ()) if turn.asked == asked(request)]
+        waiting = [turn for turn in same if turn.delivered is None]
+        return next(reversed(waiting or (same if request.is_retry else [])), None)
+
+    def add(self, turn: Turn) -> None:
+        """Add a turn that is going to be sampled."""
+        turn.num_delivered_before = self._num_delivered
+        self.turns.append(turn)
+        self._asked.setdefault((turn.place.prompt, turn.parent), []).append(turn)
+        if turn.parent:
+            turn.parent.children.append(turn)
+
+    def remove(self, turn: Turn) -> None:
+        """Remove a turn that failed."""
+        self.turns.remove(turn)
+        self._asked[turn.place.prompt, turn.parent].remove(turn)
+        if turn.parent:
+            turn.parent.children.remove(turn)
+
+    def answered(self, turn: Turn, answer: TurnAnswer) -> None:
+        """Note the answer of a turn, by which a later request shows it."""
+        turn.answer = answer
+        digest = answer_digest(answer.content, answer.calls)
+        self._answered.setdefault(chained(turn.place.prompt, digest), []).append(turn)
+        if turn.issued:
+            self._issued[turn.issued] = digest
+
+    def deliver(self, turn_id: str) -> None:
+        """Note that the client has an answer; an unknown id is ignored."""
+        for turn in reversed(self.turns):
+            if turn.answer and turn.answer.turn_id == turn_id:
+                turn.delivered, self._num_delivered = self._num_delivered, self._num_delivered + 1
+                return
+
+    def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
+        """The turn whose answer ends the conversation `digest`: by ids of calls, else the last that was delivered."""
+        found = self._answered.get(digest, ())
+        if len(found) < 2:
+            return next(iter(found), None)
+        ids = {call_ids(message) for message in messages if message["role"] == "assistant"}
+
+        def rank(turn: Turn) -> tuple[int, int, int]:
+            known = sum(each.issued in ids for each in turn.path if each.issued)
+            return known, -1 if turn.delivered is None else turn.delivered, turn.number
+
+        return max(found, key=rank)
+
+
+def asked(request: TurnRequest) -> tuple[int | None, tuple[str, ...]]:
+    """What a request asks for besides the messages and tools."""
+    return request.max_tokens, request.stop

@@ -1,0 +1,135 @@
+"""The agent loop `harness`: each rollout is one run of a program that reaches the model through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from agentrl.agent_loops.base import AgentLoop, Conversation
+from agentrl.agent_loops.generate import Generate
+from agentrl.chat.base import ToolParser
+from agentrl.config.run import RunConfig
+from agentrl.engines.base import SamplingParams
+from agentrl.errors import ConfigError
+from agentrl.gateway.session import Session
+from agentrl.harness.function import Endpoint, run_function
+from agentrl.harness.instruction import instruction_of
+from agentrl.harness.outcome import Finished, rollout_of
+from agentrl.harness.process import Ended
+from agentrl.harness.run import HarnessRun
+from agentrl.harness.slots import WatchedSession
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+    from agentrl.gateway.server import Address
+    from agentrl.interactions.session import InteractionSession
+    from agentrl.tools.toolbox import ToolSession
+
+T = TypeVar("T")
+
+
+class HarnessLoop(AgentLoop):
+    """Runs the harness of `rollout.harness`, and returns what its gateway session recorded.
+
+    Args:
+        shared: what all rollouts of the run share.
+    """
+
+    roles = ("tool",)
+    uses_tools = False
+    strips_thinking = False
+
+    def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig, shared: HarnessRun) -> None:
+        super().__init__(chat, parser, config)
+        self._shared = shared
+
+    @classmethod
+    def open_shared(cls, config: RunConfig) -> HarnessRun:
+        """Read the settings; nothing is started.
+
+        Raises:
+            ConfigError, UnknownNameError: the settings are wrong.
+        """
+        return HarnessRun.of(config)
+
+    def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
+        """See `AgentLoop.prompt`. What the harness adds to the instruction is not known before it runs.
+
+        Raises:
+            DataError: a harness cannot get this prompt.
+        """
+        self._shared.check(task)
+        return super().prompt(task, tools)
+
+    async def run(
+        self,
+        task: Task,
+        generate: Generate,
+        tools: ToolSession | None,
+        interaction: InteractionSession | None,
+        sampling: SamplingParams,
+    ) -> Rollout:
+        """See `AgentLoop.run`."""
+        if self.resume_point is not None:
+            raise ConfigError.keyless("a harness cannot start in the middle of a saved rollout")
+        limit_s = self.config.rollout.multi_turn.rollout_timeout_s
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        session = Session(
+            *(self.chat, self.parser, self.config, generate, sampling, task), call_format=self.call_format
+        )
+        watched = WatchedSession(session)
+        try:
+            finished = await self._finished(task, session, watched, deadline)
+        finally:
+            await session.close()
+        return rollout_of(self._shared, session, watched, finished)
+
+    async def _finished(
+        self, task: Task, session: Session, watched: WatchedSession, deadline: float | None
+    ) -> Finished:
+        """Run the harness until it ends, or has to."""
+        shared = self._shared
+        began = time.monotonic()
+        async with shared.slots.taken(watched), shared.address(watched) as address:
+            start = time.monotonic()
+            own_s = shared.settings.deadline_s
+            limits = [deadline, None if own_s is None else start + own_s]
+            left = min((each for each in limits if each is not None), default=None)
+            seconds = None if left is None else max(0.0, left - start)
+            if shared.function is None:
+                finished = await self._command(task, session, address, seconds)
+            else:
+                finished = await self._called(task, session, address, seconds)
+        finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
+        return finished
+
+    async def _command(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
+        async with self._shared.started(instruction_of(task), task, address) as process:
+            result = await _until(process.wait(), session.ended, seconds)
+            ended = result or await process.end()
+        ended = replace(ended, output=ended.output.replace(address.key, "KEY"))  # it is shown in errors
+        return Finished(ended, by_itself=result is not None, limited=session.ended.is_set())
+
+    async def _called(self, task: Task, session: Session, address: Address, seconds: float | None) -> Finished:
+        assert self._shared.function is not None
+        endpoint = Endpoint(address.openai_base_url, address.base_url, address.key, self._shared.settings.model)
+        result = await _until(run_function(self._shared.function, task, endpoint), session.ended, seconds)
+        ended, score = result or (Ended(None, ""), None)
+        return Finished(ended, by_itself=result is not None, limited=session.ended.is_set(), score=score)
+
+
+async def _until(work: Coroutine[None, None, T], ended: asyncio.Event, seconds: float | None) -> T | None:
+    """Return the result of `work`; None if the session or the time ended before it."""
+    tasks = running, limit = asyncio.ensure_future(work), asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
+    finally:
+        for task in (running, limit):
+            task.cancel()
+        await asyncio.gather(running, limit, return_exceptions=True)

@@ -1,0 +1,110 @@
+"""What the end of a harness means for its rollout: the model's, the harness's or the world's failure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl.errors import ConfigError
+from agentrl.harness.process import Ended
+from agentrl.tools.base import InfraError
+from agentrl.types.rollout import Rollout, Stop
+
+if TYPE_CHECKING:
+    from agentrl.gateway.session import Session
+    from agentrl.harness.run import HarnessRun
+    from agentrl.harness.slots import WatchedSession
+
+_LOGGER = logging.getLogger(__name__)
+_TAIL = 1000
+"""Characters of the output in an error."""
+
+
+@dataclass(slots=True)
+class Finished:
+    """How a run of a harness finished.
+
+    Attributes:
+        by_itself: it was not stopped.
+        limited: the session had ended: a limit was reached, or sampling failed.
+        score: what a function returned.
+        duration_s: seconds that it ran; `wait_s`: seconds that it waited for its place.
+    """
+
+    ended: Ended
+    by_itself: bool
+    limited: bool
+    score: float | None = None
+    duration_s: float = 0.0
+    wait_s: float = 0.0
+
+
+def rollout_of(shared: HarnessRun, session: Session, watched: WatchedSession, finished: Finished) -> Rollout:
+    """Return the rollout.
+
+    Raises:
+        ConfigError: the command does not exist.
+        InfraError: the harness could not be started.
+        Exception: the engine failed.
+    """
+    if session.failure is not None:
+        raise session.failure
+    _check_started(shared, finished)
+    problem = _problem(session, watched, finished)
+    rollout = session.rollout(_stop(finished, problem, shared.settings.on_exit, session.num_turns))
+    if problem:
+        problem = f"the harness {problem}{_tail(finished.ended.output)}"
+        shared.log_once(problem)
+    if rollout.stop is Stop.ERROR:
+        rollout.error = problem
+    if finished.score is not None and rollout.stop is not Stop.ERROR:
+        rollout.rewards["score"] = finished.score
+    rollout.facts = {
+        "harness_exit_code": finished.ended.exit_code,
+        "harness_output": finished.ended.output,
+        "harness_duration_s": finished.duration_s,
+        "harness_wait_s": finished.wait_s,
+        "harness_requests": watched.num_requests,
+    }
+    return rollout
+
+
+def _check_started(shared: HarnessRun, finished: Finished) -> None:
+    ended = finished.ended
+    if ended.missing:
+        command = shared.settings.command[0]
+        raise ConfigError.keyless(f"harness '{shared.harness.name}': cannot run '{command}': {ended.failed}")
+    if ended.failed:
+        raise InfraError(f"the harness did not start: {ended.failed}")
+
+
+def _problem(session: Session, watched: WatchedSession, finished: Finished) -> str:
+    """Return what is wrong with the end of a harness; "" if nothing is, or if a limit of the rollout explains it."""
+    code = finished.ended.exit_code
+    if not session.num_turns and (finished.by_itself or watched.refused):
+        return f"got no turn{_because(watched.refused)}: {_ending(code)}"
+    if not finished.by_itself or finished.limited or session.stop is not None:
+        return ""
+    return _ending(code) if code != 0 else ""
+
+
+def _ending(code: int | None) -> str:
+    return "ended without a report" if code is None else f"ended with exit code {code}"
+
+
+def _because(refused: str) -> str:
+    return f" ({refused})" if refused else ""
+
+
+def _stop(finished: Finished, problem: str, on_exit: str, num_turns: int) -> Stop | None:
+    """Return the reason; None: that of the session."""
+    if problem and (not num_turns or on_exit == "fail"):
+        return Stop.ERROR
+    return None if finished.limited or finished.by_itself else Stop.DEADLINE
+
+
+def _tail(output: str) -> str:
+    """The end of an output as one line."""
+    text = " ".join(output[-_TAIL:].split())
+    return f": {text}" if text else ""

@@ -1,0 +1,156 @@
+"""What all harnesses of a run share: settings, gateway and places."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, DataError, Kind
+from agentrl.gateway.server import Address, GatewayServer, SharedServer
+from agentrl.harness.function import Run, load_function
+from agentrl.harness.instruction import Instruction, instruction_of
+from agentrl.harness.placeholders import Values, shows_system
+from agentrl.harness.places import PORT, Place, needs_socket, open_place
+from agentrl.harness.process import HarnessProcess, Job
+from agentrl.harness.settings import KEY, Harness, HarnessSettings, read_harness
+from agentrl.harness.slots import Slots, WatchedSession
+from agentrl.types.task import Task
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_VARIABLE_CHARS = 30_000
+"""Longest instruction in an environment variable; the system limits each to 128 KiB."""
+_NOWHERE = Address("http://127.0.0.1", "")
+
+
+class HarnessRun:
+    """Everything that the rollouts of one run share. The gateway runs while a rollout does."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.settings: HarnessSettings = harness.settings
+        self.function: Run | None = load_function(harness) if harness.settings.function else None
+        self.slots = Slots(self.settings.max_running, self.settings.max_starting)
+        self._server = SharedServer(self._new_server)
+        self._folder: Path | None = None
+        self._shows_system = any(map(shows_system, self.settings.texts()))
+        self._cwd = Path.cwd()
+        self._logged = False
+
+    @classmethod
+    def of(cls, config: RunConfig) -> HarnessRun:
+        """Read the settings of a run.
+
+        Raises:
+            ConfigError, UnknownNameError: the settings are wrong.
+        """
+        if config.rollout.harness is None:
+            raise ConfigError.at(KEY, Kind.MISSING, f"`rollout.agent.default_agent_loop=harness` needs `{KEY}`")
+        return cls(read_harness(config.rollout.harness))
+
+    def check(self, task: Task) -> None:
+        """Check that the harness can get a task.
+
+        Raises:
+            DataError: it cannot. The message does not name the row.
+        """
+        values = self._values(instruction_of(task), task, _NOWHERE)
+        for text in self.settings.texts():
+            values.fill(text)
+
+    @asynccontextmanager
+    async def address(self, session: WatchedSession) -> AsyncIterator[Address]:
+        """Open the session at the gateway for the time of the block."""
+        async with self._server.address(session) as address:
+            yield address
+
+    @asynccontextmanager
+    async def started(self, instruction: Instruction, task: Task, address: Address) -> AsyncIterator[HarnessProcess]:
+        """Start the command; at the end of the block, everything of it is gone.
+
+        Raises:
+            DataError: the row's working folder does not exist.
+            InfraError: it cannot be started.
+        """
+        template = await self._template(instruction, task)
+        place = await asyncio.to_thread(open_place, self.harness, self._socket, template)
+        try:
+            process = await HarnessProcess.start(place, self._job(place, instruction, task, address))
+            try:
+                yield process
+            finally:
+                await process.close()
+        finally:
+            await asyncio.to_thread(place.remove)
+
+    def log_once(self, problem: str) -> None:
+        """Log the first failure of a harness."""
+        if not self._logged:
+            self._logged = True
+            _LOGGER.warning("%s (reported once)", problem)
+
+    async def close(self) -> None:
+        """Remove the folder of the gateway's socket."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _socket(self) -> Path | None:
+        """Path of the gateway's socket, for places without the network of this machine."""
+        if not needs_socket(self.harness):
+            return None
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
+            self._folder.chmod(0o711)  # a sandbox may have a user of its own; a key is needed all the same
+        return self._folder / "socket"
+
+    def _new_server(self) -> GatewayServer:
+        return GatewayServer(socket_path=self._socket)
+
+    async def _template(self, instruction: Instruction, task: Task) -> str | None:
+        if not self.settings.workdir:
+            return None
+        template = self._values(instruction, task, _NOWHERE).fill(self.settings.workdir)
+        if not await asyncio.to_thread(Path(template).is_dir):
+            raise DataError(f"row {task.index}: 'workdir' of the harness: there is no folder '{template}'")
+        return template
+
+    def _job(self, place: Place, instruction: Instruction, task: Task, address: Address) -> Job:
+        if place.socket:  # the supervisor listens in the place
+            inside = urlsplit(address.base_url)._replace(scheme="http", netloc=f"127.0.0.1:{PORT}").geturl()
+            address = replace(address, base_url=inside)
+        settings, values = self.settings, self._values(instruction, task, address, place.home, place.workdir)
+        own = {"PATH": place.path, "HOME": place.home, "LANG": "C.UTF-8", **_variables(values)}
+        return Job(
+            [values.fill(each) for each in settings.command],
+            {**own, **{name: values.fill(each) for name, each in settings.env.items()}},
+            {name: values.fill(each) for name, each in settings.files.items()},
+            values.fill(settings.stdin),
+        )
+
+    def _values(
+        self, instruction: Instruction, task: Task, address: Address, home: str = "", workdir: str = ""
+    ) -> Values:
+        user = instruction.user if self._shows_system else instruction.together
+        own = address.base_url, address.key, self.settings.model
+        folders = home, workdir, str(self.harness.folder), str(self._cwd)
+        return Values(*own, user, instruction.system, *folders, task.extra_info)
+
+
+def _variables(values: Values) -> dict[str, str]:
+    """Variables for scripts, such as shell commands in which a placeholder would need quotes."""
+    found = {
+        "AGENTRL_BASE_URL": values.base_url,
+        "AGENTRL_API_KEY": values.key,
+        "AGENTRL_MODEL": values.model,
+        "AGENTRL_INSTRUCTION": values.instruction,
+        "AGENTRL_SYSTEM": values.system,
+    }
+    return {name: value for name, value in found.items() if len(value) <= _MAX_VARIABLE_CHARS and "\0" not in value}

@@ -1,0 +1,170 @@
+"""Settings of a harness: a YAML file, one of agentrl's own by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import yaml
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError
+from pydantic_core import ErrorDetails
+
+from agentrl.config.base import Section
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, suggestion
+from agentrl.harness.placeholders import unknown_names
+from agentrl.sandboxes.loading import kind_of
+from agentrl.utils.shipped import shipped
+
+KEY = "rollout.harness"
+_OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb", "max_starting")
+"""Keys without effect for a function."""
+
+
+class HarnessSettings(Section):
+    """How a harness is started. Texts may contain placeholders, such as {base_url}."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments."""
+    function: str | None = None
+    """In place of a command: a coroutine function `run(task, endpoint)`, as `path/to/file.py:name`."""
+    stdin: str = ""
+    """Standard input of the command."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables. The command gets PATH, HOME, LANG and these, and none of the run's own."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Files that are written before the start: path in HOME -> text."""
+    model: str = "policy"
+    """Name of the model for the harness. The gateway accepts any name."""
+    dialect: Literal["chat_completions", "responses", "messages"] | None = None
+    """Interface that the harness uses; for the reader of the file."""
+    workdir: str | None = None
+    """Folder that is copied to the working folder of each rollout; null: the working folder is empty."""
+    deadline_s: PositiveFloat | None = None
+    """Seconds until the harness is stopped; null: `rollout.multi_turn.rollout_timeout_s`."""
+    on_exit: Literal["score", "fail"] = "score"
+    """What happens if the harness ends with an error after at least one turn. score: the reward decides. fail: the
+    rollout is dropped."""
+    sandbox: str | dict[str, JsonValue] | None = None
+    """Sandbox, as for tools (docs/sandboxes.md); null: none."""
+    network: Literal["host", "gateway"] = "host"
+    """Without a sandbox. host: the network of this machine. gateway: only the gateway."""
+    readonly: tuple[Path, ...] = ()
+    """Without a sandbox: folders below /tmp of this machine that the harness can read."""
+    disk_mb: PositiveInt = 1024
+    """Without a sandbox: size of /tmp with HOME and the working folder, in memory, MiB."""
+    max_running: PositiveInt = 64
+    """Harnesses at a time; further rollouts wait."""
+    max_starting: PositiveInt = 4
+    """Harnesses that have not sent a request yet, at a time."""
+
+    def named_texts(self) -> Iterator[tuple[str, str]]:
+        """Yield the texts that may have placeholders, with their keys."""
+        yield from (("command", text) for text in self.command)
+        yield from ((f"env.{name}", text) for name, text in self.env.items())
+        yield from ((f"files.{name}", text) for name, text in self.files.items())
+        yield from (("stdin", self.stdin), ("workdir", self.workdir or ""))
+
+    def texts(self) -> list[str]:
+        """Return the texts that may have placeholders."""
+        return [text for _, text in self.named_texts()]
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """The settings of a file.
+
+    Attributes:
+        name: of the file, for messages.
+        folder: of the file; its programs stay visible.
+    """
+
+    name: str
+    folder: Path
+    settings: HarnessSettings
+
+
+def read_harness(named: str) -> Harness:
+    """Read a YAML file, or the file of agentrl with that name.
+
+    Raises:
+        ConfigError: there is no such file, or something in it is wrong; all mistakes, one per line.
+    """
+    path = _find(named)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise _wrong([f"{path}: {' '.join(str(error).split())}"]) from error
+    if not isinstance(values, dict):
+        raise _wrong([f"{path}: expected keys such as 'command'"])
+    try:
+        settings = HarnessSettings.model_validate(values)
+    except ValidationError as error:
+        raise _wrong([f"{path}: {line}" for line in map(_explained, error.errors())]) from None
+    if problems := list(_problems(settings)):
+        raise _wrong([f"{path}: {line}" for line in problems])
+    return Harness(path.stem, path.absolute().parent, settings)
+
+
+def harness_names() -> list[str]:
+    """Return the names of the files that come with agentrl."""
+    return sorted(file.stem for file in shipped("configs/harness").glob("*.yaml"))
+
+
+def _find(named: str) -> Path:
+    path = Path(named).expanduser()
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
+        raise ConfigError.at(KEY, Kind.NOT_FOUND, f"`{KEY}`: there is no file '{named}'")
+    if named in harness_names():
+        return shipped(f"configs/harness/{named}.yaml")
+    hint = suggestion(named, harness_names())
+    raise ConfigError.at(KEY, Kind.NOT_FOUND, f"`{KEY}`: unknown harness '{named}': {hint}, or name a YAML file")
+
+
+def _wrong(lines: list[str]) -> ConfigError:
+    first, *others = (Problem(KEY, Kind.WRONG_VALUE, f"`{KEY}`: {line}") for line in lines)
+    return ConfigError(first, *others)
+
+
+def _explained(problem: ErrorDetails) -> str:
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"unknown key '{key}': {suggestion(key, HarnessSettings.model_fields)}"
+    return f"'{key}': {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _problems(settings: HarnessSettings) -> Iterator[str]:
+    if bool(settings.command) == (settings.function is not None):
+        yield "expected either 'command' or 'function'"
+    if settings.function is not None:
+        for key in _OF_COMMANDS:
+            if key in settings.model_fields_set:
+                yield f"'{key}' has no effect with 'function'"
+    for where, text in settings.named_texts():
+        yield from (f"'{where}': {line}" for line in unknown_names(text))
+    for path in settings.files:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            yield f"'files': '{path}' must be a path in HOME"
+    yield from _sandbox_problems(settings)
+
+
+def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
+    if settings.sandbox is None:
+        return
+    for key in ("network", "readonly", "disk_mb"):
+        if key in settings.model_fields_set:
+            yield f"'{key}' has no effect with 'sandbox', which has its own settings"
+    try:
+        kind_of(settings.sandbox).settings.model_validate(sandbox_options(settings.sandbox))
+    except ValidationError as error:
+        yield from (f"'sandbox.{'.'.join(map(str, each['loc']))}': {each['msg']}" for each in error.errors())
+    except AgentRLError as error:
+        yield f"'sandbox': {error}"
+
+
+def sandbox_options(setting: str | Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return the setting of a sandbox as a mapping with `kind`."""
+    return {"kind": setting} if isinstance(setting, str) else setting

@@ -1,0 +1,67 @@
+"""How many harnesses run, and how many start, at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentrl.gateway.base import GatewaySession, RequestError, TurnAnswer, TurnRequest
+
+
+class WatchedSession:
+    """See `GatewaySession`; notes the requests.
+
+    Attributes:
+        num_requests: requests so far, also refused ones.
+        refused: why the last request that was refused was; "" if none was.
+        asked: set at the first request.
+    """
+
+    def __init__(self, session: GatewaySession) -> None:
+        self._session = session
+        self.num_requests = 0
+        self.refused = ""
+        self.asked = asyncio.Event()
+
+    async def answer(self, request: TurnRequest) -> TurnAnswer:
+        """See `GatewaySession.answer`."""
+        self.num_requests += 1
+        self.asked.set()
+        try:
+            return await self._session.answer(request)
+        except RequestError as error:
+            self.refused = str(error)
+            raise
+
+    def delivered(self, turn_id: str) -> None:
+        """See `GatewaySession.delivered`."""
+        self._session.delivered(turn_id)
+
+    def count_tokens(self, request: TurnRequest) -> int:
+        """See `GatewaySession.count_tokens`."""
+        return self._session.count_tokens(request)
+
+
+class Slots:
+    """Places for harnesses; the start of a harness is over at its first request.
+
+    Args:
+        max_starting: harnesses that start at a time: most of their work is done then.
+    """
+
+    def __init__(self, max_running: int, max_starting: int) -> None:
+        self._running = asyncio.Semaphore(max_running)
+        self._starting = asyncio.Semaphore(max_starting)
+
+    @asynccontextmanager
+    async def taken(self, session: WatchedSession) -> AsyncIterator[None]:
+        """Wait for a place, and hold it during the block."""
+        async with self._running:
+            await self._starting.acquire()
+            started = asyncio.ensure_future(session.asked.wait())
+            started.add_done_callback(lambda _: self._starting.release())
+            try:
+                yield
+            finally:
+                started.cancel()
