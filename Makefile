@@ -122,7 +122,7 @@ bubblewrap:
 		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
 
 # servers of other projects, which tests start, each in an environment of its own; nemo-gym 0.4.0 needs Python 3.12
-environment-servers: $(VENV)/peers/openenv/ready $(VENV)/peers/nemo-gym/ready
+environment-servers: $(addprefix $(VENV)/peers/,openenv/ready nemo-gym/ready verifiers/ready)
 
 $(VENV)/peers/%/ready: tests/peers/%.txt | $(READY)
 	@for each in python3.12 "$$HOME"/.pyenv/versions/3.12.*/bin/python3.12; do \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -14,6 +15,9 @@ from reader import ROOT, blocks_of
 
 from agentrl.cli.compose import compose_config
 from agentrl.data.tasks import load_tasks, read_task
+from agentrl.harness.function import load_function
+from agentrl.harness.settings import read_harness
+from agentrl.harness.verifiers import Taskset
 from agentrl.tools.environment_servers import base, bound
 from agentrl.tools.environment_servers.options import NemoGymOptions, OpenEnvOptions, read_options
 from agentrl.tools.toolbox import load_toolbox
@@ -31,7 +35,7 @@ def commands():
 def test_files_of_the_page_are_read(tmp_path):
     (tmp_path / "counter.jsonl").write_text("")
     for block in blocks_of(PAGE):
-        if block.language == "yaml":
+        if block.language == "yaml" and block.file != "sums.yaml":
             (tmp_path / block.file).write_text(block.text)
     assert read_options(f"{tmp_path}/guess.yaml") == OpenEnvOptions(
         openenv="http://127.0.0.1:8000", max_sessions=16, observation="message", reward="last", reset=("low",)
@@ -68,6 +72,21 @@ def test_commands_of_the_page_work_with_a_server(number, server, tools, tmp_path
         box.check(tasks[index])
 
 
+def test_the_table_of_tasksets_names_every_argument():
+    arguments = inspect.signature(Taskset).parameters
+    assert column("## verifiers", "## Failures") == arguments.keys()
+    assert f"| `start_timeout_s` | {arguments['start_timeout_s'].default:g} |" in TEXT
+
+
+def test_the_harness_of_the_page_is_read(tmp_path):
+    (tmp_path / "sums.yaml").write_text(next(block.text for block in blocks_of(PAGE) if block.file == "sums.yaml"))
+    code = next(block.text for block in blocks_of(PAGE) if block.file == "sums.py")
+    (tmp_path / "sums.py").write_text(code)
+    harness = read_harness(str(tmp_path / "sums.yaml"))
+    assert harness.settings.max_running == 16
+    assert load_function(harness).__self__.__class__ is Taskset
+
+
 def column(after, before):
     """The names in the first column of the table between two texts."""
     section = TEXT.partition(after)[2].partition(before)[0]
@@ -77,7 +96,7 @@ def column(after, before):
 
 def test_tables_name_every_key():
     assert column("# guess.yaml", "## NeMo-Gym") == OpenEnvOptions.model_fields.keys()
-    assert column("# counter.yaml", "## Failures") == NemoGymOptions.model_fields.keys()
+    assert column("# counter.yaml", "## verifiers") == NemoGymOptions.model_fields.keys()
 
 
 def test_limits_are_those_of_the_code():
