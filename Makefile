@@ -22,7 +22,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference templates test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node pictures check types style bench clean
+.PHONY: docs quickstart reference templates test test-all test-slow newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node environment-servers pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,7 +42,7 @@ test: $(READY) bubblewrap templates
 	$(PYTEST) $(TWO_AT_ONCE)
 
 test-all: $(READY)
-	$(MAKE) --no-print-directory -j 2 sglang browser node
+	$(MAKE) --no-print-directory -j 2 sglang browser node environment-servers
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
 test-slow: $(READY) templates
@@ -120,6 +120,16 @@ node: browser  # one after the other: both use apt-get
 bubblewrap:
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } \
 		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
+
+# servers of other projects, which tests start, each in an environment of its own; nemo-gym 0.4.0 needs Python 3.12
+environment-servers: $(addprefix $(VENV)/peers/,openenv/ready nemo-gym/ready verifiers/ready)
+
+$(VENV)/peers/%/ready: tests/peers/%.txt | $(READY)
+	@for each in python3.12 "$$HOME"/.pyenv/versions/3.12.*/bin/python3.12; do \
+		"$$each" -c '' 2>/dev/null && exec "$$each" -m venv --clear $(@D); done; \
+		echo "make environment-servers needs Python 3.12, as make megatron"; exit 1
+	$(@D)/bin/pip install --quiet --no-compile --requirement $<
+	touch $@
 
 # what README and docs show, from the folder of the last quickstart
 pictures: $(READY) browser

@@ -141,12 +141,12 @@ def _names(config: RunConfig) -> Iterator[Problem]:
     from agentrl.agent_loops.loading import refuse_strip
     from agentrl.algos.registries import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
     from agentrl.chat.parsers.names import AUTO, tool_parsers
-    from agentrl.tools.environments.spec import environments
+    from agentrl.tools.environments.spec import check_environment
 
     checks: dict[str, Callable[[str], None]] = {
         "rollout.agent.default_agent_loop": agent_loops.check,
         "rollout.multi_turn.format": lambda name: None if name == AUTO else tool_parsers.check(name),
-        "rollout.multi_turn.environment": environments.check,
+        "rollout.multi_turn.environment": check_environment,
         "algorithm.adv_estimator": ADVANTAGE_ESTIMATORS.check,
         "actor.policy_loss.loss_mode": POLICY_LOSSES.check,
     }

@@ -130,7 +130,8 @@ class MultiTurnConfig(Section):
     """Python file with `@tool` functions."""
     environment: Annotated[str, code()] | None = None
     """Class whose methods are tools with the state of one rollout, as `path/to/file.py:Class` or `pkg.module:Class`
-    (docs/environments.md)."""
+    (docs/environments.md). Or a server of another project: `openenv:URL`, `nemo_gym:URL`, or a YAML file with its
+    address and options (docs/other_environments.md)."""
     interaction_config_path: CodeFile | None = None
     """YAML file of simulated users."""
     max_assistant_turns: PositiveInt | None = None

@@ -10,6 +10,10 @@ Columns = Mapping[str, tuple[str, str]]
 TASK: Columns = {
     "prompt": ("text or messages", "the input of the model; `data.prompt_key` names another column"),
     "prompts": ("text, [text] or messages", "used if `prompt` is missing"),
+    "responses_create_params": (
+        "object",
+        "NeMo-Gym: its `input` is used if there is no prompt, its `tools` name the tools",
+    ),
     "ground_truth": ("any", "the reference of the reward; the model never sees it"),
     "answer": ("any", "used if `ground_truth` is missing"),
     "reward_model": ("object", "verl: its key `ground_truth` is used first, its key `test_cases` last"),

@@ -21,6 +21,7 @@ from agentrl.data.fields import (
     wrong,
 )
 from agentrl.data.images import with_images
+from agentrl.data.nemo_gym import with_prompt
 from agentrl.data.rows.base import Row, Rows
 from agentrl.data.rows.custom import load_custom_rows
 from agentrl.data.rows.table import Table, checked_table, load_table
@@ -33,7 +34,12 @@ TaskTable: TypeAlias = Table[Task]
 
 _MEDIA = ("images", "videos", "audios")
 _PARTS = ("text", "image", "image_url")
-_NAMED = TASK.keys() - {"prompt", "prompts", "answer"}  # other columns are added to extra_info
+_NAMED = TASK.keys() - {
+    "prompt",
+    "prompts",
+    "answer",
+    "responses_create_params",
+}  # other columns are added to extra_info
 
 
 def load_tasks(
@@ -52,6 +58,7 @@ def load_tasks(
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs`, `tool_config` (see `ToolOptions`) and
       `chat_template_kwargs`, variables of the chat template.
+    - `responses_create_params`: used in place of a prompt (NeMo-Gym).
     - `images`: images in a format that `read_image` accepts, one for each `<image>` in the prompt's texts.
 
     `reward_model.test_cases` and all other columns are added to `extra_info`. If the prompt is text,
@@ -88,6 +95,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     for key in _MEDIA[1:]:
         if row.get(key):
             raise FieldError(f"field '{key}': videos and audio are not supported")
+    row = with_prompt(row, config.prompt_key)
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:

@@ -166,6 +166,8 @@ class RolloutRunner:
             user = open_user(task) if open_user else None
             interaction = await stack.enter_async_context(user) if user is not None else None
             rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
+            if rollout.trajectories:
+                tools.data.messages = rollout.trajectories[-1].messages  # the rewards of tools may read them
             await tools.finish()
             overall = {} if interaction is None else {INTERACTION: await interaction.score()}
         return rollout, {**tools.rewards, **overall}

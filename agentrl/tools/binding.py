@@ -66,6 +66,7 @@ class AgentData:
         return self.task.tools_kwargs
 
 
+@runtime_checkable
 class Shared(Protocol):
     """What several tools of a run share, such as a pool of sandboxes."""
 
@@ -205,7 +206,13 @@ class BindsItself(ABC):
 
 
 class BindsSeveral(ABC):
-    """An object that brings several tools."""
+    """An object that brings several tools.
+
+    Attributes:
+        opened_always: what every rollout opens, also if it uses none of the tools.
+    """
+
+    opened_always: Sequence[OpensState] = ()
 
     @abstractmethod
     def bound(self, deadline_s: float, offload: Offload) -> Sequence[BoundTool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentrl.concurrency import Offload
 from agentrl.errors import DataError, suggestion
@@ -26,9 +26,19 @@ def bind(tool: AnyTool, deadline_s: float, offload: Offload) -> Sequence[BoundTo
     return [BoundFunction(tool if isinstance(tool, FunctionTool) else as_tool(tool), deadline_s, offload)]
 
 
-def states_of(tools: Mapping[str, BoundTool]) -> list[OpensState]:
-    """Return what the tools share within a rollout, each once."""
-    return list(dict.fromkeys(tool.state for tool in tools.values() if tool.state is not None))
+def opened_always(tools: Iterable[AnyTool]) -> list[OpensState]:
+    """Return what every rollout opens, also if it uses none of the tools."""
+    return [state for tool in tools if isinstance(tool, BindsSeveral) for state in tool.opened_always]
+
+
+def states_of(tools: Mapping[str, BoundTool], further: Iterable[OpensState] = ()) -> list[OpensState]:
+    """Return what a rollout with these tools opens, each once.
+
+    Args:
+        further: see `opened_always`.
+    """
+    found = (tool.state for tool in tools.values() if tool.state is not None)
+    return list(dict.fromkeys((*found, *further)))
 
 
 def selected_of(tools: Mapping[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:

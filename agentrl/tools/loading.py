@@ -17,6 +17,9 @@ from agentrl.registry import load_module, load_object, make_importable
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.tools.base import BaseTool
 from agentrl.tools.binding import BindsItself
+from agentrl.tools.environment_servers.bound import ServerEnvironment
+from agentrl.tools.environment_servers.loading import load_server
+from agentrl.tools.environment_servers.options import server_name
 from agentrl.tools.environments.bound import Environment
 from agentrl.tools.environments.spec import load_environment
 from agentrl.tools.function import TOOLS as FUNCTIONS
@@ -32,7 +35,7 @@ from agentrl.utils.verl_classes import SANDBOX_FUSION_TOOL, TOOLS, replaced
 from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 AnyLoaded = BaseTool | FunctionTool | BindsItself
-AnyConfigured = AnyLoaded | Environment
+AnyConfigured = AnyLoaded | Environment | ServerEnvironment
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
@@ -46,7 +49,13 @@ def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
         tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
     if multi_turn.environment is None:
         return [*tools]
-    return [*tools, Environment(load_environment(multi_turn.environment))]
+    return [*tools, _environment(multi_turn.environment)]
+
+
+def _environment(target: str) -> Environment | ServerEnvironment:
+    if (name := server_name(target)) is not None:
+        return load_server(target, name)
+    return Environment(load_environment(target))
 
 
 def given_tools(

@@ -22,7 +22,7 @@ from agentrl.tools.agent_tool import BoundAgentTool, RunAgent, answer_of
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BoundTool, Shared, Starting, ToolInstance
-from agentrl.tools.binding_any import AnyTool, bind, selected_of, states_of
+from agentrl.tools.binding_any import AnyTool, bind, opened_always, selected_of, states_of
 from agentrl.tools.class_tool import RELEASE_TIMEOUT_S
 from agentrl.tools.failures import UNTYPED, as_error, describe
 from agentrl.tools.loading import load_tools
@@ -47,19 +47,22 @@ class Toolbox:
     """
 
     def __init__(self, tools: Iterable[AnyTool] = (), multi_turn: MultiTurnConfig | None = None) -> None:
-        limits = multi_turn or MultiTurnConfig()
+        given, limits = [*tools], multi_turn or MultiTurnConfig()
         self.max_text_chars = max(limits.max_tool_response_length, _MIN_TEXT_CHARS)
         self._offload = Offload()
         self._logged: set[tuple[str, type]] = set()
         self.tools: dict[str, BoundTool] = {}
-        for bound in chain.from_iterable(bind(tool, limits.tool_timeout_s, self._offload) for tool in tools):
+        for bound in chain.from_iterable(bind(tool, limits.tool_timeout_s, self._offload) for tool in given):
             if bound.name in self.tools:
                 raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
-        for state in states_of(self.tools):  # rewards of the rollout have the names of tools and environments
+        self.opened_always = opened_always(given)
+        # rewards of the rollout have the names of tools and environments
+        for state in states_of(self.tools, self.opened_always):
             if state.name in self.tools:
                 raise ConfigError.keyless(f"an environment and a tool have the name '{state.name}'")
-        self._shared: set[Shared] = {tool.shared for tool in self.tools.values() if tool.shared is not None}
+        shared = [*(tool.shared for tool in self.tools.values()), *self.opened_always]
+        self._shared: set[Shared] = {each for each in shared if isinstance(each, Shared)}
 
     async def start(self) -> None:
         """Check what tools share before the first rollout. Without this, it is checked at the first call.
@@ -100,9 +103,9 @@ class Toolbox:
         for name, tool in selected.items():
             tool.check_row(task.tools_kwargs.get(name, {}))
         check_task_folder(task, states_of(selected))
-        for state in states_of(selected):
+        for state in states_of(selected, self.opened_always):
             state.check_row(task)
-        known = {*self.tools, *(state.name for state in states_of(self.tools))}
+        known = {*self.tools, *(state.name for state in states_of(self.tools, self.opened_always))}
         for name in task.tools_kwargs if self.tools else ():
             if name not in known:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, known)}")
@@ -152,7 +155,7 @@ class ToolSession:
         self._run_agent: RunAgent | None = None
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
-        opened = ((state, state.open(self.data)) for state in states_of(self._tools))
+        opened = ((state, state.open(self.data)) for state in states_of(self._tools, toolbox.opened_always))
         self.data.states.update({state: each for state, each in opened if each is not None})
         self._finished = False
         self._opened = time.perf_counter()
@@ -202,8 +205,7 @@ class ToolSession:
             answer, outcome = await answer_of(self._agents[call.name], call.arguments, self._run_agent)
         else:
             answer, outcome = await self._outcome(call)
-        text = bounded(answer.text, self._toolbox.max_text_chars)
-        duration_s, started_s = time.perf_counter() - start, start - self._opened
+        text, duration_s = bounded(answer.text, self._toolbox.max_text_chars), time.perf_counter() - start
         return ToolResult(
             text,
             outcome,
@@ -211,7 +213,7 @@ class ToolSession:
             duration_s,
             answer.metrics,
             answer.images,
-            started_s,
+            start - self._opened,
             answer.optional_images,
         )
 
@@ -247,13 +249,10 @@ class ToolSession:
         return await self._answered(tool, arguments)
 
     async def _answered(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
-        answer = await self._instance(tool).call(arguments)
-        return answer, answer.outcome
-
-    def _instance(self, tool: BoundTool) -> ToolInstance:
         if tool.name not in self._instances:
             self._instances[tool.name] = tool.instance(self.data)
-        return self._instances[tool.name]
+        answer = await self._instances[tool.name].call(arguments)
+        return answer, answer.outcome
 
     async def finish(self) -> None:
         """Collect the rewards for the rollout from environments and called tools. A second call does nothing.

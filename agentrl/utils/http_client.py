@@ -39,13 +39,14 @@ class HttpAnswer:
 
 
 def open_session(
-    max_connections: int = 100, api_key: str | None = None, proxy: str | None = None
+    max_connections: int = 100, api_key: str | None = None, proxy: str | None = None, keeps_cookies: bool = True
 ) -> aiohttp.ClientSession:
     """Open a session whose connections share a limit. Call this inside an event loop, and close the session.
 
     Args:
         api_key: sent as bearer token.
         proxy: URL of an HTTP proxy.
+        keeps_cookies: whether cookies of answers are sent again.
     """
     headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
     return aiohttp.ClientSession(
@@ -54,6 +55,7 @@ def open_session(
         headers={**headers, **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
         auto_decompress=False,  # `read_body` decompresses, with a limit
         proxy=proxy,
+        cookie_jar=None if keeps_cookies else aiohttp.DummyCookieJar(),
     )
 
 

@@ -1,4 +1,4 @@
-"""YAML files that list tools or interactions."""
+"""YAML files that list tools or interactions, or describe one environment."""
 
 from __future__ import annotations
 
@@ -19,15 +19,7 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
     Raises:
         ConfigError: the file is missing, is not YAML, has an empty list, or has another structure.
     """
-    from omegaconf import OmegaConf  # imported here because it is slow, and many runs do not need it
-
-    remember_environment()
-    if not path.is_file():
-        raise ConfigError.keyless(f"there is no file '{path}'")
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except Exception as error:  # yaml and omegaconf raise many types
-        raise ConfigError.keyless(f"{path}: {' '.join(str(error).split())}") from error
+    content = _content(path)
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         names = [str(name) for name in content] if isinstance(content, dict) else []
         raise ConfigError.keyless(f"{path}: expected a list under '{key}', found {', '.join(names) or 'no keys'}")
@@ -37,6 +29,30 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
         if not isinstance(entry, dict):
             raise ConfigError.keyless(f"{path}: {key}[{position}] must be a mapping, not {entry!r}")
     return [{str(name): value for name, value in entry.items()} for entry in content[key]]
+
+
+def read_mapping(path: Path) -> dict[str, object]:
+    """Return the mapping in a YAML file, with interpolations resolved.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or has another structure.
+    """
+    content = _content(path)
+    if not isinstance(content, dict):
+        raise ConfigError.keyless(f"{path}: expected a mapping")
+    return {str(name): value for name, value in content.items()}
+
+
+def _content(path: Path) -> object:
+    from omegaconf import OmegaConf  # imported here because it is slow, and many runs do not need it
+
+    remember_environment()
+    if not path.is_file():
+        raise ConfigError.keyless(f"there is no file '{path}'")
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # yaml and omegaconf raise many types
+        raise ConfigError.keyless(f"{path}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     *("algorithms", "async", "data", "evaluate", "extending", "glossary", "gpu", "index", "multimodal", "off-policy"),
     *("environments", "gateway", "mcp", "replay", "rewards", "search", "security", "sglang", "simulated-users", "view"),
+    "other_environments",
 )
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, UnknownNameError, problems_in
 from agentrl.registry import Registry
+from agentrl.tools.environment_servers.options import read_options, server_name
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.schema import function_schema
 from agentrl.utils.user_code import defined_at, format_error
@@ -68,14 +69,30 @@ def load_environment(name: str) -> EnvironmentSpec:
     return read_environment(make, environment_name(name))
 
 
+def check_environment(target: str) -> None:
+    """Reject a name that is no environment, and wrong options of a server, without loading anything.
+
+    Raises:
+        UnknownNameError: the name, or its file, does not exist.
+        ConfigError: an option of a server is wrong.
+    """
+    if server_name(target) is None:
+        environments.check(target)
+    else:
+        read_options(target)
+
+
 def has_reward(make: object) -> bool:
     """Whether a class has a method `reward` or `get_reward`."""
     return any(callable(getattr(make, name, None)) for name in REWARD_METHODS)
 
 
 def environment_name(target: str) -> str:
-    """Return the name of an environment, the last part of its import path: `file.py:Warehouse` -> `Warehouse`."""
-    return target.rpartition(":")[2].rpartition(".")[2]
+    """Return the name of an environment, the last part of its import path: `file.py:Warehouse` -> `Warehouse`.
+
+    A server has the name of its kind, or of its file: `openenv:http://localhost:8000` -> `openenv`.
+    """
+    return server_name(target) or target.rpartition(":")[2].rpartition(".")[2]
 
 
 def read_environment(make: Callable[[], object], name: str) -> EnvironmentSpec:

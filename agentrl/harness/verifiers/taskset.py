@@ -1,0 +1,113 @@
+"""A taskset of verifiers as a harness: verifiers leads the conversation, and asks the model through the gateway."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from agentrl.errors import ConfigError, DataError
+from agentrl.harness.verifiers.process import BRIDGE, BridgeProcess
+from agentrl.tools.base import InfraError
+from agentrl.types.task import Task
+from agentrl.utils.atomic_files import atomic_file
+
+COLUMN = "verifiers_task"
+"""Column of a row with the task of the taskset."""
+AGENT: Mapping[str, JsonValue] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+"""verifiers' agent without tools of its own, on this machine."""
+_KEPT = ("UV_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""Variables of this process that verifiers gets: what uv needs to download packages."""
+
+
+class Endpoint(Protocol):
+    """Where the model is reached."""
+
+    @property
+    def base_url(self) -> str:
+        """Address of the gateway that contains the key of the rollout."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        ...
+
+
+class Taskset:
+    """A taskset that is installed in an environment of its own.
+
+    Args:
+        python: the interpreter of the environment with verifiers.
+        taskset: id of the taskset, or its configuration.
+        agent: configuration of verifiers' agent.
+        env: further environment variables for verifiers.
+        start_timeout_s: seconds until verifiers has started.
+    """
+
+    def __init__(
+        self,
+        python: str | Path,
+        taskset: str | Mapping[str, JsonValue],
+        agent: Mapping[str, JsonValue] = AGENT,
+        env: Mapping[str, str] | None = None,
+        start_timeout_s: float = 300.0,
+    ) -> None:
+        own = {"id": taskset} if isinstance(taskset, str) else dict(taskset)
+        self._python, self._config = Path(python).expanduser(), json.dumps({"taskset": own, "agent": dict(agent)})
+        self._variables = {**_variables(self._python), **(env or {})}
+        self._bridge = BridgeProcess(self._command("serve"), self._variables, start_timeout_s)
+
+    async def run(self, task: Task, endpoint: Endpoint) -> float:
+        """Run one rollout; return its reward. This is the function of the harness.
+
+        Raises:
+            DataError: the row is none of `write_rows`.
+            InfraError: verifiers does not start, ended, or has no reward for the rollout.
+        """
+        data = task.extra_info.get(COLUMN)
+        if not isinstance(data, dict):
+            raise DataError(f"row {task.index}: no column '{COLUMN}': make rows with Taskset.write_rows")
+        answer = await self._bridge.ask({"base_url": endpoint.base_url, "model": endpoint.model, "task": data})
+        reward = answer.get("reward")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise InfraError(f"row {task.index}: verifiers has no reward: {answer.get('error')}"[:2000])
+        return float(reward)
+
+    def write_rows(self, path: str | Path) -> None:
+        """Write the tasks of the taskset as rows, a JSONL file for `data.train_files`.
+
+        Raises:
+            ConfigError: verifiers cannot load the taskset.
+        """
+        try:
+            done = subprocess.run(
+                self._command("rows"), env=self._variables, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise ConfigError.keyless(f"'{self._python}' cannot be started: {error.strerror}") from error
+        if done.returncode:
+            reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ConfigError.keyless(f"verifiers cannot load the taskset: {reason[-1]}")
+        with atomic_file(Path(path)) as file:
+            file.write(done.stdout.encode())
+
+    def close(self) -> None:
+        """End verifiers. Without this, it ends with the process."""
+        self._bridge.close()
+
+    def _command(self, mode: str) -> list[str]:
+        return [str(self._python), str(BRIDGE), mode, self._config]
+
+
+def _variables(python: Path) -> dict[str, str]:
+    """Variables of verifiers, which needs the program uv: one of its own environment comes first."""
+    path = f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    own = {name: value for name, value in os.environ.items() if name.upper().startswith(_KEPT)}
+    return {**own, "PATH": path, "HOME": str(Path.home()), "LANG": "C.UTF-8"}

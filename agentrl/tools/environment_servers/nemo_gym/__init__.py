@@ -1,0 +1,1 @@
+"""Resources servers of NeMo-Gym, over HTTP."""

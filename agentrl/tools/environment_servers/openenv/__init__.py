@@ -1,0 +1,1 @@
+"""Servers of OpenEnv, over a WebSocket."""
