@@ -57,6 +57,7 @@ def test_a_request_continues_from_the_tokens_of_the_turn_that_it_shows():
     assert (made_call.name, made_call.result, made_call.outcome, made_call.turn) == ("add", "5", Outcome.OK, 0)
     assert made_call.num_tokens == len(trajectory.segments[2])
     assert rollout.stop is Stop.FINISHED
+    assert len({request.session for request in engine.requests}) == 1  # the engine reuses its KV
     assert [each.kind for each in rollout.operations] == ["messages", "model_turn", "given", "model_turn"]
 
 
@@ -276,6 +277,7 @@ def test_a_branch_begins_with_a_copy():
     assert branch.messages[:4] == main.messages[:4]
     assert [each.kind for each in rollout.operations[:3]] == ["branch", "given", "model_turn"]
     assert main.num_turns == 4
+    assert len({request.session for request in made.generate._engine.requests}) == 2
     check_tokens(made, rollout)
 
 

@@ -141,7 +141,10 @@ def test_the_schema_names_every_field_in_its_order() -> None:
     }.items():
         assert [field.name for field in dataclasses.fields(holder)] == names
     assert list(Operation._fields) == stored.OPERATION.names
-    assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories", "operations"}
+    assert {field.name for field in dataclasses.fields(Rollout)} == {
+        *stored.ROLLOUT,
+        *("trajectories", "operations", "facts"),  # facts are not saved
+    }
 
 
 def test_equal_tasks_are_separate_groups() -> None:
