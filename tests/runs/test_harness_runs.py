@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any  # Any: the value of any key
 
 import pytest
+import yaml
 from babbling import FORMAT, babble_is_known  # noqa: F401  # the second a fixture
 from harness_builders import new_mark, processes
 from same_run import differences
@@ -23,6 +25,7 @@ from agentrl.trainer.builders.rollouts import UserObjects
 from agentrl.trainer.run import run_training
 from agentrl.types.rollout import Stop
 from agentrl.types.trajectory import Author
+from agentrl.utils.shipped import shipped
 
 PROGRAM = Path(__file__).parents[1] / "harness/patient_program.py"
 REWARD = """
@@ -41,7 +44,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def configuration(task_folder: Path, folder: Path, run: Path, **harness: object) -> dict[str, object]:
+def configuration(task_folder: Path, folder: Path, run: Path, **harness: object) -> dict[str, Any]:
     (folder / "reward.py").write_text(REWARD)
     settings = {"command": [sys.executable, str(PROGRAM), run.name], **harness}
     (folder / "tested.yaml").write_text(json.dumps(settings))
@@ -71,6 +74,11 @@ def train(task_folder: Path, folder: Path, run: Path, **harness: object) -> None
     run_training(validate_config(configuration(task_folder, folder, run, **harness)), UserObjects())
 
 
+def check_audit(run: Path) -> None:
+    ledger = Auditor(folder=run).audit(sorted((run / "trajectories").rglob("*.parquet")))
+    assert {name: finding.problems for name, finding in ledger.findings.items() if finding.num_problems} == {}
+
+
 def test_a_run_of_a_program_trains_and_passes_the_audit(task_folder, tmp_path):
     run = tmp_path / "run"
     train(task_folder, tmp_path, run)
@@ -79,8 +87,7 @@ def test_a_run_of_a_program_trains_and_passes_the_audit(task_folder, tmp_path):
     assert {rollout.stop for rollout in rollouts} <= {Stop.FINISHED, Stop.MAX_ASSISTANT_TURNS}
     authors = {segment.author for each in rollouts for part in each.trajectories for segment in part.segments}
     assert {Author.PROMPT, Author.MODEL, Author.TOOL} <= authors
-    ledger = Auditor(folder=run).audit(sorted((run / "trajectories").rglob("*.parquet")))
-    assert {name: finding.problems for name, finding in ledger.findings.items() if finding.num_problems} == {}
+    check_audit(run)
     (metrics,) = read_metrics(run / "metrics.jsonl")
     assert metrics["harness/requests/mean"] >= 1
     assert metrics["harness/failed"] == 0
@@ -94,6 +101,62 @@ def test_runs_of_a_program_are_equal_bit_by_bit(task_folder, tmp_path, place):
     for name in ("one", "other"):
         train(task_folder, tmp_path, tmp_path / name, **place)
     assert differences(tmp_path / "one", tmp_path / "other") == []
+
+
+LANGGRAPH = """
+import os
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+@tool
+def waits(number: int) -> str:
+    "Look."
+    return str(number * 7)
+
+@tool
+def blocks(number: int) -> str:
+    "Look."
+    return str(number * 3)
+
+tools = {each.name: each for each in (waits, blocks)}
+model = ChatOpenAI(model=os.environ["OPENAI_MODEL"]).bind_tools([*tools.values()])
+
+def act(state):
+    calls = state["messages"][-1].tool_calls
+    answers = [ToolMessage(tools[each["name"]].invoke(each["args"]), tool_call_id=each["id"]) for each in calls]
+    return {"messages": answers}
+
+graph = StateGraph(MessagesState)
+graph.add_node("think", lambda state: {"messages": [model.invoke(state["messages"])]})
+graph.add_node("act", act)
+graph.add_edge(START, "think")
+graph.add_conditional_edges("think", lambda state: "act" if state["messages"][-1].tool_calls else END)
+graph.add_edge("act", "think")
+graph.compile().invoke({"messages": [("user", os.environ["AGENTRL_INSTRUCTION"])]})
+"""
+
+
+@pytest.mark.slow
+def test_a_langgraph_program_trains_for_ten_steps(task_folder, tmp_path, peer_python):
+    (tmp_path / "agent.py").write_text(LANGGRAPH)
+    run = tmp_path / "run"
+    harness = yaml.safe_load(shipped("configs/harness/langgraph.yaml").read_text())
+    harness["command"] = [str(peer_python("langgraph")), str(tmp_path / "agent.py")]
+    harness["readonly"] = [str(peer_python("langgraph").parents[1])]
+    values = configuration(task_folder, tmp_path, run, **harness)
+    values["data"] |= {"train_batch_size": 1}
+    values["rollout"] |= {"n": 2}
+    values["trainer"] |= {"total_training_steps": 10}
+    values["reward"] = {"name": "exact_match"}
+    run_training(validate_config(values), UserObjects())
+    rollouts = [stored.rollout for stored in TrajectoryStore(run / "trajectories/train").scan()]
+    assert len(rollouts) == 20
+    turns = [(len(rollout.trajectories), sum(each.num_turns for each in rollout.trajectories)) for rollout in rollouts]
+    assert {trajectories for trajectories, _ in turns} == {1}
+    assert max(turns for _, turns in turns) > 1
+    check_audit(run)
 
 
 @pytest.mark.slow
