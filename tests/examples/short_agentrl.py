@@ -1,4 +1,4 @@
-"""`agentrl` for the documentation: training takes two steps and validates on 32 rows; servers serve one client."""
+"""`agentrl` for the documentation: training takes two steps and validates on 8 rows; servers serve one client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import urllib.request
 
 AGENTRL: list[str] = json.loads(os.environ["AGENTRL_OF_TESTS"])
-SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0", "data.val_max_samples=32"]
+SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0", "data.val_max_samples=8"]
 FEW_ROWS = ["data.train_max_samples=64"]
 
 

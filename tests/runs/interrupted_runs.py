@@ -23,7 +23,7 @@ from agentrl.cli.main import main
 from agentrl.rewards.functions.function import FunctionReward
 from agentrl.weights.publish import Publisher
 
-HANG_S = 60
+HANG_S = 600
 TOOL = f"""
 import os, signal, time
 from pathlib import Path

@@ -29,14 +29,14 @@ STARTING = ("loading", "validation")  # no checkpoint exists yet
 
 def interrupt(task_folder: Path, out: Path, cases: list[str]) -> dict[str, dict[str, object]]:
     command = [sys.executable, str(RUNS), str(task_folder), str(out), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1500)
     return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def check(case: str, result: dict[str, object]) -> None:
     phase, signal = case.split(":")
     assert result["status"] == {"SIGINT": 130, "SIGTERM": 143}[signal]
-    assert result["seconds"] < 30  # hung calls hang for a minute
+    assert result["seconds"] < 300  # hung calls hang for ten minutes
     first, hint, last = result["said"]
     assert first.startswith("agentrl: stopping; " if phase in STARTING else "agentrl: stopping after this step; ")
     assert last.startswith("agentrl: interrupted")

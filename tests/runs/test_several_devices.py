@@ -120,7 +120,7 @@ def check_deaths(
     assert ranks == [death[0] for death in deaths], done.stderr
     for attempt in range(len(deaths)):
         ended, started = (float((marks / file).read_text()) for file in (f"ended-{attempt}", f"started-{attempt + 1}"))
-        assert started - ended < (60 if stopped else 30)
+        assert started - ended < 120  # a rank that is left hangs for ten minutes
     assert re.findall(r"resuming at step (\d+)", done.stdout) == [str(step + 1) for step in range(len(deaths))]
     assert steps_of(out) == {step: uninterrupted[step] for step in range(1, len(deaths) + 3)}
     assert passes_audit(out)
