@@ -132,7 +132,7 @@ def _limited(data: bytes) -> bytes:
 
 
 def _finite(name: str, value: JsonValue) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):  # true is 1, as in Harbor
         raise ValueError(f"'{name}' is no number")
     try:
         number = float(value)

@@ -8,7 +8,6 @@ The last line of the output is JSON: {"folders": [...], "rewards": [...]}, each 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -18,6 +17,7 @@ os.environ["HARBOR_TELEMETRY"] = "0"
 
 from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
+from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.verifier import Verifier
 
 
@@ -42,7 +42,7 @@ def read(folder: str) -> dict[str, object] | None:
 
 
 def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
-    """What harbor reads from the files of a verifier; None if it fails, or if a number is not finite."""
+    """What harbor reads from the files of a verifier; None if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         paths = TrialPaths(Path(folder))
         paths.verifier_dir.mkdir(parents=True, exist_ok=True)
@@ -53,15 +53,10 @@ def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
         for name in ("trial_paths", "_trial_paths"):
             setattr(verifier, name, paths)
         try:
-            if paths.reward_json_path.exists():
-                found = verifier._parse_reward_json()
-            elif paths.reward_text_path.exists():
-                found = verifier._parse_reward_text()
-            else:
-                return None
+            parse = verifier._parse_reward_json if paths.reward_json_path.exists() else verifier._parse_reward_text
+            return VerifierResult(rewards=parse()).rewards or None  # without a number there is no score
         except Exception:  # of several kinds
             return None
-    return found if all(map(math.isfinite, found.values())) and found else None
 
 
 asked = json.loads(Path(sys.argv[1]).read_text())

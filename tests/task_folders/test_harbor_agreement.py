@@ -53,6 +53,9 @@ OBJECTS = [
     '{"a": NaN}',
     '{"a": {}}',
     '{"a": 1',
+    '{"a": true, "b": false}',
+    '{"a": 1e999}',
+    "null",
 ]
 pytestmark = pytest.mark.slow
 

@@ -116,6 +116,7 @@ def test_a_working_folder_that_was_replaced(folder, kind):
         ("echo ' 0.25 ' > reward.txt", {"reward": 0.25}),
         ("echo -1e-3 > reward.txt", {"reward": -0.001}),
         ("""echo '{"a": 1, "b": 0.5}' > reward.json; echo 0 > reward.txt""", {"a": 1.0, "b": 0.5}),
+        ("""echo '{"a": true, "b": false}' > reward.json""", {"a": 1.0, "b": 0.0}),
     ],
 )
 def test_rewards(folder, test, rewards):
@@ -141,7 +142,7 @@ def test_the_score_of_several_rewards():
         ("touch reward.json; echo 1 > reward.txt", "wrong reward.json: the file is empty"),
         ("echo '{}' > reward.json", "an object of numbers"),
         ("echo '[1]' > reward.json", "an object of numbers"),
-        ("""echo '{"a": true}' > reward.json""", "'a' is no number"),
+        ("""echo '{"a": "1"}' > reward.json""", "'a' is no number"),
         ("""echo '{"a": NaN}' > reward.json""", "'a' is not finite"),
         ("""echo '{"a": 1e999}' > reward.json""", "'a' is not finite"),
         ("python3 -c 'print(chr(91) * 99999)' > reward.json", "wrong reward.json"),
