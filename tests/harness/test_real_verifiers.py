@@ -16,6 +16,7 @@ from agentrl.data.tasks import load_tasks
 from agentrl.harness.verifiers import Taskset
 
 pytestmark = pytest.mark.slow
+REQUESTS = web.AppKey("requests", list)
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Endpoint:
 async def chat(asked: web.Request) -> web.StreamResponse:
     """A streamed answer: 2."""
     body = await asked.json()
-    asked.app["requests"].append((asked.path, body))
+    asked.app[REQUESTS].append((asked.path, body))
     stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await stream.prepare(asked)
     common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "policy"}
@@ -44,7 +45,7 @@ def test_rollouts_of_a_taskset(tmp_path):
     tasks = load_tasks([str(tmp_path / "rows.jsonl")], DataConfig())
     assert [task.messages[0]["content"] for task in (tasks[0], tasks[1])] == ["What is 0+1?", "What is 1+1?"]
     app = web.Application()
-    app["requests"] = []
+    app[REQUESTS] = []
     app.router.add_post("/{path:.*}", chat)
 
     async def main(url):
@@ -56,5 +57,5 @@ def test_rollouts_of_a_taskset(tmp_path):
             assert asyncio.run(main(url)) == [0.0, 1.0, 0.0]
     finally:
         sums.close()
-    asked = {path: body["messages"][-1]["content"] for path, body in app["requests"]}
+    asked = {path: body["messages"][-1]["content"] for path, body in app[REQUESTS]}
     assert asked == {f"/s/KEY{number}/v1/chat/completions": f"What is {number}+1?" for number in range(3)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_nemo_gym import fake_nemo_gym
 from fake_openenv import LOST, fake_openenv
+from peer_environments import peer_python, running_server
 from replayed_runs import refused, replayed, stored
 
 from agentrl.audit.auditor import Auditor
@@ -16,6 +17,7 @@ from agentrl.types.rollout import Outcome, Stop
 
 EXAMPLE = Path(__file__).parents[2] / "examples/environment_servers"
 SCRIPT = """
+import itertools
 import json
 from zlib import crc32
 
@@ -27,10 +29,12 @@ def guess(context):
     kinds = [call("step", guess=number % 9 + 1), call("step", guess="x"), call("step", guess=-1), "Done."]
     return kinds[number % 97 % 5 % 4]
 
+TURNS = itertools.count()
+
 def count(context):
-    number = crc32(context.encode())
-    kinds = [call("increment_counter", count=number % 3 - 1), call("get_counter_value"), "Done."]
-    return kinds[number % 97 % 3]
+    turn = next(TURNS)
+    adds = call("increment_counter", count=turn % 5 - 1)
+    return [adds, call("increment_counter", count=1), "Done.", call("get_counter_value")][turn % 7 % 4]
 """
 
 
@@ -121,3 +125,21 @@ def test_rollouts_are_replayed_without_the_server(task_folder, tmp_path, capsys)
     assert f"rollout.multi_turn.environment=openenv:{url}" in refused(
         capsys, run, "tools", *code, "--unrecorded", "live", "--out", tmp_path / "live"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "kind", "reply"), [("openenv", "guess", "guess"), ("nemo-gym", "counter", "count")]
+)
+def test_a_run_on_a_server_of_the_real_package(package, kind, reply, task_folder, tmp_path):
+    command = [peer_python(package), EXAMPLE / f"{kind}_server.py", "PORT", *([16] if kind == "guess" else [])]
+    shutil.copy(EXAMPLE / "counter.jsonl", tmp_path)
+    with running_server(command, "/openapi.json", tmp_path) as url:
+        keys = f"openenv: {url}\nmax_sessions: 16\n" if kind == "guess" else f"nemo_gym: {url}\ntools: counter.jsonl\n"
+        (tmp_path / "world.yaml").write_text(keys)
+        run = train(task_folder, tmp_path, EXAMPLE / f"{kind}.jsonl", f"{tmp_path}/world.yaml", reply)
+    rollouts = [each.rollout for each in stored(run)]
+    assert len(rollouts) == 2 * 8 * 4
+    assert [rollout.error for rollout in rollouts] == [None] * 64
+    assert len({rollout.reward for rollout in rollouts}) > 1
+    assert problems(run) == set()

@@ -84,9 +84,9 @@ async def answer_requests(client: Any, answers: TextIO) -> None:  # Any: verifie
             if task := running.get(request["cancel"]):
                 task.cancel()
             continue
-        task = running[request["id"]] = asyncio.ensure_future(answer(client, request, answers))
-        task.add_done_callback(lambda _, number=request["id"]: running.pop(number, None))
-    for task in [*running.values()]:
+        running = {number: task for number, task in running.items() if not task.done()}
+        running[request["id"]] = asyncio.ensure_future(answer(client, request, answers))
+    for task in running.values():
         task.cancel()
     await asyncio.gather(*running.values(), return_exceptions=True)
     await client.close()

@@ -62,6 +62,9 @@ class BridgeProcess:
             raise InfraError(f"verifiers did not start in {self._start_timeout_s:g} seconds{self._said()}") from None
         number, answer = next(self._numbers), Future[Answer]()
         self._waiting[number] = answer
+        if self._failure:  # it ended before it could know of this request
+            del self._waiting[number]
+            raise InfraError(self._failure)
         await asyncio.to_thread(self._send, {"id": number, **request})
         try:
             return await asyncio.wrap_future(answer)
@@ -90,9 +93,15 @@ class BridgeProcess:
                 raise InfraError(self._failure)
             if self._process is not None:
                 return
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             try:
-                self._process = subprocess.Popen(self._command, env=self._variables, start_new_session=True, **pipes)
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=self._variables,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
             except OSError as error:
                 self._failure = f"verifiers cannot be started: '{self._command[0]}': {error.strerror}"
                 raise InfraError(self._failure) from error
@@ -128,9 +137,11 @@ class BridgeProcess:
 
     def _fail(self, why: str) -> None:
         self._failure = why
-        for future in (self._ready, *[*self._waiting.values()]):
-            if not future.done():
-                future.set_exception(InfraError(why))
+        if not self._ready.done():
+            self._ready.set_exception(InfraError(why))
+        for answer in [*self._waiting.values()]:
+            if not answer.done():
+                answer.set_exception(InfraError(why))
 
     def _read_errors(self, pipe: IO[bytes]) -> None:
         with pipe:

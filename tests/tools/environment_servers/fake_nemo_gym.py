@@ -123,6 +123,8 @@ class FakeNemoGym:
 
     async def _verify(self, asked: web.Request) -> web.Response:
         body = await asked.json()
+        if not all("strict" in tool for tool in body["responses_create_params"].get("tools", ())):
+            return compact({"detail": [{"loc": ["body", "responses_create_params", "tools", 0, "strict"]}]}, status=422)
         reward = float(self.counters[asked.cookies["counter"]] == body["expected_count"])
         return web.json_response({**body, "reward": reward})
 
