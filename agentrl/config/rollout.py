@@ -210,14 +210,17 @@ class SglangConfig(Section):
     """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
 
 
+TRAIN_RULES, CREDIT_RULES = ("all", "main", "continued"), ("shared", "per_trajectory")
+
+
 class GatewayConfig(Section):
     """What is trained of rollouts that sample through the gateway (docs/gateway.md)."""
 
-    train: Annotated[str, AfterValidator(_function_or("all", "main", "continued")), code("gateway rule")] = "continued"
+    train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
     """Trajectories that are trained. all: every one. main: the conversation with the most turns, and those with the
     same tools and system texts. continued: all but discarded answers and single turns without tools on the side, such
     as titles. Or a function, as `path/to/file.py:name`."""
-    credit: Annotated[str, AfterValidator(_function_or("shared", "per_trajectory")), code("gateway rule")] = "shared"
+    credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: that of the rollout. per_trajectory: that of the rollout
     divided by its number of trained trajectories. Or a function that returns factors, as `path/to/file.py:name`."""
 

@@ -10,6 +10,7 @@ from agentrl.chat.parsers import AUTO, tool_parsers
 from agentrl.config.base import Section
 from agentrl.config.presets import PRESETS
 from agentrl.config.reward import MANAGERS, NO_REWARD
+from agentrl.config.rollout import CREDIT_RULES, TRAIN_RULES
 from agentrl.config.rules.reward import JUDGE, REWARD_MODEL
 from agentrl.config.run import RunConfig
 from agentrl.config.uses import Mark, Use, mark_of
@@ -41,7 +42,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "advantage estimator": _is_our_estimator,
     "policy loss": _is_our_loss,
     "reward": lambda name: name in _REWARDS or rewards.is_builtin(name),
-    "gateway rule": lambda name: ":" not in name,
+    "gateway rule": {*TRAIN_RULES, *CREDIT_RULES}.__contains__,
     "reward manager": MANAGERS.__contains__,
 }
 """Kind of component (`Mark.component`) -> whether a name is built into agentrl, torch or transformers."""

@@ -29,8 +29,10 @@ from agentrl.rollouts.user_sampling import UserSampling
 from agentrl.rollouts.validation import checked, failed_rollout, innermost, salvaged
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.messages import Message
 from agentrl.types.rollout import INTERACTION, Rollout, Stop
 from agentrl.types.task import Task, with_observation
+from agentrl.types.trajectory import Trajectory
 from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -166,8 +168,8 @@ class RolloutRunner:
             user = open_user(task) if open_user else None
             interaction = await stack.enter_async_context(user) if user is not None else None
             rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
-            if rollout.trajectories:
-                tools.data.messages = rollout.trajectories[-1].messages  # the rewards of tools may read them
+            if messages := _last_messages(rollout):
+                tools.data.messages = messages  # the rewards of tools may read them
             await tools.finish()
             overall = {} if interaction is None else {INTERACTION: await interaction.score()}
         return rollout, {**tools.rewards, **overall}
@@ -219,6 +221,12 @@ class RolloutRunner:
                 return
             rollout.rewards = {**self._guards(scored, cast("list[str]", extra["turn_texts"])), **rollout.rewards}
         check_bounds(rollout.reward, bounds, f"row {task.index} of '{task.data_source}'")
+
+
+def _last_messages(rollout: object) -> list[Message]:
+    """Return the messages of the last trajectory; a loop that is checked later may have returned anything."""
+    found = rollout.trajectories if isinstance(rollout, Rollout) else []
+    return found[-1].messages if found and isinstance(found[-1], Trajectory) else []
 
 
 async def _until_deadline(

@@ -24,9 +24,12 @@ from agentrl.store.schema import (
     READABLE,
     ROUTED_EXPERTS_KEY,
     SCHEMA,
+    SCORES,
     SEALS,
+    TRAJECTORY,
     VERSION,
     VERSION_KEY,
+    WEIGHT,
 )
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
@@ -76,7 +79,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns. In older versions, convert maps to lists of {name, value}, and add columns that are missing.
+    """Read all columns. In older versions, convert maps to lists of {name, value}, and add what is missing.
 
     Raises:
         DataError: the file cannot be read.
@@ -86,13 +89,33 @@ def read_without_maps(path: Path) -> pa.Table:
         for name in BY_NAME:
             rows = python_values(table[name].combine_chunks())
             entries = [[{"name": key, "value": value} for key, value in row] for row in rows]
-            field = SCHEMA.field(name)
-            table = table.set_column(table.schema.get_field_index(name), field, pa.array(entries, field.type))
+            table = _with_column(table, name, pa.array(entries, SCHEMA.field(name).type))
+        table = _with_column(table, "trajectories", _completed(table["trajectories"].combine_chunks()))
     for name, empty in ((EXCLUDED, None), (OPERATIONS, [])):
         if name not in table.column_names:
             place, field = table.schema.get_field_index(SEALS), SCHEMA.field(name)
             table = table.add_column(place, field, pa.array([empty] * len(table), field.type))
     return table
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), values)
+
+
+def _completed(trajectories: pa.ListArray) -> pa.ListArray:
+    """Add the fields that older versions do not have: scores, which are unknown, and weights of 1."""
+    structs = trajectories.values
+    known = {field.name for field in structs.type}
+    missing = {**dict.fromkeys(SCORES), "kl_coef": 0.0, WEIGHT: 1.0}
+    fields = [
+        structs.field(field.name) if field.name in known else pa.array([missing[field.name]] * len(structs), field.type)
+        for field in TRAJECTORY
+    ]
+    return pa.ListArray.from_arrays(
+        trajectories.offsets,
+        pa.StructArray.from_arrays(fields, fields=list(TRAJECTORY)),
+        SCHEMA.field("trajectories").type,
+    )
 
 
 def read_provenance(file: pq.ParquetFile) -> dict[str, str]:

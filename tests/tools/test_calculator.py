@@ -62,10 +62,10 @@ def test_calculator_results_are_formatted(expression, shown):
     ],
 )
 def test_other_expressions_are_refused_immediately(expression):
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ToolError):
         evaluate(expression)
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 EXPRESSIONS = st.recursive(
