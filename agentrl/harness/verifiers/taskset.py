@@ -1,4 +1,4 @@
-"""A taskset of verifiers as a harness: verifiers leads the conversation, and asks the model through the gateway."""
+"""A taskset of verifiers as a harness: verifiers drives the conversation, and asks the model through the gateway."""
 
 from __future__ import annotations
 
