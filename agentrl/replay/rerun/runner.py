@@ -39,6 +39,7 @@ from agentrl.store.schema import TOOLS, TRAJECTORIES
 from agentrl.tools.replayed import RecordedToolbox, Recording, Unrecorded
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, load_chat, open_rollout_parts, sampling_of
 from agentrl.types.messages import ToolSchema, image_names
+from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Rollout, Stop
 from agentrl.types.task import observation_in
 
@@ -51,6 +52,12 @@ class Rerun:
     seed: int
     recording: Recording
     resume_point: ResumePoint | None = None
+
+
+def _first(rollout: Rollout) -> int:
+    """Return the trajectory that begins with the task: those of sub-agents may come before it."""
+    opened = (each.trajectory for each in rollout.operations if each.kind is OperationKind.TASK)
+    return next((number for number in opened if number in range(len(rollout.trajectories))), 0)
 
 
 def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: ResumePoint | None = None) -> Rerun:
@@ -68,7 +75,9 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
         task.uid,
         calls,
         rollout.tool_rewards,
-        observation=next(filter(None, (observation_in(task, each.messages) for each in rollout.trajectories)), ""),
+        observation=observation_in(task, rollout.trajectories[_first(rollout)].messages)
+        if rollout.trajectories
+        else "",
         ended=rollout.stop is Stop.ENVIRONMENT_DONE,
     )
     return Rerun(saved, seed, recording, resume_point)

@@ -129,10 +129,10 @@ class FakeOpenEnv:
         if asked["type"] not in ("reset", "step"):
             return error("UNKNOWN_TYPE")
         data = asked["data"]
+        if self.lists_tools:
+            return called(data) if asked["type"] == "step" else observed({}, None)
         if asked["type"] == "reset":
             return game.reset(**data)
-        if self.lists_tools:
-            return called(data)
         return game.step(data)
 
 
