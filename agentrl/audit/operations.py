@@ -11,6 +11,7 @@ from agentrl.audit.conversation import AuditedRollout, Operation
 from agentrl.audit.reading.own_loops import OPENINGS, Opening
 from agentrl.audit.reading.run_info import Json, RunInfo
 from agentrl.audit.reading.table import Step
+from agentrl.audit.tokens.trained import weights
 
 _KINDS = (*OPENINGS, "model_turn", "tool_turn", "user_turn", "say", "given")
 _AUTHORS = {**dict.fromkeys(OPENINGS, "prompt"), "model_turn": "model", "tool_turn": "tool"}
@@ -40,6 +41,18 @@ def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) ->
     ):
         column = label(operation.index, name) if operation else f"{_PATH}[0].{name}"
         check.problem(_PATH, rollout.row, column, expected, found)
+    if not rollout.by_gateway:
+        _check_weights(check, rollout)
+
+
+def _check_weights(check: Checker, rollout: AuditedRollout) -> None:
+    """Only the gateway sets weights of trajectories."""
+    step = check.step
+    first, end = step.items["trajectories"].ends[rollout.row : rollout.row + 2].tolist()
+    for index, weight in enumerate(weights(step)[first:end].tolist(), first):
+        if weight != 1.0:
+            column = step.items["trajectories"].label(index, "weight")
+            check.problem(_PATH, rollout.row, column, "1: the rollout did not sample through the gateway", weight)
 
 
 def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wrong:

@@ -18,9 +18,6 @@ from pydantic import JsonValue
 from agentrl.gateway.base import AnswerCall
 from agentrl.types.messages import Message, MessageToolCall, ToolSchema, image_part, message_text
 
-BILLING = "x-anthropic-billing-header"
-"""Beginning of a system text that changes from request to request and says nothing to the model."""
-
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 _SIZE = 16
 
@@ -28,7 +25,7 @@ _SIZE = 16
 def cleaned(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with the fields that a template reads; adjacent assistant messages become one.
 
-    Empty system messages and billing blocks are dropped. Content without images is text.
+    Empty system messages are dropped. Content without images is text.
     """
     result: list[Message] = []
     for message in map(_plain, messages):
@@ -111,8 +108,6 @@ def _plain(message: Message) -> Message:
 def _content(message: Message) -> JsonValue:
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
-    if message["role"] == "system":
-        parts = [_without_billing(part) for part in parts]
     if not any(isinstance(part, dict) and part.get("type") == "image" for part in parts):
         return message_text({"content": parts})
     shown: list[JsonValue] = [kept for part in parts if (kept := _kept(part))]
@@ -125,13 +120,6 @@ def _kept(part: JsonValue) -> JsonValue:
         return image_part(str(part.get("image")))
     text = part.get("text") if isinstance(part, dict) else part
     return {"type": "text", "text": text} if isinstance(text, str) and text else None
-
-
-def _without_billing(part: JsonValue) -> JsonValue:
-    text = part.get("text") if isinstance(part, dict) else part
-    if not isinstance(text, str) or not text.startswith(BILLING):
-        return part
-    return text.partition("\n")[2]
 
 
 def _text(message: Message) -> str:

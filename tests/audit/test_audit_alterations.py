@@ -30,7 +30,6 @@ ONLY_SEALED = {
     "duration_s": "any that its calls fit into is plausible",
     "excluded": "it follows from the configuration and from other rollouts",
     "trajectories.segments.logprobs": "any at most 0 is plausible without the weights",
-    "trajectories.weight": "of a rollout without advantages any is plausible",
     "rewards.value": "of other rewards than the score",
 }
 """Columns for which the audit knows bounds only: within the bounds, only a seal shows a change."""

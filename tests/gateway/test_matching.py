@@ -8,7 +8,7 @@ import pytest
 from session_builders import ADD
 
 from agentrl.gateway.base import AnswerCall
-from agentrl.gateway.matching import BILLING, answer_digest, cleaned, message_digest, tools_digest
+from agentrl.gateway.matching import answer_digest, cleaned, message_digest, tools_digest
 from agentrl.types.messages import FunctionSchema, ToolSchema, image_part
 
 
@@ -78,12 +78,9 @@ def test_pieces_of_a_turn_are_joined():
     assert digest(*pieces) == digest(assistant("a", "{}"))
 
 
-def test_billing_blocks_and_empty_system_texts_are_dropped():
-    block = {"type": "text", "text": f"{BILLING}: cc_version=2.1"}
-    assert cleaned([{"role": "system", "content": [block]}]) == []
-    (message,) = cleaned([{"role": "system", "content": [block, {"type": "text", "text": "Be brief."}]}])
-    assert message["content"] == "Be brief."
-    (message,) = cleaned([{"role": "system", "content": f"{block['text']}\nBe brief."}])
+def test_empty_system_texts_are_dropped():
+    assert cleaned([{"role": "system", "content": [{"type": "text", "text": ""}]}]) == []
+    (message,) = cleaned([{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}])
     assert message["content"] == "Be brief."
 
 
