@@ -75,7 +75,9 @@ def megatron(monkeypatch) -> Callable[..., None]:
     planned = getattr(capabilities, "PLANNED_BACKENDS", {})  # until the backend is registered
     monkeypatch.delitem(planned, "megatron", raising=False)
     monkeypatch.setattr(BACKENDS, "_objects", {**BACKENDS._objects})
-    options = set(BACKEND_OPTIONS) - {"autocast", "fsdp_size", "ulysses_sequence_parallel_size"}
+    options = set(BACKEND_OPTIONS) - {
+        *("autocast", "fsdp_size", "reshard_after_forward", "ulysses_sequence_parallel_size")
+    }
 
     def register(**capabilities: object) -> None:
         every = {"lora": True, "value_head": True, "routed_experts": True, "several_processes": True}

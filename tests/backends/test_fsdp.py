@@ -81,8 +81,10 @@ LOSSES = {
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "llama"])
-def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name):
-    request, loss, samples = make_request(folders[family]), LOSSES[name], make_samples(7)
+@pytest.mark.parametrize("reshard", [True, False])
+def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name, reshard):
+    request = make_request(folders[family], reshard_after_forward=reshard)
+    loss, samples = LOSSES[name], make_samples(7)
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
     assert backend._model._positionwise.shares_prefixes is alone._positionwise.shares_prefixes is True
     found = gradients_on_ranks(backend, samples, loss)
@@ -92,6 +94,14 @@ def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name)
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
         assert (found[parameter] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, parameter
+    asyncio.run(backend.close())
+
+
+def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
+    request = make_request(folders["llama"], autocast="bfloat16")
+    backend = FsdpBackend(ranks, request, seed=0)
+    found = gradients_on_ranks(backend, make_samples(2), PolicyLoss("vanilla"))
+    assert any((each != each.bfloat16().float()).any() for each in found.values())
     asyncio.run(backend.close())
 
 
@@ -140,6 +150,10 @@ CASES = {
     "padded rows": ("llama", {}, {"share_prefixes": False}),
     "offload": ("llama", {}, {"param_offload": True}),
     "a copy per rank": ("llama", {}, {"fsdp_size": 1}),
+    "complete": ("llama", {}, {"reshard_after_forward": False}),
+    "complete, lora": ("llama", {"model": {"lora_rank": 4, "lora_alpha": 32}}, {"reshard_after_forward": False}),
+    "complete, frozen": ("llama", {}, {"freeze_modules": ["model.layers.0"], "reshard_after_forward": False}),
+    "complete, critic": ("llama", {"value_head": True}, {"reshard_after_forward": False}),
     "frozen": ("llama", {}, {"freeze_modules": ["model.layers.0"]}),
 }
 
