@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import litellm
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel
 
-THREADS = ThreadPoolExecutor(64)
-"""mini-swe-agent blocks a thread for each rollout. The default pool of asyncio has few threads."""
 COMMAND_TIMEOUT_S = 10.0
 OBSERVATION = "{{ output.exception_info or output.output.strip() or '[no output]' }}"
 
@@ -57,5 +54,4 @@ def agent(endpoint, loop):
 async def run(task, endpoint):
     """Work on one task."""
     loop = asyncio.get_running_loop()
-    instruction = task.messages[-1]["content"]
-    await loop.run_in_executor(THREADS, agent(endpoint, loop).run, instruction)
+    await asyncio.to_thread(agent(endpoint, loop).run, task.instruction)
