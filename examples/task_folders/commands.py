@@ -6,6 +6,9 @@ import random
 import string
 from dataclasses import dataclass, field
 
+from agentrl.tools.sandbox_tools import BASH
+from agentrl.types.messages import FunctionSchema, ToolSchema
+
 Message = dict[str, object]
 Files = dict[str, str]
 SYSTEM_PROMPT = "You are a shell agent."
@@ -63,22 +66,6 @@ def _delete(first: str, second: str, old: str, new: str) -> FileTask:
 KINDS = (_write, _append, _copy, _move, _delete)
 
 
-def right_trace(task: FileTask) -> list[Message]:
-    """A correct demonstration."""
-    return [*prompt(task), *call(task.command, NO_OUTPUT), say("Done")]
-
-
-def wrong_trace(task: FileTask, rng: random.Random) -> list[Message]:
-    """A demonstration with one of the teacher's mistakes; the most common one is to do nothing."""
-    habits = {
-        "says that it is done": (5, [say("Done")]),
-        "gives up": (3, [say("I do not know")]),
-        "does something else": (4, [*call(*task.wrong), say("Done")]),
-    }
-    _, turns = rng.choices(list(habits.values()), [weight for weight, _ in habits.values()])[0]
-    return [*prompt(task), *turns]
-
-
 def prompt(task: FileTask) -> list[Message]:
     """The first messages of a rollout."""
     return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": task.instruction}]
@@ -96,3 +83,44 @@ def call(command: str, result: str) -> list[Message]:
 def say(text: str) -> Message:
     """A turn of the model without a call."""
     return {"role": "assistant", "content": text}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an agent shows its tool and ends.
+
+    Attributes:
+        schema: the tool `bash`, as the agent describes it to the model.
+        end: the model's last turn.
+    """
+
+    schema: ToolSchema
+    end: Message
+
+    def right_trace(self, task: FileTask) -> list[Message]:
+        """A correct demonstration."""
+        return [*prompt(task), *call(task.command, NO_OUTPUT), self.end]
+
+    def wrong_trace(self, task: FileTask, rng: random.Random) -> list[Message]:
+        """A demonstration with one of the teacher's mistakes; the most common one is to do nothing."""
+        habits = {
+            "ends at once": (5, [self.end]),
+            "gives up": (3, [say("I do not know")]),
+            "does something else": (4, [*call(*task.wrong), self.end]),
+        }
+        _, turns = rng.choices(list(habits.values()), [weight for weight, _ in habits.values()])[0]
+        return [*prompt(task), *turns]
+
+
+_COMMAND = {"type": "string", "description": "The bash command to execute"}
+_MINI_SWE_BASH = FunctionSchema(
+    name="bash",
+    description="Execute a bash command",
+    parameters={"type": "object", "properties": {"command": _COMMAND}, "required": ["command"]},
+)
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+FORMS = {
+    "tool_agent": Form(BASH.tool({"name": "bash"}, {}).schema, say("Done")),
+    "mini_swe": Form(ToolSchema(function=_MINI_SWE_BASH), call(SUBMIT, "")[0]),
+}
+"""The agent loop `tool_agent` of agentrl, and mini-swe-agent."""

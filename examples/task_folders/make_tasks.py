@@ -17,9 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from commands import Files, FileTask, Message, draw_task, right_trace, wrong_trace
-
-from agentrl.tools.sandbox_tools import BASH
+from commands import FORMS, Files, FileTask, Form, Message, draw_task
 
 sys.path.append(str(Path(__file__).parents[1] / "calculator"))
 from make_task import write_jsonl, write_model  # the model and its tokenizer are those of the calculator example
@@ -56,25 +54,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/task_folders/task"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", default="tool_agent", choices=FORMS, help="agent of the demonstrations")
     for name, number in NUM_TASKS.items():
         parser.add_argument(f"--{name}", type=int, default=number, metavar="N", help=f"task folders in OUT/{name}")
     arguments = vars(parser.parse_args())
-    print(json.dumps(make_tasks(arguments.pop("out"), arguments.pop("seed"), arguments), indent=2))
+    out, seed, form = (arguments.pop(name) for name in ("out", "seed", "form"))
+    print(json.dumps(make_tasks(out, seed, arguments, form), indent=2))
 
 
-def make_tasks(out: Path, seed: int, num_tasks: dict[str, int] = NUM_TASKS) -> dict[str, object]:
+def make_tasks(
+    out: Path, seed: int, num_tasks: dict[str, int] = NUM_TASKS, form_name: str = "tool_agent"
+) -> dict[str, object]:
     """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json."""
+    form = FORMS[form_name]
     rng = random.Random(seed)
     tasks = distinct_tasks(rng)
     for split, number in num_tasks.items():
         for position in range(number):
             name = f"{split}-{position:04d}"
             write_folder(out / split / name, name, next(tasks))
-    traces = list(demonstrate(rng))
-    write_jsonl(out / "sft.jsonl", ({"messages": trace} for trace in traces))
-    schema = BASH.tool({"name": "bash"}, {}).schema
-    sizes = write_model(out / "model", traces, seed, "qwen3", schema, vocab_size=VOCAB_SIZE, isolated=SYMBOLS)
-    facts = {"seed": seed, "num_tasks": num_tasks, "teacher_share_correct": TEACHER_SHARE_CORRECT, **sizes}
+    traces, tools = list(demonstrate(form, rng)), [form.schema.for_template()]
+    write_jsonl(out / "sft.jsonl", ({"messages": trace, "tools": tools} for trace in traces))
+    sizes = write_model(out / "model", traces, seed, "qwen3", form.schema, vocab_size=VOCAB_SIZE, isolated=SYMBOLS)
+    facts = {
+        "seed": seed,
+        "form": form_name,
+        "num_tasks": num_tasks,
+        "teacher_share_correct": TEACHER_SHARE_CORRECT,
+        **sizes,
+    }
     (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
 
@@ -89,12 +97,12 @@ def distinct_tasks(rng: random.Random) -> Iterator[FileTask]:
             yield task
 
 
-def demonstrate(rng: random.Random) -> Iterator[list[Message]]:
+def demonstrate(form: Form, rng: random.Random) -> Iterator[list[Message]]:
     """Demonstrations; a fixed share of them is correct, at random positions."""
     right = set(rng.sample(range(NUM_DEMONSTRATIONS), int(NUM_DEMONSTRATIONS * TEACHER_SHARE_CORRECT)))
     for position in range(NUM_DEMONSTRATIONS):
         task = draw_task(rng)
-        yield right_trace(task) if position in right else wrong_trace(task, rng)
+        yield form.right_trace(task) if position in right else form.wrong_trace(task, rng)
 
 
 def write_folder(folder: Path, name: str, task: FileTask) -> None:
