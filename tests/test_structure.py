@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -78,9 +78,28 @@ def part(module: str) -> str:
     return "cli" if module in VERL_COMMANDS else module.split(".")[1]
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def statements(tree: ast.AST, skip: Callable[[ast.AST], bool] = lambda _: False) -> Iterator[ast.AST]:
+    """The statements of a module at any depth, without those that `skip` selects."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr) and not skip(each)]
+
+
+def type_checking(node: ast.AST) -> bool:
+    """Whether a statement is `if TYPE_CHECKING: ...`."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def lazy(node: ast.AST) -> bool:
+    """Whether a statement does not run when its module is imported."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or type_checking(node)
+
+
+def imported(tree: ast.AST, skip: Callable[[ast.AST], bool] = lambda _: False) -> Iterator[str]:
     """Every module named in an import; `from package import name` may import `package.name`, so both count."""
-    for node in ast.walk(tree):
+    for node in statements(tree, skip):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -131,7 +150,7 @@ def test_no_module_imports_itself_through_others():
     graph: dict[str, set[str]] = {dotted(path): set() for path in MODULES}
     for path in set(MODULES) - {PACKAGE / "__init__.py"}:
         module = dotted(path)
-        named = {found for name in imported(without_type_checking(path)) for found in (name, name.rpartition(".")[0])}
+        named = {found for name in imported(syntax(path), type_checking) for found in (name, name.rpartition(".")[0])}
         graph[module] = {name for name in named & graph.keys() if not f"{module}.".startswith(f"{name}.")}
     assert in_cycles(graph) == []
 
@@ -170,7 +189,7 @@ def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
     Modules of `cluster` may import each other: those that need Ray are used together. So may those of
     `backends.megatron`, `sandboxes.e2b` and `tools.mcp`.
     """
-    tops = {dotted(path): set(imported(top_level(path))) for path in MODULES}
+    tops = {dotted(path): set(imported(syntax(path), lazy)) for path in MODULES}
     needy = {module for module, names in tops.items() if {name.split(".")[0] for name in names} & OPTIONAL}
     together = ("agentrl.cluster.", "agentrl.backends.megatron.", "agentrl.sandboxes.e2b.", "agentrl.tools.mcp.")
     cluster = {module for module in tops if module.startswith(together)}
@@ -179,30 +198,6 @@ def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
     users = [f"{module} -> {name}" for module in tops.keys() - needy for name in uses(tops[module], needy)]
     users += [module for module in needy - cluster if uses(tops[module], needy)]
     assert users == []
-
-
-def without_type_checking(path: Path) -> ast.AST:
-    class Strip(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
-
-    return Strip().visit(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def top_level(path: Path) -> ast.Module:
-    """The module without function bodies and without type-checking imports."""
-
-    class Strip(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None: ...
-
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None: ...
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
-
-    tree = Strip().visit(ast.parse(path.read_text(encoding="utf-8")))
-    assert isinstance(tree, ast.Module)
-    return tree
 
 
 def test_words_configuration_and_command_line_load_nothing_heavy():
@@ -224,7 +219,7 @@ def test_the_median_function_is_under_ten_lines():
     functions = [
         node
         for path in MODULES
-        for node in ast.walk(syntax(path))
+        for node in statements(syntax(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert statistics.median((node.end_lineno or 0) - node.lineno + 1 for node in functions) < 10
