@@ -46,6 +46,8 @@ class Hardware(Section):
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    overlaps: bool = True
+    """Sharded weights are gathered while the device computes. False: one after the other, as on a CPU."""
     devices_per_node: PositiveInt
     price_per_hour: NonNegativeFloat | None = None
     """US dollars per device and hour. None: unknown."""
@@ -84,7 +86,7 @@ def parse_fleet(text: str) -> Fleet:
         ConfigError: the number is 0, or the hardware is unknown or invalid.
     """
     match = _FLEET.fullmatch(text.strip())
-    if not match or match[1] is not None and not int(match[1]):
+    if not match or (match[1] is not None and not int(match[1])):
         raise ConfigError.keyless(f"'{text}': expected a number and a device, such as 64xH100; {_names_end('')}")
     return Fleet(int(match[1] or 1), load_hardware(match[2]))
 
@@ -100,7 +102,7 @@ def load_hardware(name: str) -> Hardware:
     known = _known()
     if found := known.get(_plain(name)):
         return _read(found)
-    raise ConfigError.keyless(f"no hardware '{name}': {_names_end(name)} For other devices, give a YAML file.")
+    raise ConfigError.keyless(f"no hardware '{name}' (for your own, give a YAML file); {_names_end(name)}")
 
 
 def hardware_names() -> list[str]:
@@ -109,7 +111,7 @@ def hardware_names() -> list[str]:
 
 
 def _names_end(name: str) -> str:
-    return suggestion(_plain(name), _known()).replace("valid:", "known devices:") + "."
+    return suggestion(_plain(name), _known()).replace("valid:", "known devices:")
 
 
 def _plain(name: str) -> str:

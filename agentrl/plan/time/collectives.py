@@ -1,7 +1,7 @@
 """Seconds of collective operations: a fixed time and the bytes over the slowest link (Thakur et al. 2005, ring).
 
-For N processes and a result of B bytes in total, all-gather and reduce-scatter move (N - 1) / N x B over the link of each
-process, an all-reduce twice as much, an all-to-all of B bytes per process (N - 1) / N x B.
+For N processes and a result of B bytes in total, all-gather and reduce-scatter move (N - 1) / N x B over the link of
+each process, an all-reduce twice as much, an all-to-all of B bytes per process (N - 1) / N x B.
 """
 
 from __future__ import annotations

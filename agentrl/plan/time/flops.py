@@ -9,7 +9,7 @@ from functools import lru_cache
 from agentrl.plan.shapes import Shape
 
 BACKWARD = 2
-"""FLOPs of the backward pass, in forward passes: gradients of inputs and of weights (Kaplan et al. 2020, 2001.08361)."""
+"""FLOPs of the backward pass, in forward passes: gradients of inputs and weights (Kaplan et al. 2020, 2001.08361)."""
 BACKWARD_FROZEN = 1
 """The same without gradients of weights, as with LoRA."""
 

@@ -18,8 +18,8 @@ from agentrl.plan.time.training import BYTES
 class Sampling:
     """Speed of one replica. See `EngineSpeed`.
 
-    A decode step reads the weights once, and the KV of all requests; it takes the longer of reading and computing (Pope et
-    al. 2022, arXiv:2211.05102, section 2). Both are divided over the devices of the replica.
+    A decode step reads the weights once, and the KV of all requests; it takes the longer of reading and computing
+    (Pope et al. 2022, arXiv:2211.05102, section 2). Both are divided over the devices of the replica.
 
     Args:
         number: format of weights and KV; with `fp8`, both have 1 byte.
@@ -58,7 +58,7 @@ class Sampling:
         """
         if not self._experts:
             return self._others
-        missed = (1 - self._shape.experts_per_token / self._shape.experts) ** rows
+        missed: float = (1 - self._shape.experts_per_token / self._shape.experts) ** rows
         return self._others + self._experts * (1 - missed)
 
     def _layers_s(self, tokens: float) -> float:
@@ -76,8 +76,8 @@ def _dense_weights(shape: Shape) -> float:
 def _cached_numbers(shape: Shape, servers: Servers) -> float:
     """Numbers of KV per token that the devices of a replica read together.
 
-    Devices that share the matrices hold different heads, but all of them the latent vectors of MLA, or a KV head if there
-    are fewer heads than devices.
+    Devices that share the matrices hold different heads, but all of them the latent vectors of MLA, or a KV head if
+    there are fewer heads than devices.
     """
     of, sharing = shape.attention, servers.tensor / servers.data
     copies = sharing if of.is_latent else max(1.0, sharing / of.kv_heads)

@@ -154,8 +154,8 @@ def number_of(config: RunConfig) -> Number:
 def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
     """Return the seconds to send all weights: every device of the servers receives its part, over the slowest link.
 
-    The trainer's devices gather their parts first; one replica after the other gets them from rank 0 of each node, so the
-    bytes of a replica pass one network port. With the embedded engine, weights are copied in memory.
+    Rank 0 sends a replica all its bytes through one network port, to all replicas at the same time. The embedded engine
+    reads them from memory.
     """
     size = shape.weights.total * BYTES["bf16"]
     if servers.engine == "torch":

@@ -20,8 +20,8 @@ BYTES = {"bf16": 2, "fp8": 2, "fp32": 4}
 """Bytes of a weight or activation; with fp8, both are kept in bf16 and converted."""
 GRADIENT_BYTES = 4
 OPTIMIZER_BYTES = 30
-"""Bytes that AdamW reads and writes per weight: float32 weight, gradient and two moments, and the bf16 weight (Rajbhandari
-et al. 2020, ZeRO, arXiv:1910.02054, section 3.1: 16 bytes are kept, 4 of them read only)."""
+"""Bytes that AdamW reads and writes per weight: float32 weight, gradient and two moments, and the bf16 weight
+(Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 3.1: 16 bytes are kept, 4 of them are only read)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Training:
             forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
         """
         layout, tokens = self.layout, sum(lengths)
-        parts = layout.tensor * layout.context * layout.pipeline
+        parts = layout.tensor * layout.context / self._stage_share
         flops = tokens * self._flops_per_token + sum(attention_flops(self.shape, length) for length in lengths)
         compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
         reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
@@ -91,7 +91,10 @@ class Training:
             reading += 2 * GRADIENT_BYTES * self._stage_weights() / self.hardware.bytes_per_s
         local = tokens / layout.context
         busy = max(compute, reading) + self._layers_s(local, forwards) + self.hardware.pass_overhead_ms / 1e3
-        return max(busy, self._sharded_s(forwards)) if layout.backend == "fsdp" else busy
+        if layout.backend != "fsdp":
+            return busy
+        gathered = self._sharded_s(forwards)
+        return max(busy, gathered) if self.hardware.overlaps else busy + gathered
 
     @cached_property
     def _flops_per_token(self) -> float:
@@ -102,13 +105,18 @@ class Training:
         return self.shape.weights  # a sum over layers
 
     @cached_property
+    def _stage_share(self) -> float:
+        """Share of the layers in the largest pipeline stage, which the others wait for."""
+        return max(map(len, self.layout.stages(self.shape.num_layers))) / self.shape.num_layers
+
+    @cached_property
     def _sparse_share(self) -> float:
         layers = range(self.shape.num_layers)
         return sum(map(self.shape.is_sparse, layers)) / len(layers)
 
     def _layers_s(self, tokens: float, forwards: float) -> float:
         """Communication inside the layers of a stage: TP, EP and CP; forward and backward move the same bytes."""
-        num_layers = self.shape.num_layers / self.layout.pipeline
+        num_layers = self.shape.num_layers * self._stage_share
         passes = 1.0 if forwards == 1 else 2.0 + self.passes.recompute
         each = self._tensor_s(tokens) + self._context_s(tokens) + self._sparse_share * self._expert_s(tokens)
         return num_layers * passes * each
@@ -140,7 +148,9 @@ class Training:
         """FSDP2 gathers all weights for the forward and the backward pass, beside the computation (Zhao et al. 2023,
         arXiv:2304.11277)."""
         size = self._weights.total * BYTES[self.passes.number]
-        return (1 if forwards == 1 else 2) * self._link(self.layout.fsdp_size).gather_s(size)
+        each = self.shape.num_layers + 1  # one operation per layer, and one for the rest
+        link = self._link(self.layout.fsdp_size)
+        return (1 if forwards == 1 else 2) * each * link.gather_s(size / each)
 
     def gradients_s(self) -> float:
         """Return the seconds to add up the gradients over data-parallel ranks and to send the new weights back."""
@@ -148,7 +158,8 @@ class Training:
         if layout.backend == "torch":
             return 0.0
         if layout.backend == "fsdp":
-            reduced = self._link(layout.fsdp_size).gather_s(GRADIENT_BYTES * weights)
+            each = self.shape.num_layers + 1
+            reduced = each * self._link(layout.fsdp_size).gather_s(GRADIENT_BYTES * weights / each)
             copies = layout.devices // layout.fsdp_size
             return reduced + self._link(copies, layout.fsdp_size).reduce_s(GRADIENT_BYTES * weights / layout.fsdp_size)
         experts = self._weights.experts / self._weights.total
@@ -178,7 +189,8 @@ class Training:
         """Weights of one device while it computes; the experts of a small micro-batch count as if all were read."""
         layout, weights = self.layout, self._weights
         experts = weights.experts / (layout.expert * layout.expert_tensor)
-        return (experts + (weights.total - weights.experts - weights.embeddings) / layout.tensor) / layout.pipeline
+        others = weights.total - weights.experts - weights.embeddings
+        return (experts + others / layout.tensor) * self._stage_share
 
     def _stage_bytes(self) -> float:
         return BYTES[self.passes.number] * self._stage_weights()
