@@ -46,6 +46,8 @@ class Hardware(Section):
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    update_overhead_ms: NonNegativeFloat = 0
+    """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
     overlaps: bool = True
     """Sharded weights are gathered while the device computes. False: one after the other, as on a CPU."""
     devices_per_node: PositiveInt

@@ -51,6 +51,11 @@ class Measured:
         values = [step[metric] for step in self.steps if metric in step]
         return statistics.fmean(values) if values else None
 
+    def median(self, metric: str) -> float | None:
+        """Return the median of a metric, which a few slow steps do not change."""
+        values = [step[metric] for step in self.steps if metric in step]
+        return statistics.median(values) if values else None
+
 
 def read_run(where: str) -> Measured:
     """Read the lengths of the training rollouts of `RUN` or `RUN@STEP`, and its metrics.

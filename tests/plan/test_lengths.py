@@ -26,7 +26,9 @@ def test_values_above_most_become_most():
     assert max(Spread(mean=300, p95=900, most=500).draw(rng) for _ in range(1000)) == 500
 
 
-@pytest.mark.parametrize("values", [{"mean": 0}, {"mean": 10, "p95": 5}, {"mean": 10, "p95": 40}, {"mean": 1, "p50": 1}])
+@pytest.mark.parametrize(
+    "values", [{"mean": 0}, {"mean": 10, "p95": 5}, {"mean": 10, "p95": 40}, {"mean": 1, "p50": 1}]
+)
 def test_a_distribution_that_does_not_exist_is_refused(values):
     with pytest.raises(ValidationError):
         Spread(**values)

@@ -77,11 +77,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Result of a simulation. Shares are of the time of `num_steps` steps, without `WARM_UP` steps.
+    """Result of a simulation. Shares are of the time of `num_steps` steps, without the steps before them.
 
     Attributes:
         trainer_idle: share of the time in which the trainer waits for rollouts.
         engine_idle: share of the time in which a replica runs no request, mean over replicas.
+        learn_s, score_s: seconds of a step's update, and of the forward passes before it.
         staleness: staleness -> share of the groups.
         requeued: tasks restarted per step.
         partial: share of the rollouts that several policy versions sampled.
@@ -96,6 +97,7 @@ class Split:
     trainer_idle: float
     engine_idle: float
     learn_s: float
+    score_s: float
     staleness: dict[int, float]
     requeued: float
     partial: float
@@ -116,20 +118,31 @@ class Split:
 
 
 def simulate(
-    lengths: Lengths, engine: EngineSpeed, learner: LearnSpeed, setting: Setting, num_steps: int = 8
+    lengths: Lengths,
+    engine: EngineSpeed,
+    learner: LearnSpeed,
+    setting: Setting,
+    num_steps: int = 8,
+    warm_up: int = WARM_UP,
 ) -> Split:
-    """Simulate `num_steps` steps after `WARM_UP` steps. Nothing waits, and nothing is computed with a model."""
-    return run_virtual(_Run(lengths, engine, learner, setting, num_steps + WARM_UP).split())
+    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model."""
+    return run_virtual(_Run(lengths, engine, learner, setting, num_steps, warm_up).split())
 
 
 class _Run:
     """One simulated run; created in a running event loop."""
 
     def __init__(
-        self, lengths: Lengths, engine: EngineSpeed, learner: LearnSpeed, setting: Setting, num_steps: int
+        self,
+        lengths: Lengths,
+        engine: EngineSpeed,
+        learner: LearnSpeed,
+        setting: Setting,
+        num_steps: int,
+        warm_up: int,
     ) -> None:
         self._lengths, self._engine, self._learner = lengths, engine, learner
-        self._setting, self._num_steps = setting, num_steps
+        self._setting, self._warm_up, self._num_steps = setting, warm_up, num_steps + warm_up
         self._ages = Counter[int]()
         self._partial: list[bool] = []
         self._tokens: list[int] = []
@@ -138,6 +151,7 @@ class _Run:
         self._ends: list[float] = []
         self._busy: list[float] = []
         self._learn: list[float] = []
+        self._scored_s: list[float] = [0.0]
 
     async def split(self) -> Split:
         """Run, and return the averages."""
@@ -179,15 +193,17 @@ class _Run:
 
     def _took(self, groups: Sequence[Group], version: int, seconds: float) -> None:
         self._take_s.append(seconds)
-        if len(self._take_s) > WARM_UP:
+        if len(self._take_s) > self._warm_up:
             self._ages.update(group.staleness(version) for group in groups)
             rollouts = [rollout for group in groups for rollout in group.rollouts]
             self._partial += [len(set(rollout.policy_versions)) > 1 for rollout in rollouts]
             self._requeued.append(self._source.metrics().get("staleness/requeued", 0.0))
 
     async def _score(self, samples: Sequence[Sample]) -> list[Sample]:
+        before = self._machine.learn_s
         if seconds := self._learner.score_s(samples):
             await self._machine.learn(seconds, "score")
+        self._scored_s.append(self._machine.learn_s - before)
         return list(samples)
 
     async def _learn_step(self, samples: Sequence[Sample], step: int) -> Metrics:
@@ -200,6 +216,7 @@ class _Run:
 
     async def begin(self) -> int:
         """See `AfterStep.begin`."""
+        self._record()
         return 0
 
     def finished(self, step: int) -> bool:
@@ -209,6 +226,9 @@ class _Run:
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
         """See `AfterStep.__call__`."""
         await asyncio.sleep(self._setting.other_s)
+        self._record()
+
+    def _record(self) -> None:
         for replica in self._machine.replicas:
             replica.update()
         self._ends.append(asyncio.get_running_loop().time())
@@ -216,23 +236,24 @@ class _Run:
         self._learn.append(self._machine.learn_s)
 
     def _averages(self) -> Split:
-        num, first = self._num_steps - WARM_UP, WARM_UP - 1
+        num, first = self._num_steps - self._warm_up, self._warm_up
         elapsed = self._ends[-1] - self._ends[first]
         busy = (self._busy[-1] - self._busy[first]) / len(self._machine.replicas)
         trained = self._setting.groups_per_step * self._setting.group_size * self._num_steps
-        started = self._simulator.num_started
+        started, scored_s = self._simulator.num_started, sum(self._scored_s[first + 1 :])
         ended = len(self._simulator.lengths_of)
         return Split(
             step_s=elapsed / num,
             num_steps=num,
-            trainer_idle=sum(self._take_s[WARM_UP:]) / elapsed,
+            trainer_idle=sum(self._take_s[self._warm_up :]) / elapsed,
             engine_idle=1 - busy / elapsed,
-            learn_s=(self._learn[-1] - self._learn[first]) / num,
+            learn_s=(self._learn[-1] - self._learn[first] - scored_s) / num,
+            score_s=scored_s / num,
             staleness={age: count / self._ages.total() for age, count in sorted(self._ages.items())},
             requeued=statistics.fmean(self._requeued),
             partial=statistics.fmean(self._partial),
             wasted=max(0, started - trained) / started,
-            tokens_per_step=statistics.fmean(self._tokens[WARM_UP:]),
+            tokens_per_step=statistics.fmean(self._tokens[self._warm_up :]),
             rollout_s=self._simulator.spent_s / ended,
             spans=self._machine.spans,
         )

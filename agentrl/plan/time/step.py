@@ -165,9 +165,7 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
 
 
-def price_of(
-    seconds: float, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware
-) -> float | None:
+def price_of(seconds: float, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float | None:
     """Return the price of all devices for `seconds`, in US dollars; None if a price is unknown."""
     shared = servers.colocate or servers.engine == "torch"
     own = 0 if shared else servers.devices

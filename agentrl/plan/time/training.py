@@ -172,10 +172,8 @@ class Training:
 
     def optimizer_s(self) -> float:
         """Return the seconds of AdamW over the weights of one device, limited by memory."""
-        own = OPTIMIZER_BYTES * self._trained / self._optimizer_parts
-        if self.offload_gb_s:
-            return own / (1e9 * self.offload_gb_s)
-        return own / self.hardware.bytes_per_s
+        own, fixed = OPTIMIZER_BYTES * self._trained / self._optimizer_parts, self.hardware.update_overhead_ms / 1e3
+        return fixed + own / (1e9 * self.offload_gb_s if self.offload_gb_s else self.hardware.bytes_per_s)
 
     @property
     def _optimizer_parts(self) -> int:

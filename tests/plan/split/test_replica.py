@@ -108,7 +108,7 @@ def test_new_weights_begin_a_span_and_compute_the_context_again():
 
 @pytest.mark.parametrize("load", [0.4, 0.7])
 def test_poisson_arrivals_take_the_time_of_a_processor_sharing_queue(load):
-    """M/G/1-PS: mean time = mean work / (1 - load), for any distribution of the work (Kleinrock 1976, volume 2, 4.4)."""
+    """M/G/1-PS: mean time = mean work / (1 - load), for any work (Kleinrock 1976, volume 2, section 4.4)."""
 
     async def main() -> float:
         rng, times = random.Random(1), list[float]()
