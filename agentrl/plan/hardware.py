@@ -42,7 +42,7 @@ class Hardware(Section):
     """Bandwidth to other nodes, one direction, per device."""
     link_latency_us: NonNegativeFloat = 15
     """Fixed time of one collective operation inside a node, in microseconds."""
-    network_latency_us: NonNegativeFloat = 40
+    network_latency_us: NonNegativeFloat = 100
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""

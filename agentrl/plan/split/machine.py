@@ -21,7 +21,7 @@ class Machine:
     """Replicas and a learner.
 
     Args:
-        contention: factor of the times of both while both compute: 1 on separate devices, about 2 on one processor.
+        contention: factors of the trainer's and of the engine's times while both compute; 1 on separate devices.
         exclusive: the replicas stop while the learner works, because they are on the same GPUs.
     """
 
@@ -31,10 +31,11 @@ class Machine:
         num_replicas: int,
         max_running: int,
         max_kv_tokens: float,
-        contention: float = 1.0,
+        contention: tuple[float, float] = (1.0, 1.0),
         exclusive: bool = False,
     ) -> None:
-        self._contention, self._exclusive, self._learning = contention, exclusive, False
+        (self._slow_trainer, self._slow_engine), self._exclusive = contention, exclusive
+        self._learning = False
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self.replicas = [
@@ -78,7 +79,8 @@ class Machine:
 
     async def _work(self, left: float) -> float:
         """Work until the contention changes; return the undisturbed seconds of work done."""
-        started, factor = self._loop.time(), self._contention if any(each.busy for each in self.replicas) else 1.0
+        started = self._loop.time()
+        factor = self._slow_trainer if any(each.busy for each in self.replicas) else 1.0
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), left * factor)
@@ -87,4 +89,4 @@ class Machine:
         return (self._loop.time() - started) / factor
 
     def _slowdown(self) -> float:
-        return self._contention if self._learning else 1.0
+        return self._slow_engine if self._learning else 1.0

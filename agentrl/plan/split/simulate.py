@@ -71,7 +71,7 @@ class Setting:
     publish_s: float = 0.0
     other_s: float = 0.0
     recompute: bool = True
-    contention: float = 1.0
+    contention: tuple[float, float] = (1.0, 1.0)
     exclusive: bool = False
 
 

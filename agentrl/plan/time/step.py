@@ -17,6 +17,9 @@ from agentrl.plan.time.sampling import Sampling
 from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
+SHARED = (2.7, 1.1)
+"""Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter, which
+the many short operations of the engine hold most of the time. Measured once with the quickstart's model on two cores."""
 SAMPLED_STEPS = 4
 """Steps whose lengths are drawn for the means."""
 
@@ -136,7 +139,7 @@ def setting_of(
         "publish_s": publish_s,
         "recompute": config.rollout.weight_update_mode == "retract",
         "exclusive": servers.colocate and servers.engine != "torch",
-        "contention": 1.0,
+        "contention": SHARED if servers.engine == "torch" else (1.0, 1.0),
     }
     return Setting(**{**values, **changes})  # type: ignore[arg-type]  # the keys are the fields of Setting
 
@@ -152,16 +155,17 @@ def number_of(config: RunConfig) -> Number:
 
 
 def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
-    """Return the seconds to send all weights: every device of the servers receives its part, over the slowest link.
+    """Return the seconds to send all weights, tensor by tensor, so that every device receives every byte.
 
-    Rank 0 sends a replica all its bytes through one network port, to all replicas at the same time. The embedded engine
-    reads them from memory.
+    The bytes pass the network if trainer or engine have several nodes, or if they are on different nodes, else the link
+    of the node. The embedded engine reads them from memory.
     """
     size = shape.weights.total * BYTES["bf16"]
     if servers.engine == "torch":
         return size / (1e9 * hardware.memory_gb_s)
-    if servers.colocate:
-        return size / layout.devices / (1e9 * hardware.link_gb_s) + size / (servers.tensor * 1e9 * hardware.link_gb_s)
+    devices = max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
+    if devices <= hardware.devices_per_node:
+        return size / (1e9 * hardware.link_gb_s)
     return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
 
 
