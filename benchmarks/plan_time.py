@@ -8,7 +8,7 @@ START is the folder of a quickstart (outputs/quickstart), with `task` and the co
 processes: a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is for the
 quickstart's steps of 16 x 8 rollouts, in one and two processes, with the lengths that they have. Runs alternate.
 
-tail: a run without tool latency at staleness 0 calibrates the hardware figures. The prediction is for the long-tail
+tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for the long-tail
 benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1 and 4.
 """
 
@@ -83,23 +83,15 @@ def processes(start: Path, arguments: argparse.Namespace) -> None:
 
 
 def tail(start: Path, arguments: argparse.Namespace) -> None:
-    """Predict and measure the long-tail benchmark."""
-    base = slow_run(start, "no-latency", 10, "trainer.max_staleness=0", late=False)
-    measured = read_run(str(base.folder))
-    config = config_of(start, "rollout.deterministic=false")
+    """Predict and measure the long-tail benchmark; a calibration comes before each run, because the load changes."""
     num_rows = len((start / "task/train.jsonl").read_text(encoding="utf-8").splitlines())
-    still = TailLengths(measured.lengths, num_rows, late=False)
-    calibration = calibrate(replace(measured, lengths=still), shape(start), load_hardware("cpu"), config)
-    print(
-        f"calibration: share of peak {calibration.trainer.share_of_peak:.3g}, engine x {calibration.engine_factor:.3g}"
-    )
-    lengths = TailLengths(measured.lengths, num_rows)
     for staleness in (0, 1, 4):
+        calibration, lengths = calibrated(start, f"no-latency-{staleness}", num_rows)
         key = f"trainer.max_staleness={staleness}"
+        run = slow_run(start, f"staleness-{staleness}", arguments.steps, key)
         predicted = simulated(
             start, calibration, lengths, key, "rollout.deterministic=false", num_steps=arguments.steps, warm_up=0
         )
-        run = slow_run(start, f"staleness-{staleness}", arguments.steps, key)
         report(
             f"staleness {staleness}",
             {
@@ -110,6 +102,16 @@ def tail(start: Path, arguments: argparse.Namespace) -> None:
                 "restarted per step": (predicted.requeued, run.mean("staleness/requeued")),
             },
         )
+
+
+def calibrated(start: Path, name: str, num_rows: int) -> tuple[Calibration, TailLengths]:
+    """Run without latencies, and return the hardware figures and the lengths with latencies."""
+    measured = read_run(str(slow_run(start, name, 10, "trainer.max_staleness=0", late=False).folder))
+    config = config_of(start, "rollout.deterministic=false")
+    still = TailLengths(measured.lengths, num_rows, late=False)
+    found = calibrate(replace(measured, lengths=still), shape(start), load_hardware("cpu"), config)
+    print(f"{name}: share of peak {found.trainer.share_of_peak:.3g}, engine x {found.engine_factor:.3g}", flush=True)
+    return found, TailLengths(measured.lengths, num_rows)
 
 
 class TailLengths:

@@ -165,6 +165,7 @@ RECIPES = (
         group_size=32,
         mean=5698,
         most=8192,
+        spread=1.8,
         step_s=395,
         factor=1.3,
         why=COLOCATED,
@@ -180,6 +181,7 @@ RECIPES = (
         group_size=32,
         mean=3203,
         most=4096,
+        spread=1.4,
         recompute=False,
         step_s=192,
         factor=2.5,
@@ -237,7 +239,14 @@ def table() -> str:
         found = phases(recipe)
         total = sum(found.values())
         parts = ", ".join(f"{value:.2g}" if value < 100 else f"{value:.0f}" for value in found.values())
-        cells = (recipe.name, recipe.source, f"{recipe.step_s:g}", f"{total:.0f}", f"{total / recipe.step_s:.2f}", parts)
+        cells = (
+            recipe.name,
+            recipe.source,
+            f"{recipe.step_s:g}",
+            f"{total:.0f}",
+            f"{total / recipe.step_s:.2f}",
+            parts,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -44,7 +44,7 @@ def layouts_for(
                         "expert_model_parallel_size": expert,
                         "expert_tensor_parallel_size": 1 if shape.experts else None,
                         "num_layers_in_first_pipeline_stage": None,
-                        "num_layers_in_last_pipeline_stage": None,
+                        "num_layers_in_last_pipeline_stage": _last_stage(shape.num_layers, pipeline),
                         "virtual_pipeline_model_parallel_size": None,
                     }
                 ),
@@ -55,11 +55,16 @@ def _possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: 
     of = shape.attention
     if tensor > per_node or of.heads % tensor or (not of.is_latent and of.kv_heads % tensor):
         return False
-    if shape.num_layers % pipeline or devices % (tensor * pipeline * context):
+    if devices % (tensor * pipeline * context) or (_last_stage(shape.num_layers, pipeline) or 1) < 1:
         return False
     if not shape.experts:
         return expert == 1
     return shape.experts % expert == 0 and devices % (expert * pipeline) == 0
+
+
+def _last_stage(num_layers: int, pipeline: int) -> int | None:
+    """Layers of the last stage if the stages are unequal: the others have the same number, rounded up."""
+    return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
 def servers_for(shape: Shape, devices: int, per_node: int, *, colocate: bool) -> Iterator[Servers]:

@@ -18,8 +18,8 @@ from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
-"""Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter, which
-the many short operations of the engine hold most of the time. Measured once with the quickstart's model on two cores."""
+"""Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter. The
+many short operations of the engine delay the trainer. Measured with the quickstart's model on two cores."""
 SAMPLED_STEPS = 4
 """Steps whose lengths are drawn for the means."""
 

@@ -79,7 +79,9 @@ def test_over_sampling_leaves_the_slowest_out():
 
 def test_sharing_devices_costs_time():
     alone = simulate(Fixed(), Linear(fixed=1), Learner(20), replace(EVEN, max_staleness=1), 6)
-    contended = simulate(Fixed(), Linear(fixed=1), Learner(20), replace(EVEN, max_staleness=1, contention=(2.0, 1.5)), 6)
+    contended = simulate(
+        Fixed(), Linear(fixed=1), Learner(20), replace(EVEN, max_staleness=1, contention=(2.0, 1.5)), 6
+    )
     exclusive = simulate(Fixed(), Linear(fixed=1), Learner(20), replace(EVEN, max_staleness=1, exclusive=True), 6)
     assert alone.step_s < contended.step_s
     assert alone.step_s < exclusive.step_s

@@ -89,7 +89,7 @@ def test_the_bubble_is_that_of_1f1b(chunks, bubble):
 
 
 def test_tensor_parallel_bytes_by_hand():
-    """Forward and backward: 2 all-reduces each per layer of tokens x hidden x 2 bytes, 2 x 3 / 4 of them on the link."""
+    """Forward and backward: 2 all-reduces each per layer of tokens x hidden x 2 bytes, 2 x 3 / 4 on the link."""
     near, far = (Training(shape(), megatron(4, tensor=4), each, Passes(max_tokens=1000)) for each in (FAST, SLOW_LINK))
     extra = far.micro_batch_s([1000], 3) - near.micro_batch_s([1000], 3)
     size = 1000 * 4096 * 2
