@@ -8,8 +8,9 @@ START is the folder of a quickstart (outputs/quickstart), with `task` and the co
 processes: a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is for the
 quickstart's steps of 16 x 8 rollouts, in one and two processes, with the lengths that they have. Runs alternate.
 
-tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for the long-tail
-benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1 and 4.
+tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for
+the long-tail benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1
+and 4.
 """
 
 from __future__ import annotations

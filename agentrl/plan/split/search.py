@@ -14,7 +14,7 @@ from agentrl.plan.split.layouts import layouts_for, servers_for
 from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import number_of, planned_of, price_of, publish_s, samples_of, setting_of
+from agentrl.plan.time.step import hourly_price, number_of, planned_of, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 NUM_SIMULATED = 5
@@ -183,7 +183,8 @@ def _simulated(
     sent_s = publish_s(shape, layout, servers, hardware, hardware)
     setting = setting_of(config, servers, max_kv_tokens=kv_tokens(servers), publish_s=sent_s)
     split = simulate(lengths, engine, trainer, setting, num_steps=4)
-    return replace(candidate, split=split, price=price_of(split.step_s, layout, servers, hardware, hardware))
+    hourly = hourly_price(layout, servers, hardware)
+    return replace(candidate, split=split, price=None if hourly is None else hourly * split.step_s / 3600)
 
 
 def _longer(candidate: Candidate) -> str:
