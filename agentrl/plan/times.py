@@ -79,7 +79,9 @@ def config_of_run(where: str) -> RunConfig:
     values = trusted_values(open_saved(where).config)
     model = values.get("model")
     try:
-        return RunConfig.model_validate({**values, "model": {"path": "none", **(model if isinstance(model, dict) else {})}})
+        return RunConfig.model_validate(
+            {**values, "model": {"path": "none", **(model if isinstance(model, dict) else {})}}
+        )
     except ValidationError as error:
         keys = ", ".join(".".join(map(str, each["loc"])) for each in error.errors()[:3])
         raise DataError(f"'{where}': its saved configuration is not valid here: {keys}") from None
@@ -90,4 +92,3 @@ def check_lines(phases: Sequence[Phase]) -> Iterator[str]:
     yield f"{'phase':<16}{'predicted':>12}{'measured':>12}{'difference':>12}"
     for phase in phases:
         yield f"{phase.name:<16}{phase.predicted_s:>10.4g} s{phase.measured_s:>10.4g} s{phase.off:>+12.0%}"
-

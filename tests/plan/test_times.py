@@ -59,8 +59,8 @@ def test_predict_adds_the_price_of_all_devices():
 
 
 def test_shared_devices_count_once():
-    shared = config("rollout.sglang.colocate=true", "rollout.sglang.num_replicas=8")
-    assert devices_of(layout_of(shared), servers_of(shared)) == 32
+    shared = config("rollout.sglang.colocate=true", "rollout.sglang.num_replicas=2", "trainer.nnodes=1")
+    assert devices_of(layout_of(shared), servers_of(shared)) == 8
     assert hourly_price(layout_of(shared), servers_of(shared), load_hardware("h20")) is None
 
 

@@ -75,7 +75,7 @@ class Found:
 
 
 def search(shape: Shape, fleet: Fleet, lengths: Lengths, config: RunConfig, fits: Fits, kv_tokens: KVTokens) -> Found:
-    """Search all divisions of a fleet in nodes (in devices, if there is one node), and sharing all devices.
+    """Search all divisions of a fleet in nodes (in devices, if there is one node), and sharing the devices of one node.
 
     For each, the training layout with the fastest update and the servers with the fastest sampling are taken.
     """
@@ -114,9 +114,10 @@ def _candidates(
 
 def _divisions(fleet: Fleet, config: RunConfig) -> Iterator[tuple[int, bool]]:
     """(devices of the trainer, whether the engine shares them)."""
-    unit = fleet.hardware.devices_per_node if fleet.num_devices > fleet.hardware.devices_per_node else 1
+    one_node = fleet.num_devices <= fleet.hardware.devices_per_node
+    unit = 1 if one_node else fleet.hardware.devices_per_node
     yield from ((devices, False) for devices in range(unit, fleet.num_devices, unit))
-    if not config.trainer.max_staleness:
+    if one_node and not config.trainer.max_staleness:  # SGLang shares GPUs on one node only
         yield fleet.num_devices, True
 
 
