@@ -40,8 +40,8 @@ from agentrl.plan.measured import Measured, read_run
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import number_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import setting_of
 from agentrl.plan.time.training import Training
 
 ROOT = Path(__file__).parents[1]
@@ -185,7 +185,7 @@ def simulated(
     """Simulate the quickstart's steps with calibrated hardware."""
     config = config_of(start, *overrides)
     servers, of_model = servers_of(config), shape(start)
-    engine = calibration.engine(Sampling(of_model, servers, load_hardware("cpu"), number_of(config)))
+    engine = calibration.engine(sampling_of(config, of_model, servers, load_hardware("cpu")))
     trainer = Training(of_model, layout_of(config), calibration.trainer, passes_of(config))
     setting = replace(setting_of(config, servers, publish_s=calibration.publish_s or 0.0), other_s=calibration.other_s)
     return simulate(lengths, engine, trainer, setting, num_steps, warm_up)

@@ -16,8 +16,8 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import Instant, number_of, samples_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import Instant, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 STEPS = 4
@@ -98,7 +98,7 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
     collect_s, servers = measured.median("timing_s/collect"), servers_of(config)
     if not collect_s:
         return 1.0
-    speed = Sampling(shape, servers, hardware, number_of(config))
+    speed = sampling_of(config, shape, servers, hardware)
     setting = setting_of(config, servers, max_staleness=0, over_sampling=0.0)
 
     def seconds(factor: float) -> float:

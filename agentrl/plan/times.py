@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, DataError
+from agentrl.errors import ConfigError
+from agentrl.models.folder import is_folder
 from agentrl.plan.answer import TimeAnswer
 from agentrl.plan.calibration import Calibration
 from agentrl.plan.check import Phase
@@ -19,12 +20,13 @@ from agentrl.plan.lengths import Lengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import devices_of, hourly_price, number_of, predict, publish_s, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import devices_of, hourly_price, predict, publish_s, setting_of
 from agentrl.plan.time.training import Training
 from agentrl.replay.saved_run import open_saved
 from agentrl.replay.trusted_config import trusted_values
 
+NOTHING: Mapping[str, object] = {}
 NUM_STEPS = 6
 """Simulated steps, after the first ones, whose rollouts do not overlap with an update."""
 
@@ -52,7 +54,7 @@ def times_of(
     if (used := devices_of(layout, servers)) > fleet.num_devices:
         raise ConfigError.keyless(f"the configuration uses {used} devices, but the plan has {fleet}")
     fitted = calibration or Calibration(fleet.hardware)
-    engine = fitted.engine(Sampling(shape, servers, fleet.hardware, number_of(config)))
+    engine = fitted.engine(sampling_of(config, shape, servers, fleet.hardware))
     trainer = Training(shape, layout, fitted.trainer, passes_of(config))
     sent_s = publish_s(shape, layout, servers, fleet.hardware, fleet.hardware)
     setting = setting_of(
@@ -70,21 +72,42 @@ def times_of(
     return TimeAnswer(phases, split, hourly_price(layout, servers, fleet.hardware), f"{used}x{fleet.hardware.name}")
 
 
-def config_of_run(where: str) -> RunConfig:
+def config_of_run(where: str, changes: Mapping[str, object] = NOTHING) -> RunConfig:
     """Return the configuration of a saved run, without values that would run code.
 
+    Args:
+        changes: other values under dotted keys.
+
     Raises:
-        DataError: there is no run, or its configuration is not one of agentrl.
+        DataError: there is no run.
+        ConfigError: the configuration is not one of agentrl, or a change is invalid; one line per mistake.
     """
-    values = trusted_values(open_saved(where).config)
-    model = values.get("model")
+    saved = open_saved(where).config
+    values = trusted_values(saved)
+    for key, value in {"model.path": _model_folder(saved), **changes}.items():
+        _put(values, key.split("."), value)
     try:
-        return RunConfig.model_validate(
-            {**values, "model": {"path": "none", **(model if isinstance(model, dict) else {})}}
-        )
+        return RunConfig.model_validate(values)
     except ValidationError as error:
-        keys = ", ".join(".".join(map(str, each["loc"])) for each in error.errors()[:3])
-        raise DataError(f"'{where}': its saved configuration is not valid here: {keys}") from None
+        mistakes = [f"'{'.'.join(map(str, each['loc']))}': {each['msg']}" for each in error.errors()]
+        raise ConfigError.keyless(*(f"configuration of '{where}', {mistake}" for mistake in mistakes)) from None
+
+
+def _model_folder(saved: Mapping[str, object]) -> str:
+    """The model's folder, of which only `config.json` is read. A name on the hub is not taken from a run."""
+    model = saved.get("model")
+    path = model.get("path") if isinstance(model, dict) else None
+    return path if isinstance(path, str) and is_folder(path) else "none"
+
+
+def _put(values: dict[str, object], path: Sequence[str], value: object) -> None:
+    name, *rest = path
+    if not rest:
+        values[name] = value
+        return
+    inner = values.get(name)
+    values[name] = inner = inner if isinstance(inner, dict) else {}
+    _put(inner, rest, value)
 
 
 def check_lines(phases: Sequence[Phase]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.time.step import devices_of, hourly_price, predict, publish_s
 from agentrl.plan.times import check_lines, config_of_run, times_of
 
+ONE = ("actor.megatron.expert_tensor_parallel_size=1",)
 LENGTHS = LengthsConfig(turn_tokens=Spread(mean=300, p95=900))
 
 
@@ -59,7 +60,7 @@ def test_predict_adds_the_price_of_all_devices():
 
 
 def test_shared_devices_count_once():
-    shared = config("rollout.sglang.colocate=true", "rollout.sglang.num_replicas=2", "trainer.nnodes=1")
+    shared = config("rollout.sglang.colocate=true", "rollout.sglang.num_replicas=2", "trainer.nnodes=1", *ONE)
     assert devices_of(layout_of(shared), servers_of(shared)) == 8
     assert hourly_price(layout_of(shared), servers_of(shared), load_hardware("h20")) is None
 

@@ -13,8 +13,8 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import layouts_for, servers_for
 from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import hourly_price, number_of, planned_of, publish_s, samples_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import hourly_price, planned_of, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 NUM_SIMULATED = 5
@@ -165,7 +165,7 @@ def _best_servers(
     for number, servers in enumerate(servers_for(shape, devices, fleet.hardware.devices_per_node, colocate=colocate)):
         if room := kv_tokens(servers):
             rows = max(1.0, min(at_once / servers.replicas, setting_of(config, servers).max_running, room / context))
-            engine = Sampling(shape, servers, fleet.hardware, number_of(config))
+            engine = sampling_of(config, shape, servers, fleet.hardware)
             decode_s = sampled / servers.replicas / rows * engine.decode_s(rows, rows * context)
             prefill_s = engine.prefill_s(computed / servers.replicas, context)
             found.append((decode_s + prefill_s, number, servers))
@@ -179,7 +179,7 @@ def _simulated(
     candidate: Candidate, shape: Shape, fleet: Fleet, lengths: Lengths, config: RunConfig, kv_tokens: KVTokens
 ) -> Candidate:
     hardware, servers, layout = fleet.hardware, candidate.servers, candidate.layout
-    engine = Sampling(shape, servers, hardware, number_of(config))
+    engine = sampling_of(config, shape, servers, hardware)
     trainer = Training(shape, layout, hardware, passes_of(config))
     sent_s = publish_s(shape, layout, servers, hardware, hardware)
     setting = setting_of(config, servers, max_kv_tokens=kv_tokens(servers), publish_s=sent_s)

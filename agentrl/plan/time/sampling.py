@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware, Number
 from agentrl.plan.layout import Servers
 from agentrl.plan.shapes import Shape
@@ -23,9 +26,18 @@ class Sampling:
 
     Args:
         number: format of weights and KV; with `fp8`, both have 1 byte.
+        padded_rows: every pass computes this number of rows (`rollout.deterministic`); None: all rows in one pass.
     """
 
-    def __init__(self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        servers: Servers,
+        hardware: Hardware,
+        number: Number = "bf16",
+        padded_rows: int | None = None,
+    ) -> None:
+        self._padded_rows = padded_rows
         self._shape, self._link = shape, link_of(hardware, servers.tensor)
         self._parts = servers.tensor * servers.pipeline / servers.data  # devices that share a request
         self._bytes = 1 if number == "fp8" else BYTES[number]
@@ -40,9 +52,11 @@ class Sampling:
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
         read = self._bytes * (self.weights_read(rows) + self._cached * context)
-        flops = rows * (self._body + self._head) + self._per_key * context
+        passes = math.ceil(rows / self._padded_rows) if self._padded_rows else 1
+        computed = passes * self._padded_rows if self._padded_rows else rows
+        flops = computed * (self._body + self._head) + self._per_key * context
         work = max(read / self._bytes_per_s, flops / self._flops_per_s) / self._parts
-        return work + self._pass_s + self._layers_s(rows)
+        return work + passes * self._pass_s + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
@@ -64,6 +78,23 @@ class Sampling:
     def _layers_s(self, tokens: float) -> float:
         """Two all-reduces of the states per layer over the devices of the replica."""
         return 2 * self._shape.num_layers * self._link.reduce_s(2 * tokens * self._shape.hidden)
+
+
+def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Hardware) -> Sampling:
+    """Return the speed of a replica of a configuration."""
+    number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
+    if servers.engine != "torch" or not config.rollout.deterministic:
+        return Sampling(shape, servers, hardware, number)
+    from agentrl.engines.torch.forward import limits_for  # imports torch
+
+    device = "cpu" if hardware.name == "CPU" else "cuda"
+    rows = limits_for(device, max_running(config), fixed=True).decode.rows
+    return Sampling(shape, servers, hardware, number, rows)
+
+
+def max_running(config: RunConfig) -> int:
+    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
+    return config.rollout.max_num_seqs or (128 if config.rollout.engine == "torch" else 256)
 
 
 def _dense_weights(shape: Shape) -> float:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from agentrl.config.run import RunConfig
-from agentrl.plan.hardware import Hardware, Number
+from agentrl.plan.hardware import Hardware
 from agentrl.plan.layout import Layout, Servers, servers_of
 from agentrl.plan.lengths import Lengths, RolloutLengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import Setting, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
+from agentrl.plan.time.sampling import max_running, sampling_of
 from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
@@ -80,7 +80,7 @@ def predict(
     steps = [samples_of(lengths, config, step) for step in range(SAMPLED_STEPS)]
     samples = [sample for step in steps for sample in step]
     planned = [each for step in range(SAMPLED_STEPS) for each in planned_of(lengths, config, step)]
-    engine = engine or Sampling(shape, servers, hardware, number_of(config))
+    engine = engine or sampling_of(config, shape, servers, hardware)
     alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0)
     seconds = {
         "rollout_s": simulate(lengths, engine, Instant(), alone, num_steps=SAMPLED_STEPS - 1).step_s,
@@ -143,16 +143,6 @@ def setting_of(
         "contention": SHARED if servers.engine == "torch" else (1.0, 1.0),
     }
     return Setting(**{**values, **changes})  # type: ignore[arg-type]  # the keys are the fields of Setting
-
-
-def max_running(config: RunConfig) -> int:
-    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
-    return config.rollout.max_num_seqs or (128 if config.rollout.engine == "torch" else 256)
-
-
-def number_of(config: RunConfig) -> Number:
-    """Return the format of the engine's weights."""
-    return "fp32" if config.rollout.dtype == "float32" else "bf16"
 
 
 def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
