@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware, Number
 from agentrl.plan.layout import Servers
@@ -26,18 +24,9 @@ class Sampling:
 
     Args:
         number: format of weights and KV; with `fp8`, both have 1 byte.
-        padded_rows: every pass computes this number of rows (`rollout.deterministic`); None: all rows in one pass.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        servers: Servers,
-        hardware: Hardware,
-        number: Number = "bf16",
-        padded_rows: int | None = None,
-    ) -> None:
-        self._padded_rows = padded_rows
+    def __init__(self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16") -> None:
         self._shape, self._link = shape, link_of(hardware, servers.tensor)
         self._parts = servers.tensor * servers.pipeline / servers.data  # devices that share a request
         self._bytes = 1 if number == "fp8" else BYTES[number]
@@ -52,11 +41,9 @@ class Sampling:
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
         read = self._bytes * (self.weights_read(rows) + self._cached * context)
-        passes = math.ceil(rows / self._padded_rows) if self._padded_rows else 1
-        computed = passes * self._padded_rows if self._padded_rows else rows
-        flops = computed * (self._body + self._head) + self._per_key * context
+        flops = rows * (self._body + self._head) + self._per_key * context
         work = max(read / self._bytes_per_s, flops / self._flops_per_s) / self._parts
-        return work + passes * self._pass_s + self._layers_s(rows)
+        return work + self._pass_s + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
@@ -83,13 +70,7 @@ class Sampling:
 def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Hardware) -> Sampling:
     """Return the speed of a replica of a configuration."""
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
-    if servers.engine != "torch" or not config.rollout.deterministic:
-        return Sampling(shape, servers, hardware, number)
-    from agentrl.engines.torch.forward import limits_for  # imports torch
-
-    device = "cpu" if hardware.name == "CPU" else "cuda"
-    rows = limits_for(device, max_running(config), fixed=True).decode.rows
-    return Sampling(shape, servers, hardware, number, rows)
+    return Sampling(shape, servers, hardware, number)
 
 
 def max_running(config: RunConfig) -> int:
