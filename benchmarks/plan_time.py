@@ -8,8 +8,9 @@ START is the folder of a quickstart (outputs/quickstart), with `task` and the co
 processes: a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is for the
 quickstart's steps of 16 x 8 rollouts, in one and two processes, with the lengths that they have. Runs alternate.
 
-tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for the long-tail
-benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1 and 4.
+tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for
+the long-tail benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1
+and 4.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from agentrl.plan.measured import Measured, read_run
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import number_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import setting_of
 from agentrl.plan.time.training import Training
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +185,7 @@ def simulated(
     """Simulate the quickstart's steps with calibrated hardware."""
     config = config_of(start, *overrides)
     servers, of_model = servers_of(config), shape(start)
-    engine = calibration.engine(Sampling(of_model, servers, load_hardware("cpu"), number_of(config)))
+    engine = calibration.engine(sampling_of(config, of_model, servers, load_hardware("cpu")))
     trainer = Training(of_model, layout_of(config), calibration.trainer, passes_of(config))
     setting = replace(setting_of(config, servers, publish_s=calibration.publish_s or 0.0), other_s=calibration.other_s)
     return simulate(lengths, engine, trainer, setting, num_steps, warm_up)

@@ -16,13 +16,13 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import Instant, number_of, samples_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import Instant, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 STEPS = 4
 """Steps of the run whose lengths are used."""
-_HALVINGS = 16
+_HALVINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,14 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """An engine whose passes take `factor` times as long, and `pass_s` more per decode step."""
+    """An engine whose passes take `factor` times as long."""
 
     speed: EngineSpeed
-    factor: float = 1.0
-    pass_s: float = 0.0
+    factor: float
 
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
-        return self.pass_s + self.factor * self.speed.decode_s(rows, context)
+        return self.factor * self.speed.decode_s(rows, context)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`."""
@@ -99,11 +98,13 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
     collect_s, servers = measured.median("timing_s/collect"), servers_of(config)
     if not collect_s:
         return 1.0
-    speed = Sampling(shape, servers, hardware, number_of(config))
+    speed = sampling_of(config, shape, servers, hardware)
     setting = setting_of(config, servers, max_staleness=0, over_sampling=0.0)
-    return _solved(
-        lambda factor: simulate(measured.lengths, Scaled(speed, factor), Instant(), setting, STEPS).step_s, collect_s
-    )
+
+    def seconds(factor: float) -> float:
+        return simulate(measured.lengths, Scaled(speed, factor), Instant(), setting, STEPS).step_s
+
+    return _solved(seconds, collect_s)
 
 
 def with_share(hardware: Hardware, share: float) -> Hardware:
@@ -112,7 +113,7 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 
 
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
-    """Return the factor at which an increasing function takes `seconds`, within 1e-4 to 1e4; 1 if no factor does."""
+    """Return the factor at which an increasing function is `seconds`, within 1e-4 to 1e4; 1 if no factor is."""
     low, high = 1e-4, 1e4
     if not seconds_of(low) < seconds < seconds_of(high):
         return 1.0

@@ -12,8 +12,8 @@ from agentrl.plan.measured import Measured
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import number_of, publish_s, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import publish_s, setting_of
 from agentrl.plan.time.training import Training
 
 STEPS = 6
@@ -51,7 +51,7 @@ def predicted_phases(measured: Measured, shape: Shape, hardware: Hardware, confi
     layout, servers = layout_of(config), servers_of(config)
     trainer = Training(shape, layout, hardware, passes_of(config))
     sent_s = publish_s(shape, layout, servers, hardware, hardware)
-    engine = Sampling(shape, servers, hardware, number_of(config))
+    engine = sampling_of(config, shape, servers, hardware)
     setting = setting_of(config, servers, publish_s=sent_s)
     split = simulate(measured.lengths, engine, trainer, setting, STEPS)
     waits = "wait_rollouts" if setting.max_staleness or setting.over_sampling else "collect"

@@ -18,8 +18,8 @@ from agentrl.plan.measured import read_run
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import Instant, number_of, samples_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import Instant, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 CPU = load_hardware("cpu")
@@ -47,7 +47,7 @@ def test_the_fitted_trainer_takes_the_measured_time(tmp_path):
 def test_the_fitted_engine_takes_the_measured_time_besides_the_tools(tmp_path):
     measured = read_run(str(saved_run(tmp_path, learn=900.0, collect=700.0)))
     fitted, servers = calibrate(measured, shape(), CPU, config()), servers_of(config())
-    engine = fitted.engine(Sampling(shape(), servers, CPU, number_of(config())))
+    engine = fitted.engine(sampling_of(config(), shape(), servers, CPU))
     split = simulate(measured.lengths, engine, Instant(), setting_of(config(), servers), 2)
     assert split.step_s == pytest.approx(700, rel=0.01)
     assert split.engine_idle == pytest.approx(TOOL_S / 700, rel=0.05)

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from agentrl.errors import ConfigError
 from agentrl.plan.hardware import hardware_names, load_hardware, parse_fleet
+from agentrl.plan.lengths import LengthsConfig
+
+PAGE = Path(__file__).parents[2] / "docs/plan_time.md"
 
 OWN = """
 name: Own
@@ -76,3 +83,15 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError):
         load_hardware(str(tmp_path / "none.yaml"))
+
+
+def test_the_examples_of_the_documentation_are_valid(tmp_path):
+    hardware, lengths = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    path = tmp_path / "own.yaml"
+    path.write_text(hardware)
+    assert load_hardware(str(path)) == load_hardware("h100").model_copy(update={"price_note": ""})
+    assert LengthsConfig.model_validate(yaml.safe_load(lengths)).max_tokens == 32768
+
+
+def test_the_documentation_names_all_devices():
+    assert ", ".join(hardware_names()) in PAGE.read_text(encoding="utf-8")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentrl.plan.lengths import Lengths, RolloutLengths
+from agentrl.plan.lengths import Lengths, RolloutLengths, Turn
 from agentrl.plan.split.machine import Machine, Span
+from agentrl.plan.split.replica import Replica
 from agentrl.rollouts.collector import Attempt
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.sample import Sample
@@ -21,6 +22,7 @@ class Simulator:
     """Runs rollouts of `lengths` on `machine`; an object of one simulated run.
 
     Attributes:
+        recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
         lengths_of: rollout that has ended -> its lengths.
         spent_s: seconds of all ended rollouts.
         num_started: rollouts started, restarts included.
@@ -29,10 +31,11 @@ class Simulator:
     machine: Machine
     lengths: Lengths
     group_size: int
+    recompute: bool = True
     lengths_of: dict[int, RolloutLengths] = field(default_factory=dict)
     spent_s: float = 0.0
     num_started: int = 0
-    _shared: dict[str, set[int]] = field(default_factory=dict)
+    _shared: set[tuple[str, int, int]] = field(default_factory=set)
 
     def attempts(self, task: Task, priority: int) -> list[Attempt]:
         """Return the rollouts of a task, without starting them. See `attempts_at`."""
@@ -53,8 +56,7 @@ class Simulator:
         started, self.num_started = loop.time(), self.num_started + 1
         versions: list[int] = []
         for turn in lengths.turns:
-            first = turn.context == turn.new == lengths.prompt
-            new = 1 if first and self._known(task.uid, id(replica)) else turn.new
+            new = self._new_tokens(turn, lengths, task.uid, replica, versions)
             spans = await replica.generate(turn.context, new, turn.sampled, priority)
             versions += [version for version, _ in spans]
             if turn.wait_s:
@@ -66,13 +68,22 @@ class Simulator:
         self.machine.spans.append(Span("rollouts", task.uid, started, loop.time()))
         return rollout
 
-    def _known(self, uid: str, replica: int) -> bool:
+    def _new_tokens(
+        self, turn: Turn, lengths: RolloutLengths, uid: str, replica: Replica, versions: Sequence[int]
+    ) -> int:
+        """Tokens that the replica computes for a turn: fewer for a known prompt, all after new weights."""
+        if versions and versions[-1] != replica.version and self.recompute:
+            return turn.context
+        if turn.context == turn.new == lengths.prompt and self._known(uid, id(replica), replica.version):
+            return 1
+        return turn.new
+
+    def _known(self, uid: str, replica: int, version: int) -> bool:
         """Whether another rollout of the task computed the prompt in this replica: engines share equal prompts."""
-        known = self._shared.setdefault(uid, set())
-        if replica in known:
-            return True
-        known.add(replica)
-        return False
+        key = uid, replica, version if self.recompute else 0
+        known = key in self._shared
+        self._shared.add(key)
+        return known
 
 
 def _trajectory(versions: Sequence[int]) -> Trajectory:

@@ -13,8 +13,8 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import layouts_for, servers_for
 from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
-from agentrl.plan.time.step import number_of, planned_of, price_of, publish_s, samples_of, setting_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import hourly_price, planned_of, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 NUM_SIMULATED = 5
@@ -75,7 +75,7 @@ class Found:
 
 
 def search(shape: Shape, fleet: Fleet, lengths: Lengths, config: RunConfig, fits: Fits, kv_tokens: KVTokens) -> Found:
-    """Search all divisions of a fleet in nodes (in devices, if there is one node), and sharing all devices.
+    """Search all divisions of a fleet in nodes (in devices, if there is one node), and sharing the devices of one node.
 
     For each, the training layout with the fastest update and the servers with the fastest sampling are taken.
     """
@@ -114,9 +114,10 @@ def _candidates(
 
 def _divisions(fleet: Fleet, config: RunConfig) -> Iterator[tuple[int, bool]]:
     """(devices of the trainer, whether the engine shares them)."""
-    unit = fleet.hardware.devices_per_node if fleet.num_devices > fleet.hardware.devices_per_node else 1
+    one_node = fleet.num_devices <= fleet.hardware.devices_per_node
+    unit = 1 if one_node else fleet.hardware.devices_per_node
     yield from ((devices, False) for devices in range(unit, fleet.num_devices, unit))
-    if not config.trainer.max_staleness:
+    if one_node and not config.trainer.max_staleness:  # SGLang shares GPUs on one node only
         yield fleet.num_devices, True
 
 
@@ -164,7 +165,7 @@ def _best_servers(
     for number, servers in enumerate(servers_for(shape, devices, fleet.hardware.devices_per_node, colocate=colocate)):
         if room := kv_tokens(servers):
             rows = max(1.0, min(at_once / servers.replicas, setting_of(config, servers).max_running, room / context))
-            engine = Sampling(shape, servers, fleet.hardware, number_of(config))
+            engine = sampling_of(config, shape, servers, fleet.hardware)
             decode_s = sampled / servers.replicas / rows * engine.decode_s(rows, rows * context)
             prefill_s = engine.prefill_s(computed / servers.replicas, context)
             found.append((decode_s + prefill_s, number, servers))
@@ -178,12 +179,13 @@ def _simulated(
     candidate: Candidate, shape: Shape, fleet: Fleet, lengths: Lengths, config: RunConfig, kv_tokens: KVTokens
 ) -> Candidate:
     hardware, servers, layout = fleet.hardware, candidate.servers, candidate.layout
-    engine = Sampling(shape, servers, hardware, number_of(config))
+    engine = sampling_of(config, shape, servers, hardware)
     trainer = Training(shape, layout, hardware, passes_of(config))
     sent_s = publish_s(shape, layout, servers, hardware, hardware)
     setting = setting_of(config, servers, max_kv_tokens=kv_tokens(servers), publish_s=sent_s)
     split = simulate(lengths, engine, trainer, setting, num_steps=4)
-    return replace(candidate, split=split, price=price_of(split.step_s, layout, servers, hardware, hardware))
+    hourly = hourly_price(layout, servers, hardware)
+    return replace(candidate, split=split, price=None if hourly is None else hourly * split.step_s / 3600)
 
 
 def _longer(candidate: Candidate) -> str:

@@ -164,7 +164,7 @@ class _Run:
             setting.contention,
             setting.exclusive,
         )
-        self._simulator = Simulator(self._machine, self._lengths, setting.group_size)
+        self._simulator = Simulator(self._machine, self._lengths, setting.group_size, setting.recompute)
         self._source = self._open_source()
         taking = _Taking(self._source, self._took)
         await train(Parts(taking, _PassThrough(self._simulator), self._score, self._learn_step, self._publish, self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware, Number
 from agentrl.plan.layout import Servers
 from agentrl.plan.shapes import Shape
@@ -64,6 +65,17 @@ class Sampling:
     def _layers_s(self, tokens: float) -> float:
         """Two all-reduces of the states per layer over the devices of the replica."""
         return 2 * self._shape.num_layers * self._link.reduce_s(2 * tokens * self._shape.hidden)
+
+
+def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Hardware) -> Sampling:
+    """Return the speed of a replica of a configuration."""
+    number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
+    return Sampling(shape, servers, hardware, number)
+
+
+def max_running(config: RunConfig) -> int:
+    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
+    return config.rollout.max_num_seqs or (128 if config.rollout.engine == "torch" else 256)
 
 
 def _dense_weights(shape: Shape) -> float:

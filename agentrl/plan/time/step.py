@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from agentrl.config.run import RunConfig
-from agentrl.plan.hardware import Hardware, Number
+from agentrl.plan.hardware import Hardware
 from agentrl.plan.layout import Layout, Servers, servers_of
 from agentrl.plan.lengths import Lengths, RolloutLengths
 from agentrl.plan.shapes import Shape
+from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import Setting, simulate
 from agentrl.plan.time.passes import passes_of
-from agentrl.plan.time.sampling import Sampling
+from agentrl.plan.time.sampling import max_running, sampling_of
 from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
@@ -65,34 +66,34 @@ def predict(
     lengths: Lengths,
     config: RunConfig,
     *,
-    rollout_hardware: Hardware | None = None,
+    engine: EngineSpeed | None = None,
     max_kv_tokens: float = math.inf,
 ) -> StepTime:
     """Predict the seconds of a step by phase.
 
     Args:
-        hardware: of the trainer.
-        rollout_hardware: of the engine; None: the same.
+        hardware: of the trainer, and of the engine if `engine` is None.
         max_kv_tokens: tokens of KV that a replica holds.
     """
-    servers, of_engine = servers_of(config), rollout_hardware or hardware
+    servers = servers_of(config)
     trainer = Training(shape, layout, hardware, passes_of(config))
     steps = [samples_of(lengths, config, step) for step in range(SAMPLED_STEPS)]
     samples = [sample for step in steps for sample in step]
     planned = [each for step in range(SAMPLED_STEPS) for each in planned_of(lengths, config, step)]
-    engine = Sampling(shape, servers, of_engine, number_of(config))
+    engine = engine or sampling_of(config, shape, servers, hardware)
     alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0)
     seconds = {
         "rollout_s": simulate(lengths, engine, Instant(), alone, num_steps=SAMPLED_STEPS - 1).step_s,
         "score_s": sum(map(trainer.score_s, steps)) / SAMPLED_STEPS,
         "learn_s": sum(map(trainer.learn_s, steps)) / SAMPLED_STEPS,
-        "publish_s": publish_s(shape, layout, servers, hardware, of_engine),
+        "publish_s": publish_s(shape, layout, servers, hardware, hardware),
     }
+    hourly = hourly_price(layout, servers, hardware)
     return StepTime(
         **seconds,
         tokens=sum(len(sample.token_ids) for sample in samples) / SAMPLED_STEPS,
         sampled=sum(each.num_sampled for each in planned) / SAMPLED_STEPS,
-        price=price_of(sum(seconds.values()), layout, servers, hardware, of_engine),
+        price=None if hourly is None else hourly * sum(seconds.values()) / 3600,
     )
 
 
@@ -144,16 +145,6 @@ def setting_of(
     return Setting(**{**values, **changes})  # type: ignore[arg-type]  # the keys are the fields of Setting
 
 
-def max_running(config: RunConfig) -> int:
-    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
-    return config.rollout.max_num_seqs or (128 if config.rollout.engine == "torch" else 256)
-
-
-def number_of(config: RunConfig) -> Number:
-    """Return the format of the engine's weights."""
-    return "fp32" if config.rollout.dtype == "float32" else "bf16"
-
-
 def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
     """Return the seconds to send all weights, tensor by tensor, so that every device receives every byte.
 
@@ -163,18 +154,19 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     size = shape.weights.total * BYTES["bf16"]
     if servers.engine == "torch":
         return size / (1e9 * hardware.memory_gb_s)
-    devices = max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
-    if devices <= hardware.devices_per_node:
+    if devices_of(layout, servers) <= hardware.devices_per_node:
         return size / (1e9 * hardware.link_gb_s)
     return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
 
 
-def price_of(seconds: float, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float | None:
-    """Return the price of all devices for `seconds`, in US dollars; None if a price is unknown."""
-    shared = servers.colocate or servers.engine == "torch"
-    own = 0 if shared else servers.devices
-    devices = max(layout.devices, servers.devices) if shared else layout.devices
-    if hardware.price_per_hour is None or (own and of_engine.price_per_hour is None):
-        return None
-    hourly = devices * hardware.price_per_hour + own * (of_engine.price_per_hour or 0.0)
-    return hourly * seconds / 3600
+def devices_of(layout: Layout, servers: Servers) -> int:
+    """Return the devices of trainer and engine together."""
+    if servers.engine == "torch":  # in the process of rank 0
+        return layout.devices
+    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
+
+
+def hourly_price(layout: Layout, servers: Servers, hardware: Hardware) -> float | None:
+    """Return the price of all devices per hour, in US dollars; None if the hardware has no price."""
+    price = hardware.price_per_hour
+    return None if price is None else price * devices_of(layout, servers)

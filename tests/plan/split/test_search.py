@@ -71,9 +71,10 @@ def test_a_bound_is_below_the_simulated_step():
             assert candidate.bound_s <= candidate.split.step_s * 1.05
 
 
-def test_sharing_devices_is_tried_without_staleness_only():
-    assert any(each.servers.colocate for each in found("16xH100").ranked)
-    assert not any(each.servers.colocate for each in found("16xH100", "trainer.max_staleness=1").ranked)
+def test_sharing_devices_is_tried_on_one_node_without_staleness_only():
+    assert any(each.servers.colocate for each in found("8xH100").ranked)
+    assert not any(each.servers.colocate for each in found("8xH100", "trainer.max_staleness=1").ranked)
+    assert not any(each.servers.colocate for each in found("16xH100").ranked)
 
 
 def test_what_does_not_fit_is_named():
