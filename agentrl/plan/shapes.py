@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 
@@ -29,10 +31,19 @@ class Weights:
     def __add__(self, other: Weights) -> Weights:
         return Weights(**{name: getattr(self, name) + getattr(other, name) for name in PARTS})
 
+    def times(self, number: int) -> Weights:
+        """Return the weights of `number` copies."""
+        return Weights(**{name: getattr(self, name) * number for name in PARTS})
+
     @property
     def total(self) -> int:
         """All of them."""
         return sum(astuple(self))
+
+
+def sum_of(layers: Iterable[Weights]) -> Weights:
+    """Return the weights of all layers. Most layers are equal, so this adds few numbers."""
+    return sum((layer.times(number) for layer, number in Counter(layers).items()), Weights())
 
 
 PARTS = tuple(Weights.__dataclass_fields__)
@@ -114,7 +125,7 @@ class Shape:
     @property
     def weights(self) -> Weights:
         """All weights, without those of multi-token prediction."""
-        return sum(self.layers, self.outer)
+        return sum_of(self.layers) + self.outer
 
     @property
     def active(self) -> int:

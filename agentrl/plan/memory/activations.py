@@ -29,9 +29,8 @@ class Kept:
     adapters: int = 0
     copies_keys: bool = False
 
-    def layer(self, layer: int) -> float:
-        """Bytes for each token that this device computes, without recomputation."""
-        sparse = self.shape.is_sparse(layer)
+    def layer(self, *, sparse: bool) -> float:
+        """Bytes of a layer, with or without experts, for each token of this device, without recomputation."""
         if self.layout.backend == "megatron":
             return _megatron(self, sparse=sparse)
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))

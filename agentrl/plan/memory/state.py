@@ -9,7 +9,7 @@ from math import ceil
 from agentrl.config.actor import ActorConfig
 from agentrl.plan.layout import Layout
 from agentrl.plan.memory.precision import Precision
-from agentrl.plan.shapes import Shape, Weights
+from agentrl.plan.shapes import Shape, Weights, sum_of
 
 FLOAT = 4
 _AVERAGES = {"adamw": 2, "muon": 1}
@@ -63,9 +63,9 @@ def own_weights(shape: Shape, layout: Layout, stage: int) -> Weights:
     """Return the numbers of weights on one device of a stage."""
     layers = [shape.layers[number] for number in layout.stages(shape.num_layers)[stage]]
     if layout.backend != "megatron":
-        return _sharded(sum(layers, shape.outer), layout.fsdp_size, shape)
+        return _sharded(sum_of(layers) + shape.outer, layout.fsdp_size, shape)
     tensor = layout.tensor
-    whole = sum(layers, Weights())
+    whole = sum_of(layers)
     copied = _latent_down(shape) * len(layers)
     first, last = stage == 0, stage == layout.pipeline - 1
     table = ceil(shape.vocabulary / tensor) * shape.hidden
@@ -147,5 +147,5 @@ def cast_copies(layers: Sequence[Weights], layout: Layout, precision: Precision)
     """Bytes of bfloat16 copies of weights, which autocast keeps until the backward pass. FSDP2 gathers bfloat16."""
     if not precision.mixed or layout.backend != "torch":
         return 0
-    whole = sum(layers, Weights())
+    whole = sum_of(layers)
     return precision.compute * (whole.attention + whole.dense + whole.router + whole.shared)

@@ -141,7 +141,8 @@ class Trainer:
         copies = self.on_cpu and self.config.actor.share_prefixes
         kept = Kept(shape, layout, precision, self.rank, copies_keys=copies)
         own = layout.stages(shape.num_layers)[self.stage]
-        layers = [kept.layer(number) for number in own]
+        of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
+        layers = [of_kind[shape.is_sparse(number)] for number in own]
         last = self.stage == layout.pipeline - 1
         casts = cast_copies([shape.layers[number] for number in own], layout, precision)
         return {

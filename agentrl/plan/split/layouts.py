@@ -32,7 +32,7 @@ def layouts_for(
                 yield Layout(backend="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
         return
     for tensor, pipeline, context, expert in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
-        if _possible(shape, devices, per_node, tensor, pipeline, context, expert):
+        if possible(shape, devices, per_node, tensor, pipeline, context, expert):
             yield Layout(
                 backend="megatron",
                 devices=devices,
@@ -44,25 +44,26 @@ def layouts_for(
                         "expert_model_parallel_size": expert,
                         "expert_tensor_parallel_size": 1 if shape.experts else None,
                         "num_layers_in_first_pipeline_stage": None,
-                        "num_layers_in_last_pipeline_stage": _last_stage(shape.num_layers, pipeline),
+                        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
                         "virtual_pipeline_model_parallel_size": None,
                     }
                 ),
             )
 
 
-def _possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: int, context: int, expert: int) -> bool:
+def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: int, context: int, expert: int) -> bool:
+    """Whether these sizes divide the model and the devices."""
     of = shape.attention
     if tensor > per_node or of.heads % tensor or (not of.is_latent and of.kv_heads % tensor):
         return False
-    if devices % (tensor * pipeline * context) or (_last_stage(shape.num_layers, pipeline) or 1) < 1:
+    if devices % (tensor * pipeline * context) or (last_stage(shape.num_layers, pipeline) or 1) < 1:
         return False
     if not shape.experts:
         return expert == 1
     return shape.experts % expert == 0 and devices % (expert * pipeline) == 0
 
 
-def _last_stage(num_layers: int, pipeline: int) -> int | None:
+def last_stage(num_layers: int, pipeline: int) -> int | None:
     """Layers of the last stage if the stages are unequal: the others have the same number, rounded up."""
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
