@@ -44,14 +44,32 @@ LENGTH = 512
 LOSS = PolicyLoss("vanilla")
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 DENSE: dict[str, object] = {
-    **{"model_type": "qwen3", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "head_dim": 32},
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": 4096},
+    "model_type": "qwen3",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 8,
+    "head_dim": 32,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
 }
 MIXTURE = DENSE | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
 LATENT = DENSE | {
-    **{"model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256},
-    **{"n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": 8},
-    **{"q_lora_rank": 96, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 48},
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 8,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 48,
 }
 MODELS = {"dense": DENSE, "experts": MIXTURE, "latent": LATENT}
 ULYSSES, TWO, CHECKPOINTED = "actor.ulysses_sequence_parallel_size=2", "two", "model.enable_gradient_checkpointing=true"
@@ -164,7 +182,8 @@ def ranks_of(folder: Path, size: int) -> Iterator[Ranks]:
     """Join ranks; this process is rank 0."""
     os.environ |= {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path(), "RANK": "0"}
     others = [
-        subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)}) for rank in range(1, size)
+        subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)})
+        for rank in range(1, size)
     ]
     ranks = join()
     try:

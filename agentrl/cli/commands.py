@@ -220,7 +220,9 @@ COMMANDS = {
         _quickstart_arguments,
     ),
     "train": Command("train a policy", "agentrl.cli.train:train", _train_arguments, "agentrl.cli.help:of_train"),
-    "plan": Command("predict times and price of a run before it starts", "agentrl.cli.plan:plan", _plan_arguments),
+    "plan": Command(
+        "predict memory, times and price of a run before it starts", "agentrl.cli.plan:plan", _plan_arguments
+    ),
     "eval": Command(
         "evaluate a model on the validation files, or evaluate saved rollouts",
         "agentrl.cli.train:evaluate",

@@ -1,4 +1,4 @@
-"""`agentrl plan`: times and price of a run before it starts, and of a finished run beside its measured times."""
+"""`agentrl plan`: memory, times and price of a run before it starts, and of a finished run beside its measured times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from agentrl.cli.train import read_config
 from agentrl.config.run import RunConfig
@@ -21,11 +21,16 @@ from agentrl.plan.hardware import Fleet, parse_fleet
 from agentrl.plan.layout import layout_of, servers_of
 from agentrl.plan.lengths import Lengths, LengthsConfig, Spread
 from agentrl.plan.measured import Measured, read_run
+from agentrl.plan.memory.changes import changes_for
+from agentrl.plan.memory.fit import GIB, fit_of
+from agentrl.plan.memory.report import memory_json, memory_table, memory_verdict
 from agentrl.plan.shapes import Shape
 from agentrl.plan.time.step import devices_of
 from agentrl.plan.timeline import timeline
 from agentrl.plan.times import check_lines, config_of_run, times_of
 
+CPU = "CPU"
+"""Name of the hardware whose devices are CPU processes."""
 PICTURED_STEPS = 5
 
 
@@ -41,16 +46,22 @@ def plan(options: argparse.Namespace) -> None:
     config = _config(options)
     shape, fleet = _shape(config), _fleet(options.gpus, config)
     fitted = calibrate(measured, shape, fleet.hardware, config_of_run(options.saved)) if measured else None
+    memory = fleet.hardware.memory_gib * GIB
+    fit = fit_of(config, shape, memory, on_cpu=fleet.hardware.name == CPU)
+    changes = [] if fit.fits else changes_for(config, shape, memory)
+    print(memory_verdict(fit, changes))
+    for line in memory_table(fit, changes):
+        print(f"  {line}")
     answer = times_of(config, shape, fleet, _lengths(options.lengths, measured, config), calibration=fitted)
-    _show(answer, options)
+    _show(answer, options, memory_json(fit, changes))
 
 
-def _show(answer: TimeAnswer, options: argparse.Namespace) -> None:
+def _show(answer: TimeAnswer, options: argparse.Namespace, memory: dict[str, JsonValue]) -> None:
     print(verdict(answer))
     for line in table(answer):
         print(f"  {line}")
     if options.json:
-        options.json.write_text(json.dumps(as_json(answer), indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"memory": memory, **as_json(answer)}, indent=2) + "\n", encoding="utf-8")
     if options.picture:
         end_s = PICTURED_STEPS * answer.split.step_s
         options.picture.write_text(timeline(answer.split.spans, end_s), encoding="utf-8")

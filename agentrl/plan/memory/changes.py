@@ -54,7 +54,7 @@ def changes_for(config: RunConfig, shape: Shape, memory: float) -> list[Change]:
     if _fits(fit, "trainer"):
         return _distinct(_fitting(config, shape, memory, _engines(config), "engine"))
     found = []
-    for change in _distinct(_fitting(config, shape, memory, _training(config, shape), "trainer")):
+    for change in _distinct(_fitting(config, shape, memory, _training(config, shape, memory), "trainer")):
         changed = with_values(config, change.values)
         engine = next(_fitting(changed, shape, memory, _engines(changed), "engine"), None)
         found += [] if engine is None else [change | engine]
@@ -117,12 +117,15 @@ def _running(config: RunConfig) -> int:
     return config.rollout.max_num_seqs or -(-all_running // servers_of(config).replicas)
 
 
-def _training(config: RunConfig, shape: Shape) -> Iterator[Change]:
+def _training(config: RunConfig, shape: Shape, memory: float) -> Iterator[Change]:
     """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
     sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
+    most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape):
-        yield from (each | layout for each in simple)
+        everything = with_values(config, (most | layout).values)
+        if _fits(fit_of(everything, shape, memory), "trainer"):  # else no part of it fits
+            yield from (each | layout for each in simple)
 
 
 def _together(changes: tuple[Change, ...]) -> Change:

@@ -81,7 +81,9 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
         memory: bytes of a device.
     """
     servers, trains = servers_of(config), config.trainer.mode in TRAINING_MODES
-    engine = engine_of(config, shape, servers) if config.algorithm.live and config.rollout.engine != "scripted" else None
+    engine = (
+        engine_of(config, shape, servers) if config.algorithm.live and config.rollout.engine != "scripted" else None
+    )
     beside = _embedded(engine) if engine and servers.engine == "torch" else {}
     trainer = Trainer(config, shape, layout_of(config), servers, on_cpu=on_cpu)
     uses = [_fullest(each, beside if not each.stage else {}, memory) for each in stages_of(trainer)] if trains else []
