@@ -34,6 +34,7 @@ LAYERS = [
     {"replay"},  # the viewer opens runs in the same way
     {"viewer"},
     {"saved"},  # runs in Python: summaries as in the viewer
+    {"plan"},  # predictions before a run starts
     {"api", "cli"},
     {"__main__"},
 ]
