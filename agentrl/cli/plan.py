@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory, times and price of a run before it starts, and of a finished run beside its measured times."""
+"""`agentrl plan`: memory, times and price of a run before it starts, and the measured times of a finished one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def test_512_rollouts_of_32k_tokens_on_one_server():
     config, model = compose_config(["+experiment=qwen3_8b", *ONE_SERVER]), shape(content_of("qwen3_8b"))
     fit = fit_of(config, model, H100)
     assert (fit.worst.device, fit.worst.largest, fit.running) == ("engine", "KV cache", 512)
-    assert fit.at_once is not None and fit.at_once < 30
+    assert fit.at_once is not None
+    assert fit.at_once < 30
     found = checked(config, model, H100)
     assert any("rollout.sglang.num_replicas" in each for each in found)
     assert any("rollout.max_num_seqs" in each for each in found)
