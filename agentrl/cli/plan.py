@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory, times and price of a run before it starts, and the measured times of a finished one."""
+"""`agentrl plan`: memory, times and price of a run before it starts; of a finished run, its times and the predicted ones."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def plan(options: argparse.Namespace) -> None:
         for line in check_lines(check(measured, _shape(config), fleet.hardware, config)):
             print(line)
         return
-    measured = read_run(options.saved) if options.saved else None
+    saved = read_run(options.saved) if options.saved else None
     config = _config(options)
     shape, fleet = _shape(config), _fleet(options.gpus, config)
-    fitted = calibrate(measured, shape, fleet.hardware, config_of_run(options.saved)) if measured else None
+    fitted = calibrate(saved, shape, fleet.hardware, config_of_run(options.saved)) if saved else None
     memory = fleet.hardware.memory_gib * GIB
     fit = fit_of(config, shape, memory, on_cpu=fleet.hardware.name == CPU)
     changes = [] if fit.fits else changes_for(config, shape, memory)
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")
-    answer = times_of(config, shape, fleet, _lengths(options.lengths, measured, config), calibration=fitted)
+    answer = times_of(config, shape, fleet, _lengths(options.lengths, saved, config), calibration=fitted)
     _show(answer, options, memory_json(fit, changes))
 
 

@@ -7,6 +7,7 @@ from large_models import PUBLISHED, config_of
 from large_models import shape_of as content_of
 
 from agentrl.cli.compose import compose_config
+from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.plan.counts import shape_of
 from agentrl.plan.memory.changes import changes_for
@@ -42,8 +43,6 @@ def checked(config: RunConfig, model: Shape, memory: float) -> list[str]:
     """Return the changes; apply each on the command line, as a user does, and see that the run fits."""
     changes = changes_for(config, model, memory)
     for change in changes:
-        from agentrl.config.resolve import with_values
-
         assert fit_of(with_values(config, change.values), model, memory).fits
     return [change.text for change in changes]
 
