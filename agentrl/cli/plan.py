@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory, times and price of a run before it starts; of a finished run, its times and the predicted ones."""
+"""`agentrl plan`: memory, times and price of a run before it starts, and the measured times of a finished one."""
 
 from __future__ import annotations
 
