@@ -63,6 +63,8 @@ class AgentLoop:
         roles: roles that the loop may append after a model turn; the chat template is checked for them at the start.
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
         runs_task_folders: a loop without tools that runs task folders and sets their reward itself.
+        uses_task_sandbox: a loop without tools that works in the sandbox of a task folder. It starts
+            `task_folder_state(tools.data)` (`agentrl.tools.task_folders`), and the folder's tests give the reward.
         strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise it is refused. A loop
             that builds its `Rollout` itself sets it to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
@@ -78,6 +80,7 @@ class AgentLoop:
     roles: ClassVar[tuple[str, ...]] = ("tool", "user")
     uses_tools: ClassVar[bool] = True
     runs_task_folders: ClassVar[bool] = False
+    uses_task_sandbox: ClassVar[bool] = False
     strips_thinking: ClassVar[bool] = True
     conversation_class: ClassVar[type[Conversation]] = Conversation
 

@@ -5,32 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, ConfigError, Kind
+from agentrl.harness.endpoint import Endpoint, FunctionFailedError
 from agentrl.harness.process import Ended
 from agentrl.harness.settings import KEY, Harness
 from agentrl.registry import load_object
 from agentrl.tools.base import InfraError
 from agentrl.types.task import Task
 from agentrl.utils.user_code import format_error
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where the model is reached.
-
-    Attributes:
-        base_url: address that ends with /v1, for the chat completions and Responses interfaces.
-        root_url: the same without /v1, for the Messages interface.
-    """
-
-    base_url: str
-    root_url: str
-    key: str
-    model: str
-
 
 Run = Callable[[Task, Endpoint], Awaitable[object]]
 
@@ -70,6 +54,8 @@ async def run_function(function: Run, task: Task, endpoint: Endpoint) -> tuple[E
         returned = await function(task, endpoint)
     except (InfraError, AgentRLError):
         raise
+    except FunctionFailedError as error:
+        return Ended(1, str(error)), None
     except Exception as error:  # a user's code may raise anything
         return Ended(1, format_error(error)), None
     return Ended(0, ""), _score(returned)

@@ -16,11 +16,6 @@ class Instruction:
     user: str
     system: str
 
-    @property
-    def together(self) -> str:
-        """Both as one text."""
-        return "\n\n".join(text for text in (self.system, self.user) if text)
-
 
 def instruction_of(task: Task) -> Instruction:
     """Return the instruction of a task: one user message, after any number of system messages.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -16,12 +15,15 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
 from agentrl.gateway.session import Session
-from agentrl.harness.function import Endpoint, run_function
+from agentrl.harness.commands import TaskCommands
+from agentrl.harness.endpoint import Endpoint, without
+from agentrl.harness.function import run_function
 from agentrl.harness.instruction import instruction_of
 from agentrl.harness.outcome import Finished, rollout_of
 from agentrl.harness.process import Ended
 from agentrl.harness.run import HarnessRun
 from agentrl.harness.slots import WatchedSession
+from agentrl.tools.task_folders import task_folder_state
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -46,6 +48,7 @@ class HarnessLoop(AgentLoop):
 
     roles = ("tool",)
     uses_tools = False
+    uses_task_sandbox = True
     strips_thinking = False
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig, shared: HarnessRun) -> None:
@@ -86,15 +89,30 @@ class HarnessLoop(AgentLoop):
         session = Session(
             *(self.chat, self.parser, self.config, generate, sampling, task), call_format=self.call_format
         )
-        watched = WatchedSession(session)
+        watched, commands = WatchedSession(session), await self._commands(task, tools)
         try:
-            finished = await self._finished(task, session, watched, deadline)
+            finished = await self._finished(task, session, watched, deadline, commands)
         finally:
+            await commands.close()
             await session.close()
+        if commands.failure is not None:
+            raise commands.failure
         return rollout_of(self._shared, session, watched, finished)
 
+    async def _commands(self, task: Task, tools: ToolSession | None) -> TaskCommands:
+        """Reserve the sandbox of a task folder, which starts at the first command."""
+        folder = None if tools is None else task_folder_state(tools.data)
+        if folder is not None:
+            await folder.start()
+        return TaskCommands(task, folder, self.config.rollout.multi_turn.tool_timeout_s)
+
     async def _finished(
-        self, task: Task, session: Session, watched: WatchedSession, deadline: float | None
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        deadline: float | None,
+        commands: TaskCommands,
     ) -> Finished:
         """Run the harness until it ends, or has to."""
         shared = self._shared
@@ -108,7 +126,7 @@ class HarnessLoop(AgentLoop):
             if shared.function is None:
                 finished = await self._command(task, session, watched, address, seconds)
             else:
-                finished = await self._called(task, session, watched, address, seconds)
+                finished = await self._called(task, session, watched, address, seconds, commands)
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
@@ -118,24 +136,41 @@ class HarnessLoop(AgentLoop):
         async with self._shared.started(instruction_of(task), task, address) as process:
             result = await _until(process.wait(), session, watched, seconds)
             ended = result or await process.end()
-        ended = replace(ended, output=_without(address.key, ended.output))
-        return Finished(ended, by_itself=result is not None, limited=session.ended.is_set())
+        return _finished(ended, None, session, address, by_itself=result is not None)
 
     async def _called(
-        self, task: Task, session: Session, watched: WatchedSession, address: Address, seconds: float | None
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        address: Address,
+        seconds: float | None,
+        commands: TaskCommands,
     ) -> Finished:
         assert self._shared.function is not None
-        endpoint = Endpoint(address.openai_base_url, address.base_url, address.key, self._shared.settings.model)
-        result = await _until(run_function(self._shared.function, task, endpoint), session, watched, seconds)
+        own = address.openai_base_url, address.base_url, address.key, self._shared.settings.model
+        calling = run_function(self._shared.function, task, Endpoint(*own, commands))
+        result = await _until(calling, session, watched, seconds, commands.failed)
         ended, score = result or (Ended(None, ""), None)
-        return Finished(ended, by_itself=result is not None, limited=session.ended.is_set(), score=score)
+        return _finished(ended, score, session, address, by_itself=result is not None)
+
+
+def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:
+    ended = replace(ended, output=without(address.key, ended.output))
+    return Finished(ended, by_itself=by_itself, limited=session.ended.is_set(), score=score)
 
 
 async def _until(
-    work: Coroutine[None, None, T], session: Session, watched: WatchedSession, seconds: float | None
+    work: Coroutine[None, None, T],
+    session: Session,
+    watched: WatchedSession,
+    seconds: float | None,
+    failed: asyncio.Event | None = None,
 ) -> T | None:
-    """Return the result of `work`; None if the session or the time ended before it."""
-    tasks = running, limit = asyncio.ensure_future(work), asyncio.ensure_future(session.ended.wait())
+    """Return the result of `work`; None if the session, the sandbox or the time ended before it."""
+    events = [session.ended, *([failed] if failed else ())]
+    running, limit, *others = asyncio.ensure_future(work), *(asyncio.ensure_future(each.wait()) for each in events)
+    tasks = running, limit, *others
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -147,8 +182,3 @@ async def _until(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _without(key: str, output: str) -> str:
-    """Return the output without the key, which may be broken into lines."""
-    return re.sub(r"\s*".join(map(re.escape, key)), "KEY", output)

@@ -22,6 +22,8 @@ from agentrl.harness.places import PORT, Place, needs_socket, open_place
 from agentrl.harness.process import HarnessProcess, Job
 from agentrl.harness.settings import KEY, Harness, HarnessSettings, read_harness
 from agentrl.harness.slots import Slots, WatchedSession
+from agentrl.harness.worker import FunctionWorker
+from agentrl.tools.task_folders import folder_of
 from agentrl.types.task import Task
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,8 +38,10 @@ class HarnessRun:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.settings: HarnessSettings = harness.settings
-        self.function: Run | None = load_function(harness) if harness.settings.function else None
-        self.slots = Slots(self.settings.max_running, self.settings.max_starting)
+        self._worker = FunctionWorker(harness) if self.settings.python else None
+        self.function: Run | None = self._worker or (load_function(harness) if self.settings.function else None)
+        max_starting = self.settings.max_running if self.function else self.settings.max_starting
+        self.slots = Slots(self.settings.max_running, max_starting)
         self._server = SharedServer(self._new_server)
         self._folder: Path | None = None
         self._shows_system = any(map(shows_system, self.settings.texts()))
@@ -62,6 +66,8 @@ class HarnessRun:
             DataError: it cannot. The message does not name the row.
         """
         values = self._values(instruction_of(task), task, _NOWHERE)
+        if self.function is None and folder_of(task) is not None:
+            raise DataError("a command cannot work on a task folder: use 'function' (docs/harnesses.md#task-folders)")
         for text in self.settings.texts():
             values.fill(text)
 
@@ -97,7 +103,9 @@ class HarnessRun:
             _LOGGER.warning("%s (reported once)", problem)
 
     async def close(self) -> None:
-        """Remove the folder of the gateway's socket."""
+        """End the worker, and remove the folder of the gateway's socket."""
+        if self._worker is not None:
+            await self._worker.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -138,7 +146,7 @@ class HarnessRun:
     def _values(
         self, instruction: Instruction, task: Task, address: Address, home: str = "", workdir: str = ""
     ) -> Values:
-        user = instruction.user if self._shows_system else instruction.together
+        user = instruction.user if self._shows_system else task.instruction
         own = address.base_url, address.key, self.settings.model
         folders = home, workdir, str(self.harness.folder), str(self._cwd)
         return Values(*own, user, instruction.system, *folders, task.extra_info)

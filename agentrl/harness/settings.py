@@ -30,10 +30,12 @@ class HarnessSettings(Section):
     """Program and arguments."""
     function: str | None = None
     """In place of a command: a coroutine function `run(task, endpoint)`, as `path/to/file.py:name`."""
+    python: str | None = None
+    """Interpreter that runs the function in a process of its own; null: the process of the run."""
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command gets PATH, HOME, LANG and these, and none of the run's own."""
+    """Environment variables. The command, or `python`, gets PATH, HOME, LANG and these, and none of the run's own."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
@@ -142,14 +144,20 @@ def _problems(settings: HarnessSettings) -> Iterator[str]:
         yield "expected either 'command' or 'function'"
     if settings.function is not None:
         for key in _OF_COMMANDS:
-            if key in settings.model_fields_set:
-                yield f"'{key}' has no effect with 'function'"
+            if key in settings.model_fields_set and not (key == "env" and settings.python):
+                yield f"'{key}' has no effect with 'function'{_unless(key)}"
+    elif settings.python is not None:
+        yield "'python' has no effect without 'function'"
     for where, text in settings.named_texts():
         yield from (f"'{where}': {line}" for line in unknown_names(text))
     for path in settings.files:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
             yield f"'files': '{path}' must be a path in HOME"
     yield from _sandbox_problems(settings)
+
+
+def _unless(key: str) -> str:
+    return " in the process of the run: set 'python'" if key == "env" else ""
 
 
 def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:

@@ -36,6 +36,7 @@ class LoopTraits(NamedTuple):
 
     uses_tools: bool
     runs_task_folders: bool
+    uses_task_sandbox: bool
     roles: tuple[str, ...]
 
 
@@ -85,11 +86,12 @@ class RowNames:
             )
 
     def _check_parts(self, task: Task, name: str, loop: object) -> None:
-        uses_tools = bool(getattr(loop, "uses_tools", AgentLoop.uses_tools))
-        self._tool_users[name] = uses_tools
+        has_folder = folder_of(task) is not None
+        uses_tools = _trait(loop, "uses_tools") or (has_folder and _trait(loop, "uses_task_sandbox"))
+        self._tool_users[name] = self._tool_users.get(name, False) or uses_tools
         if uses_tools:
             self._toolbox.check(task)
-        elif folder_of(task) is not None and not getattr(loop, "runs_task_folders", AgentLoop.runs_task_folders):
+        elif has_folder and not _trait(loop, "runs_task_folders"):
             raise DataError(NO_SANDBOX)
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
             check_interaction(self._interactions, task)
@@ -138,7 +140,7 @@ class RowCheck(RowNames):
             if not any(key):
                 raise
             raise DataError(f"{_asked(key)}: {error}") from error
-        return LoopTraits(loop.uses_tools, loop.runs_task_folders, loop.roles)
+        return LoopTraits(loop.uses_tools, loop.runs_task_folders, loop.uses_task_sandbox, loop.roles)
 
     def _check_template(self, loop: AgentLoop, key: LoopKey) -> None:
         schemas, chat = self._toolbox.schemas, loop.chat
@@ -159,6 +161,11 @@ class RowCheck(RowNames):
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
         if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)
+
+
+def _trait(loop: object, name: str) -> bool:
+    """Return an attribute of a loop, its class or its factory."""
+    return bool(getattr(loop, name, getattr(AgentLoop, name)))
 
 
 def _check_strip(loop: AgentLoop, name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:

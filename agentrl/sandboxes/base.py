@@ -110,6 +110,10 @@ class EndsProcesses(Sandbox, Protocol):
         """End everything that runs in the sandbox. Its files are kept."""
         ...
 
+    def stop_command(self) -> None:
+        """Ask the sandbox to end the command that runs, whose call then returns. Call it until the call returns."""
+        ...
+
 
 class SandboxProvider(Protocol):
     """Starts sandboxes of one kind."""

@@ -33,6 +33,7 @@ GRACE_S = 5.0
 WRITABLE = ("/work", "/tmp")
 """Folders in memory that every sandbox of a process can write."""
 STDERR_S = 2.0
+_STOP = b'{"kind": "stop"}\n'
 LINE_BYTES = 2 * MAX_FILE_BYTES
 """Longest line of a reply; the limit of the process's streams."""
 
@@ -105,6 +106,11 @@ class ProcessSandbox:
         reply = await self._ask("end", FILE_S)
         if reply.get("left") != 0:
             raise await self._end("the processes of the sandbox did not end, and it was killed")
+
+    def stop_command(self) -> None:
+        """See `EndsProcesses.stop_command`."""
+        if self._process.stdin is not None and not self._ended:
+            self._process.stdin.write(_STOP)
 
     async def kill(self) -> None:
         """End the process."""

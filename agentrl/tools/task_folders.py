@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.concurrency import Running
 from agentrl.data.task_folders.rows import FOLDER_KEY
 from agentrl.errors import DataError
-from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.sandboxes.base import (
+    EndsProcesses,
+    RunResult,
+    Sandbox,
+    SandboxEndedError,
+    SandboxUnavailableError,
+)
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.task_folders import (
     NotRunnableError,
@@ -24,6 +32,11 @@ from agentrl.tools.base import InfraError
 from agentrl.tools.binding import AgentData, OpensState, RolloutState
 from agentrl.types.rollout import VERIFIER
 from agentrl.types.task import Task
+
+_STOP_S = 5.0
+"""Seconds in which a command that is stopped must end; then its sandbox ends."""
+_ASK_S = 0.05
+"""Pause between two attempts to stop a command."""
 
 
 class TaskFolders:
@@ -45,7 +58,7 @@ class TaskFolders:
     def open(self, data: AgentData) -> RolloutState | None:
         """Return the state of the rollout; None if its row is no task folder."""
         folder = folder_of(data.task)
-        return None if folder is None else _Verified(self._pool, self._plan(folder), data.request_id)
+        return None if folder is None else TaskFolderState(self._pool, self._plan(folder), data.request_id)
 
     def check_row(self, task: Task) -> None:
         """Reject a folder that is no task, or that this kind of sandbox cannot run."""
@@ -61,7 +74,9 @@ class TaskFolders:
         return self._plans[folder]
 
 
-class _Verified(RolloutState):
+class TaskFolderState(RolloutState):
+    """The sandbox of one rollout of a task folder."""
+
     def __init__(self, pool: SandboxPool, planned: TaskPlan, owner: str) -> None:
         self.name = VERIFIER
         self._pool, self._planned, self._owner = pool, planned, owner
@@ -72,6 +87,20 @@ class _Verified(RolloutState):
         self._started = True
         self._pool.reserve(self._owner, content_of(self._planned))
         return None
+
+    async def run_command(self, command: str, deadline_s: float) -> RunResult:
+        """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
+
+        Raises:
+            SandboxEndedError: the command ended the sandbox; the next one gets a new sandbox.
+            SandboxUnavailableError: the sandbox failed.
+        """
+        async with await self._pool.of(self._owner) as sandbox:
+            running = asyncio.ensure_future(sandbox.run_command(command, deadline_s))
+            try:
+                return await asyncio.shield(running)
+            finally:
+                await _stop(sandbox, running)
 
     async def reward(self) -> float | None:
         """Run the tests in the sandbox of the rollout.
@@ -97,6 +126,25 @@ class _Verified(RolloutState):
     async def _verified(self) -> float:
         async with await self._pool.of(self._owner) as sandbox:
             return score_of(await verify(sandbox, self._planned.task))
+
+
+async def _stop(sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
+    """End a command. If this is cancelled, or takes too long, the sandbox ends."""
+    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                while not running.done():
+                    sandbox.stop_command()
+                    await asyncio.wait({running}, timeout=_ASK_S)
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+def task_folder_state(data: AgentData) -> TaskFolderState | None:
+    """Return the state of the task folder of a rollout; None if its row is none."""
+    return next((each for each in data.states.values() if isinstance(each, TaskFolderState)), None)
 
 
 def folder_of(task: Task) -> str | None:

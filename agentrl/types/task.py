@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, JsonValue, NonNegativeInt, PositiveFloat, 
 
 from agentrl.config.base import Section, one_or_many
 from agentrl.errors import DataError, suggestion
-from agentrl.types.messages import Message
+from agentrl.types.messages import Message, message_text
 from agentrl.types.template_variables import COLUMN, read_template_variables
 from agentrl.utils.short_repr import short
 
@@ -48,6 +48,11 @@ class Task:
     def __repr__(self) -> str:
         asked = self.messages[-1].get("content", "") if self.messages else ""
         return f"Task(row {self.index} of {short(self.data_source, 20)}, uid {short(self.uid, 20)}, {short(asked)})"
+
+    @property
+    def instruction(self) -> str:
+        """Text of the prompt, with its system messages first."""
+        return "\n\n".join(text for text in map(message_text, self.messages) if text)
 
     @property
     def tool_options(self) -> ToolOptions:

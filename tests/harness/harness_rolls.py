@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness_builders import PROGRAM
@@ -13,6 +14,7 @@ from loop_builders import ListEngine, call, exact, runner
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
+from agentrl.tools.binding_any import AnyTool
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -22,10 +24,14 @@ LOOP = [call("add", a=2, b=3), "5"]
 
 
 class Rolls:
-    """Runs rollouts with the settings of one file."""
+    """Runs rollouts with the settings of one file.
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "tested.yaml"
+    Args:
+        tools: makes the tools of a call.
+    """
+
+    def __init__(self, folder: Path, tools: Callable[[], Sequence[AnyTool]] = tuple) -> None:
+        self.file, self.tools = folder / "tested.yaml", tools
         self.seen: list[dict[str, object]] = []
 
     def __call__(
@@ -52,11 +58,12 @@ class Rolls:
         return asyncio.run(self._run(config, task, count))
 
     async def _run(self, config: RunConfig, task: Task, count: int) -> list[Rollout]:
-        made = runner(self.engine, config, tools=(), reward=self._reward)
+        made = runner(self.engine, config, tools=self.tools(), reward=self._reward)
         try:
             return list(await asyncio.gather(*(made.run(task, SamplingParams(), seed=seed) for seed in range(count))))
         finally:
             await made.close()
+            await made._toolbox.close()
 
     async def _reward(self, data_source, solution_str, ground_truth, extra_info):
         self.seen.append(extra_info)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import ConfigError, DataError
-from agentrl.harness.verifiers import Taskset, process, taskset
+from agentrl.harness.verifiers import Taskset, taskset
+from agentrl.harness.worker_process import MAX_LINE_BYTES
 from agentrl.tools.base import InfraError
 from agentrl.types.task import Task
 
@@ -104,7 +105,7 @@ def test_a_rollout_without_a_reward_is_dropped(made, reward):
         ("[1]", "in place of an object"),
         ('{"id": 0, "reward": NaN}', "NaN is not JSON"),
         ("[" * 5000, "nested too deeply"),
-        ("x" * (process.MAX_LINE_BYTES + 10), "not JSON"),
+        ("x" * (MAX_LINE_BYTES + 10), "not JSON"),
     ],
 )
 def test_nonsense_drops_all_rollouts(made, line, complaint):

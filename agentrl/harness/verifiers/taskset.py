@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from agentrl.errors import ConfigError, DataError
-from agentrl.harness.verifiers.process import BRIDGE, BridgeProcess
+from agentrl.harness.worker_process import WorkerProcess, variables_of
 from agentrl.tools.base import InfraError
 from agentrl.types.task import Task
 from agentrl.utils.atomic_files import atomic_file
 
+BRIDGE = Path(__file__).with_name("bridge.py")
 COLUMN = "verifiers_task"
 """Column of a row with the task of the taskset."""
 AGENT: Mapping[str, JsonValue] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
@@ -61,8 +61,8 @@ class Taskset:
     ) -> None:
         own = {"id": taskset} if isinstance(taskset, str) else dict(taskset)
         self._python, self._config = Path(python).expanduser(), json.dumps({"taskset": own, "agent": dict(agent)})
-        self._variables = {**_variables(self._python), **(env or {})}
-        self._bridge = BridgeProcess(self._command("serve"), self._variables, start_timeout_s)
+        self._variables = {**variables_of(self._python, _KEPT), **(env or {})}
+        self._bridge = WorkerProcess("verifiers", self._command("serve"), self._variables, start_timeout_s)
 
     async def run(self, task: Task, endpoint: Endpoint) -> float:
         """Run one rollout; return its reward. This is the function of the harness.
@@ -104,10 +104,3 @@ class Taskset:
 
     def _command(self, mode: str) -> list[str]:
         return [str(self._python), str(BRIDGE), mode, self._config]
-
-
-def _variables(python: Path) -> dict[str, str]:
-    """Variables of verifiers, which needs the program uv: one of its own environment comes first."""
-    path = f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    own = {name: value for name, value in os.environ.items() if name.upper().startswith(_KEPT)}
-    return {**own, "PATH": path, "HOME": str(Path.home()), "LANG": "C.UTF-8"}

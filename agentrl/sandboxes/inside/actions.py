@@ -18,18 +18,22 @@ END_S = 10.0
 """Seconds until processes that are killed again and again must have ended."""
 
 
-def answer(request: dict[str, Any], most: int) -> dict[str, Any]:
-    """Answer a request that needs no interpreter."""
+def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Answer a request that needs no interpreter.
+
+    Args:
+        stop: descriptors that end a command when they can be read.
+    """
     if request["kind"] == "command":
-        return command(request["text"], request["seconds"], most)
+        return command(request["text"], request["seconds"], most, stop)
     if request["kind"] == "write":
         return write(request["path"], request["data"])
     return read(request["path"], request["most"])
 
 
-def command(text: str, seconds: float, most: int) -> dict[str, Any]:
-    """Run a shell command; what it leaves running goes on, unless it timed out."""
-    output, timed_out = Output(most), False
+def command(text: str, seconds: float, most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Run a shell command; what it leaves running goes on, unless it timed out or was stopped."""
+    output, timed_out, stopped = Output(most), False, False
     process = subprocess.Popen(
         ["bash", "-c", text],
         stdin=subprocess.DEVNULL,
@@ -41,19 +45,20 @@ def command(text: str, seconds: float, most: int) -> dict[str, Any]:
     source, end = process.stdout.fileno(), time.monotonic() + seconds
     os.set_blocking(source, False)
     ended = os.pidfd_open(process.pid)
-    watched = [ended, source]
-    while True:
+    watched = [ended, source, *stop]
+    while not stopped:
         left = end - time.monotonic()
         if left <= 0:
             timed_out = True
             break
         ready = wait(watched, left)
         if source in ready and not drain(source, output):
-            watched = [ended]
+            watched = [ended, *stop]
         if ended in ready:
             break
+        stopped = any(descriptor in ready for descriptor in stop)
     try:
-        if timed_out:
+        if timed_out or stopped:
             os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass

@@ -32,6 +32,8 @@ def serve(settings: dict[str, Any]) -> None:
     send(1, {"id": "ready"})
     for line in requests():
         request = json.loads(line)
+        if request["kind"] == "stop":  # of a command that has ended
+            continue
         enter(folder)
         try:
             if request["kind"] == "python":
@@ -44,9 +46,11 @@ def serve(settings: dict[str, Any]) -> None:
                     interpreter = None
                 reply = {"left": end_processes()}
             else:
-                reply = answer(request, most)
+                reply = answer(request, most, (0,))
         except OSError as error:  # no more processes or files: the model's code used them up
             reply = {"output": "", "error": f"OSError: {error.strerror}", "failed": str(error.strerror)}
+        except ValueError as error:  # a null character in a command or path
+            reply = {"output": "", "error": f"ValueError: {error}", "failed": str(error)}
         send(1, {"id": request["id"], **reply})
 
 
@@ -89,6 +93,7 @@ def requests() -> Iterator[bytes]:
             if not (read := os.read(0, CHUNK)):
                 return
             unread += read
-            if b"\n" in read:  # one request at a time
-                yield bytes(unread)
-                unread.clear()
+            if b"\n" in read:
+                *lines, rest = bytes(unread).split(b"\n")
+                unread = bytearray(rest)
+                yield from lines

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxSetup, SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxEndedError, SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.isolation import check_isolation
 from agentrl.sandboxes.local.bubblewrap import command, interpreter, new_user, writable_roots
 from agentrl.sandboxes.local.probe import probe
@@ -15,6 +16,8 @@ from agentrl.sandboxes.local.settings import LocalSandbox
 from agentrl.sandboxes.process import LINE_BYTES, WRITABLE, ProcessSandbox, arguments
 
 START_S = 30.0
+_EXIT_S = 2.0
+"""Seconds in which the process of a sandbox that has ended ends."""
 
 
 class LocalProvider:
@@ -72,3 +75,12 @@ class LocalSandboxProcess(ProcessSandbox):
         sandbox = cls(process)
         await sandbox.wait_until_ready(START_S)
         return sandbox
+
+    async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
+        """See `ProcessSandbox._end`. What runs in the sandbox cannot send a signal to bubblewrap itself."""
+        if not self._ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EXIT_S):
+                    if (code := await self._process.wait()) < 0:
+                        return SandboxUnavailableError(f"this machine ended a sandbox: signal {-code}")
+        return await super()._end(reason)

@@ -1,0 +1,107 @@
+"""Shell commands of a harness in the sandbox of its task folder."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from agentrl.errors import AgentRLError, DataError
+from agentrl.sandboxes.base import RunResult, SandboxEndedError, SandboxUnavailableError
+from agentrl.tools.base import InfraError
+from agentrl.tools.task_folders import TaskFolderState
+from agentrl.types.task import Task
+
+_NOT_RUN, _KILLED = 126, 137
+"""Exit codes as those of bash: the command cannot run; signal 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command did.
+
+    Attributes:
+        output: standard output and standard error, in this order of time. The middle of a long output is left out.
+        exit_code: below 0 after a signal; 137 if the command ended the sandbox, which is then as at the start.
+        timed_out: it was ended after `timeout_s`.
+    """
+
+    output: str
+    exit_code: int
+    timed_out: bool
+
+
+class TaskCommands:
+    """The commands of one rollout.
+
+    Args:
+        folder: the started task folder; None if the row is none.
+        timeout_s: default of `run`.
+
+    Attributes:
+        failure: why the rollout has to be dropped, whatever the harness made of it.
+        failed: set with the failure.
+    """
+
+    def __init__(self, task: Task, folder: TaskFolderState | None, timeout_s: float) -> None:
+        self._task, self._folder, self._timeout_s = task, folder, timeout_s
+        self._running: set[asyncio.Future[CommandResult]] = set()
+        self._closed = False
+        self.failure: AgentRLError | InfraError | None = None
+        self.failed = asyncio.Event()
+
+    async def run(self, command: str, timeout_s: float | None = None) -> CommandResult:
+        """Run a shell command in the working folder of the task.
+
+        If the caller is cancelled, the command is ended; the sandbox stays as it is.
+
+        Raises:
+            DataError: the row is no task folder.
+            InfraError: the sandbox failed. The rollout is dropped.
+            RuntimeError: the rollout has ended.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise RuntimeError("the rollout has ended")
+        seconds = _checked(command, self._timeout_s if timeout_s is None else timeout_s)
+        running = asyncio.ensure_future(self._run(command, seconds))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return await running
+
+    async def close(self) -> None:
+        """End the commands that run."""
+        self._closed = True
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _run(self, command: str, seconds: float) -> CommandResult:
+        if self._folder is None:
+            where = f"row {self._task.index} of '{self._task.data_source}'"
+            raise self._failed(DataError(f"{where}: endpoint.run_command needs a task folder (docs/harnesses.md)"))
+        try:
+            return _result(await self._folder.run_command(command, seconds))
+        except SandboxEndedError as error:  # the command did it: the policy gets to know, as from the tool bash
+            return CommandResult(f"{error}; its files are lost\n", _KILLED, timed_out=False)
+        except SandboxUnavailableError as error:
+            raise self._failed(InfraError(str(error))) from error
+
+    def _failed(self, failure: AgentRLError | InfraError) -> AgentRLError | InfraError:
+        self.failure = failure
+        self.failed.set()
+        return failure
+
+
+def _checked(command: object, seconds: object) -> float:
+    if not isinstance(command, str):
+        raise TypeError(f"run_command: expected a command as text, not {command!r:.100}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"run_command: expected timeout_s above 0, not {seconds!r:.100}")
+    return float(seconds)
+
+
+def _result(result: RunResult) -> CommandResult:
+    code = _NOT_RUN if result.exit_code is None else result.exit_code
+    return CommandResult(result.output or result.error, code, result.timed_out)
