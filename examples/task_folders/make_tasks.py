@@ -76,7 +76,13 @@ def make_tasks(
     traces, tools = list(demonstrate(form, rng)), [form.schema.for_template()]
     write_jsonl(out / "sft.jsonl", ({"messages": trace, "tools": tools} for trace in traces))
     sizes = write_model(out / "model", traces, seed, "qwen3", form.schema, vocab_size=VOCAB_SIZE, isolated=SYMBOLS)
-    facts = {"seed": seed, "form": form_name, "num_tasks": num_tasks, "teacher_share_correct": TEACHER_SHARE_CORRECT, **sizes}
+    facts = {
+        "seed": seed,
+        "form": form_name,
+        "num_tasks": num_tasks,
+        "teacher_share_correct": TEACHER_SHARE_CORRECT,
+        **sizes,
+    }
     (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
 

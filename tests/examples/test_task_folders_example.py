@@ -73,7 +73,9 @@ def test_solutions_have_reward_1_and_mistakes_0(example):
 def test_a_quarter_of_the_demonstrations_is_correct(example):
     module, folder = example
     traces = [json.loads(line)["messages"] for line in (folder / "sft.jsonl").read_text().splitlines()]
-    right = [trace for trace in traces if trace in (form_of(example).right_trace(task) for task in same_task(module, trace))]
+    right = [
+        trace for trace in traces if trace in (form_of(example).right_trace(task) for task in same_task(module, trace))
+    ]
     assert len(right) / len(traces) == module.TEACHER_SHARE_CORRECT
 
 
