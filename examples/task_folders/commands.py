@@ -92,12 +92,10 @@ class Form:
     Attributes:
         schema: the tool `bash`, as the agent describes it to the model.
         end: the model's last turn.
-        mistakes: how often the teacher ends at once, gives up, and does something else.
     """
 
     schema: ToolSchema
     end: Message
-    mistakes: tuple[int, int, int]
 
     def right_trace(self, task: FileTask) -> list[Message]:
         """A correct demonstration."""
@@ -105,8 +103,13 @@ class Form:
 
     def wrong_trace(self, task: FileTask, rng: random.Random) -> list[Message]:
         """A demonstration with one of the teacher's mistakes; the most common one is to do nothing."""
-        turns = [[self.end], [say("I do not know")], [*call(*task.wrong), self.end]]
-        return [*prompt(task), *rng.choices(turns, self.mistakes)[0]]
+        habits = {
+            "ends at once": (5, [self.end]),
+            "gives up": (3, [say("I do not know")]),
+            "does something else": (4, [*call(*task.wrong), self.end]),
+        }
+        _, turns = rng.choices(list(habits.values()), [weight for weight, _ in habits.values()])[0]
+        return [*prompt(task), *turns]
 
 
 _COMMAND = {"type": "string", "description": "The bash command to execute"}
@@ -117,11 +120,7 @@ _MINI_SWE_BASH = FunctionSchema(
 )
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 FORMS = {
-    "tool_agent": Form(BASH.tool({"name": "bash"}, {}).schema, say("Done"), (5, 3, 4)),
-    "mini_swe": Form(ToolSchema(function=_MINI_SWE_BASH), call(SUBMIT, "")[0], (6, 4, 2)),
+    "tool_agent": Form(BASH.tool({"name": "bash"}, {}).schema, say("Done")),
+    "mini_swe": Form(ToolSchema(function=_MINI_SWE_BASH), call(SUBMIT, "")[0]),
 }
-"""The agent loop `tool_agent` of agentrl, and mini-swe-agent.
-
-There, `cp` and `mv` are confused less often: with equal shares the cold start learns no difference between them, and
-RL on 64 tasks then memorizes file names.
-"""
+"""The agent loop `tool_agent` of agentrl, and mini-swe-agent."""
