@@ -15,7 +15,9 @@ from local_sandboxes import require_bubblewrap
 from loop_builders import CHAT
 
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.errors import AgentRLError, DataError
+from agentrl.errors import DataError
+from agentrl.harness.run import HarnessRun
+from agentrl.harness.settings import read_harness
 from agentrl.tools.loading import tools_of
 from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.rollout import Stop
@@ -117,9 +119,10 @@ def test_a_row_without_a_folder_has_no_commands(rolls):
         rolls(*SOLVED, task=Task([{"role": "user", "content": "Go."}], data_source="sums", index=4, uid="t0"))
 
 
-def test_a_command_of_a_harness_refuses_task_folders(rolls):
-    with pytest.raises(AgentRLError, match="a command cannot work on a task folder"):
-        rolls.made("5", task=rolls.task)
+def test_a_command_of_a_harness_refuses_task_folders(rolls, tmp_path):
+    (tmp_path / "command.yaml").write_text("command: [program]")
+    with pytest.raises(DataError, match="a command cannot work on a task folder"):
+        HarnessRun(read_harness(str(tmp_path / "command.yaml"))).check(rolls.task)
 
 
 @pytest.mark.slow
