@@ -49,12 +49,12 @@ def _append(first: str, second: str, old: str, new: str) -> FileTask:
 
 
 def _copy(first: str, second: str, old: str, new: str) -> FileTask:
-    after, wrong = {first: old, second: old}, (f"mv {first} {second}", NO_OUTPUT)
+    after, wrong = {first: old, second: old}, (f"cat {first}", old)
     return FileTask(f"Copy {first} to {second}", {first: old}, after, f"cp {first} {second}", wrong)
 
 
 def _move(first: str, second: str, old: str, new: str) -> FileTask:
-    wrong = (f"cp {first} {second}", NO_OUTPUT)
+    wrong = (f"ls {first}", first)
     return FileTask(f"Move {first} to {second}", {first: old}, {second: old}, f"mv {first} {second}", wrong)
 
 
