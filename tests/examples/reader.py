@@ -30,7 +30,7 @@ from chat_families import HEADERS
 ROOT = Path(__file__).parents[2]
 SHIM = Path(__file__).parent / "short_agentrl.py"
 HUB_MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-VL-3B-Instruct")
-SHELL_KINDS = {"", "sglang", "gpu", "install", "server", "model"}
+SHELL_KINDS = {"", "sglang", "gpu", "install", "server", "model", "harness"}
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

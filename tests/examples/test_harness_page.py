@@ -93,7 +93,7 @@ def test_the_example_has_the_same_tokens_as_the_tool_agent(task_folder):
 
 @pytest.mark.slow
 def test_the_experiment_trains(task_folder, tmp_path):
-    ((command,),) = [re.findall(r"agentrl (train \+experiment=.*)", block) for block in blocks("text")[1:]]
+    (command,) = re.findall(r"agentrl (train \+experiment=calculator_harness.*)", PAGE)
     folder = f"trainer.default_local_dir={tmp_path}/run"
     files = [f"data.{name}_files=[{task_folder}/{name}.jsonl]" for name in ("train", "val")]
     small = ["data.train_batch_size=2", "rollout.n=2", "data.val_max_samples=2", f"model.path={task_folder}/model"]
