@@ -32,10 +32,7 @@ PICTURED_STEPS = 5
 def plan(options: argparse.Namespace) -> None:
     """Print the predicted times of a run; with `--check`, those of a finished run beside what it measured."""
     if options.check:
-        measured, config = read_run(options.check), config_of_run(options.check)
-        fleet = _fleet(options.gpus, config)
-        for line in check_lines(check(measured, _shape(config), fleet.hardware, config)):
-            print(line)
+        _check(options)
         return
     measured = read_run(options.saved) if options.saved else None
     config = _config(options)
@@ -43,6 +40,13 @@ def plan(options: argparse.Namespace) -> None:
     fitted = calibrate(measured, shape, fleet.hardware, config_of_run(options.saved)) if measured else None
     answer = times_of(config, shape, fleet, _lengths(options.lengths, measured, config), calibration=fitted)
     _show(answer, options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    measured, config = read_run(options.check), config_of_run(options.check)
+    hardware = _fleet(options.gpus, config).hardware
+    for line in check_lines(check(measured, _shape(config), hardware, config)):
+        print(line)
 
 
 def _show(answer: TimeAnswer, options: argparse.Namespace) -> None:
