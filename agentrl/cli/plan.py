@@ -35,7 +35,7 @@ PICTURED_STEPS = 5
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print the predicted memory and times of a run; with `--check`, those of a finished run beside what it measured."""
+    """Print the predicted memory and times of a run; with `--check`, measured and predicted times of a finished run."""
     if options.check:
         _check(options)
         return
