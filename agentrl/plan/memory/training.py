@@ -130,7 +130,8 @@ class Trainer:
         passes = self._passes(actor, shape)
         if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer returns after the passes
             held, passes = step, {}
-        buffers = gathered(shape, self.layout, self._precision, trained=not self.rank)
+        resharded = actor.reshard_after_forward
+        buffers = gathered(shape, self.layout, self._precision, trained=not self.rank, resharded=resharded)
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
