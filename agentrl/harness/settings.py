@@ -18,7 +18,7 @@ from agentrl.sandboxes.loading import kind_of
 from agentrl.utils.shipped import shipped
 
 KEY = "rollout.harness"
-_OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb")
+_OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb", "max_starting")
 """Keys without effect for a function."""
 _OTHER_KINDS = ("docker", "podman", "e2b", "sandbox_fusion")
 
