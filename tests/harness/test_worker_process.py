@@ -28,8 +28,9 @@ DIE = BEGIN + "    [print(f'line {n} of secret', file=sys.stderr) for n in range
 
 
 @pytest.fixture
-def start():
+def start(monkeypatch):
     """Makes processes of a program, which end with the test."""
+    monkeypatch.setattr("agentrl.harness.worker_process._END_S", 0.2)
     made: list[WorkerProcess] = []
 
     def new(program: str, **options) -> WorkerProcess:
@@ -131,8 +132,7 @@ def test_a_program_that_does_not_exist():
 
 
 @pytest.mark.parametrize("blocks", ["", "\n    signal.pthread_sigmask(0, [15, 2]); time.sleep(1000)"])
-def test_closing_ends_the_process_and_its_descendants(start, blocks, monkeypatch):
-    monkeypatch.setattr("agentrl.harness.worker_process._END_S", 0.2)
+def test_closing_ends_the_process_and_its_descendants(start, blocks):
     left = "    child = subprocess.Popen(['sleep', '1000']); say(id=number, pids=[os.getpid(), child.pid])"
     process = start(f"import signal\n{BEGIN}{left}{blocks}\n")
     pids = ask(process)["pids"]
