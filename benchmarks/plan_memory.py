@@ -33,6 +33,7 @@ from agentrl.backends.fsdp.ranks import STORE, Ranks, join
 from agentrl.backends.fsdp.sharding import local_part
 from agentrl.backends.torch.gradients import mini_batch
 from agentrl.cli.compose import compose_config
+from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
 from agentrl.plan.counts import shape_of
 from agentrl.plan.layout import layout_of, servers_of
@@ -223,7 +224,7 @@ def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:
     from plan_memory import measured  # other ranks import it under this name
 
     request = ModelRequest(config.model, config.actor, total_updates=1)
-    if config.actor.backend == "megatron":
+    if has_layouts(config):
         from agentrl.backends.megatron.backend import MegatronBackend
 
         backend: Any = MegatronBackend(ranks, request, seed=0)

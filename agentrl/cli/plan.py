@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from agentrl.cli.train import read_config
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.facts import model_content
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.calibration import calibrate
@@ -104,7 +104,8 @@ def _fleet(text: str | None, config: RunConfig) -> Fleet:
 def _shape(config: RunConfig) -> Shape:
     """The shape of the model, from its `config.json`. Families that are not counted by hand need torch: seconds."""
     if not (content := model_content(config.model.path)):
-        raise ConfigError.keyless(f"model.path={config.model.path}: there is no readable config.json")
+        text = f"model.path={config.model.path}: there is no readable config.json"
+        raise ConfigError.at("model.path", Kind.NOT_FOUND, text)
     if found := shape_of(content):
         return found
     from agentrl.plan.meta import counted  # imports torch and transformers
@@ -112,7 +113,8 @@ def _shape(config: RunConfig) -> Shape:
     try:
         return counted(content)
     except ValueError as error:
-        raise ConfigError.keyless(f"model.path={config.model.path}: {error}") from None
+        text = f"model.path={config.model.path}: {error}"
+        raise ConfigError.at("model.path", Kind.NOT_SUPPORTED, text) from None
 
 
 def _lengths(file: Path | None, measured: Measured | None, config: RunConfig) -> Lengths:

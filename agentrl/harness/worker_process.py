@@ -214,9 +214,11 @@ class WorkerProcess:
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:
         if self._failure is None:
             self._failure = lambda: kind(why)
-        for future in (self._ready, *(each.answer for each in [*self._waiting.values()])):
+        with suppress(InvalidStateError):  # it was ready, or failed before
+            self._ready.set_exception(self._failure())
+        for waiting in [*self._waiting.values()]:
             with suppress(InvalidStateError):  # answered or cancelled meanwhile
-                future.set_exception(self._failure())
+                waiting.answer.set_exception(self._failure())
 
     def _said(self) -> str:
         text = self._clean("\n".join(self._errors)).strip()

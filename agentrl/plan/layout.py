@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentrl.capabilities import engine_spec
 from agentrl.config.megatron import MegatronConfig
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
 from agentrl.engines.sglang.servers.command import integer, num_gpus, snake_case
 
-Backend = Literal["torch", "fsdp", "megatron"]
+Kind = Literal["torch", "fsdp", "megatron"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Layout:
         megatron: the layout of Megatron; its default for other backends.
     """
 
-    backend: Backend
+    kind: Kind
     devices: int = 1
     fsdp_size: int = 1
     ulysses: int = 1
@@ -73,13 +74,13 @@ class Layout:
     @property
     def dense_copies(self) -> int:
         """Processes with the same weights outside of experts, which share the distributed optimizer: DP x CP."""
-        return self.data_parallel * self.megatron.context_parallel_size if self.backend == "megatron" else 1
+        return self.data_parallel * self.megatron.context_parallel_size if self.kind == "megatron" else 1
 
     @property
     def expert_copies(self) -> int:
         """Processes with the same experts."""
         parts = self.expert * self.expert_tensor * self.pipeline
-        return self.devices // parts if self.backend == "megatron" else 1
+        return self.devices // parts if self.kind == "megatron" else 1
 
     def stages(self, num_layers: int) -> list[list[int]]:
         """The numbers of the layers of each pipeline stage."""
@@ -107,7 +108,7 @@ class Servers:
     """The engines that sample.
 
     Attributes:
-        engine: `torch` (in the process of rank 0), `sglang`, or another engine.
+        embedded: the engine is in the process of rank 0.
         replicas: number of engines, or of servers.
         tensor, pipeline: devices of a server that share the matrices, and its pipeline stages.
         data: parts of a server with their own KV cache (`dp_size` with `enable_dp_attention`).
@@ -116,7 +117,7 @@ class Servers:
         memory_share: share of a device's memory for weights and KV cache (`mem_fraction_static`); None: SGLang chooses.
     """
 
-    engine: str = "torch"
+    embedded: bool = True
     replicas: int = 1
     tensor: int = 1
     pipeline: int = 1
@@ -135,11 +136,16 @@ def layout_of(config: RunConfig) -> Layout:
     """Return the training layout of a configuration that passed the rules of `agentrl train`."""
     devices = config.trainer.num_processes
     if has_layouts(config):
-        return Layout(backend="megatron", devices=devices, megatron=config.actor.megatron)
+        return Layout(kind="megatron", devices=devices, megatron=config.actor.megatron)
     if devices == 1:
-        return Layout(backend="torch")
+        return Layout(kind="torch")
     positions = config.actor.ulysses_sequence_parallel_size
-    return Layout(backend="fsdp", devices=devices, fsdp_size=config.actor.fsdp_size or devices, ulysses=positions)
+    return Layout(kind="fsdp", devices=devices, fsdp_size=config.actor.fsdp_size or devices, ulysses=positions)
+
+
+def is_embedded(config: RunConfig) -> bool:
+    """Whether the engine runs in the process of rank 0: it is no engine with servers."""
+    return "sglang" not in engine_spec(config.rollout.engine).options
 
 
 def servers_of(config: RunConfig) -> Servers:
@@ -148,14 +154,14 @@ def servers_of(config: RunConfig) -> Servers:
     Raises:
         ConfigError: a size in `rollout.sglang.server_args` is not an integer.
     """
-    engine, sglang = config.rollout.engine, config.rollout.sglang
-    if engine != "sglang":
-        return Servers(engine=engine)
+    sglang = config.rollout.sglang
+    if is_embedded(config):
+        return Servers()
     given = {snake_case(key): value for key, value in sglang.server_args.items()}
     pipeline = integer(given, "pp_size") or 1
     share = given.get("mem_fraction_static")
     return Servers(
-        engine=engine,
+        embedded=False,
         replicas=len(sglang.urls) or sglang.num_replicas,
         tensor=num_gpus(given) // pipeline,
         pipeline=pipeline,

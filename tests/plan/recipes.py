@@ -65,7 +65,7 @@ def megatron(
     """A layout in the order of NeMo-RL's table: TP, CP, EP, PP."""
     first, last = ends or (None, None)
     return Layout(
-        backend="megatron",
+        kind="megatron",
         devices=devices,
         megatron=MegatronConfig(
             tensor_model_parallel_size=tensor,
@@ -80,7 +80,7 @@ def megatron(
 
 
 def servers(devices: int, tensor: int, *, colocate: bool = True) -> Servers:
-    return Servers(engine="sglang", replicas=devices // tensor, tensor=tensor, colocate=colocate)
+    return Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)
 
 
 COLOCATED = (

@@ -17,7 +17,7 @@ def composed(*overrides: str):
 
 
 def test_one_process_holds_a_complete_model():
-    assert layout_of(composed()) == Layout(backend="torch")
+    assert layout_of(composed()) == Layout(kind="torch")
 
 
 def test_several_processes_shard_one_copy_or_several():
@@ -25,7 +25,7 @@ def test_several_processes_shard_one_copy_or_several():
     found = layout_of(
         composed("trainer.n_gpus_per_node=8", "actor.fsdp_size=4", "actor.ulysses_sequence_parallel_size=2")
     )
-    assert (found.backend, found.devices, found.fsdp_size, found.context, found.data_parallel) == ("fsdp", 8, 4, 2, 4)
+    assert (found.kind, found.devices, found.fsdp_size, found.context, found.data_parallel) == ("fsdp", 8, 4, 2, 4)
 
 
 def test_sizes_of_megatron():
@@ -49,13 +49,13 @@ def test_stages_with_numbers_of_their_own():
 
 def test_interleaved_stages_have_layers_of_every_part():
     sizes = MegatronConfig(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
-    stages = Layout(backend="megatron", devices=2, megatron=sizes).stages(8)
+    stages = Layout(kind="megatron", devices=2, megatron=sizes).stages(8)
     assert stages == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_the_embedded_engine_shares_the_device():
     found = servers_of(composed())
-    assert (found.engine, found.devices, found.colocate) == ("torch", 1, True)
+    assert (found.embedded, found.devices, found.colocate) == (True, 1, True)
 
 
 def test_servers_take_devices_of_their_own():

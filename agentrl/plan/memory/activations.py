@@ -31,7 +31,7 @@ class Kept:
 
     def layer(self, *, sparse: bool) -> float:
         """Bytes of a layer, with or without experts, for each token of this device, without recomputation."""
-        if self.layout.backend == "megatron":
+        if self.layout.kind == "megatron":
             return _megatron(self, sparse=sparse)
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
 

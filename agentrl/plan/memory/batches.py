@@ -33,7 +33,7 @@ def micro_batches(config: RunConfig, layout: Layout, actor: ActorConfig, *, on_c
     samples = ceil(groups * config.group_size / layout.data_parallel)
     most = samples if actor.ppo_micro_batch_size_per_gpu is None else actor.ppo_micro_batch_size_per_gpu
     if actor.use_dynamic_bsz:
-        slices = layout.context if layout.backend == "megatron" else 1
+        slices = layout.context if layout.kind == "megatron" else 1
         limit = actor.ppo_max_token_len_per_gpu * slices
         most = min(most, max(1, (min(limit, CPU_TOKENS) if on_cpu else limit) // longest))
         tokens = max(longest, min(limit if not on_cpu else min(limit, CPU_TOKENS), samples * longest))

@@ -11,7 +11,7 @@ from agentrl.config.resolve import with_values
 from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.plan.layout import Layout, layout_of, servers_of
+from agentrl.plan.layout import Layout, is_embedded, layout_of, servers_of
 from agentrl.plan.memory.fit import Fit, fit_of
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import last_stage, possible
@@ -97,7 +97,7 @@ def _engines(config: RunConfig) -> Iterator[Change]:
     """Changes of SGLang servers: fewer rollouts at a time, a larger share, more devices of a server, more servers."""
     servers, args = servers_of(config), config.rollout.sglang.server_args
     yield Change({}, 0)
-    if servers.engine != "sglang" or servers.elsewhere:
+    if servers.embedded or servers.elsewhere:
         return
     for tensor, more, fewer in product((1, 2, 4, 8, 16), _FACTORS, _FACTORS):
         values: dict[str, object] = {}
@@ -154,7 +154,7 @@ def _shorter(config: RunConfig) -> list[Change]:
 
 def _offloaded(config: RunConfig) -> list[Change]:
     found = [Change({}, 0)]
-    own = layout_of(config).backend
+    own = layout_of(config).kind
     if config.uses_reference and not config.ref.param_offload:
         found.append(Change({"ref.param_offload": True}, 1))
     if own != "fsdp" and not config.actor.optimizer_offload:
@@ -172,7 +172,7 @@ def _adapters(config: RunConfig) -> list[Change]:
 
 def _moved(config: RunConfig) -> list[Change]:
     """Rollouts on SGLang servers with devices of their own, instead of in the process of rank 0."""
-    if config.rollout.engine != "torch" or not config.algorithm.live:
+    if not is_embedded(config) or not config.algorithm.live:
         return [Change({}, 0)]
     return [Change({}, 0), Change({"rollout.engine": "sglang"}, 3)]
 
@@ -183,7 +183,7 @@ def _layouts(config: RunConfig, shape: Shape) -> Iterator[Change]:
     for factor in _FACTORS:
         devices = present.devices * factor
         more = Change(_devices(devices), 1 + log2(factor)) if factor > 1 else Change({}, 0)
-        if present.backend == "megatron":
+        if present.kind == "megatron":
             yield from (more | each for each in _megatron(present, shape, devices))
         else:
             yield from (more | each for each in _ulysses(present, shape, devices))

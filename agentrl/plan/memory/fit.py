@@ -81,16 +81,14 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
         memory: bytes of a device.
     """
     servers, trains = servers_of(config), config.trainer.mode in TRAINING_MODES
-    engine = (
-        engine_of(config, shape, servers) if config.algorithm.live and config.rollout.engine != "scripted" else None
-    )
-    beside = _embedded(engine) if engine and servers.engine == "torch" else {}
+    engine = engine_of(config, shape, servers) if config.algorithm.live else None
+    beside = _embedded(engine) if engine and servers.embedded else {}
     trainer = Trainer(config, shape, layout_of(config), servers, on_cpu=on_cpu)
     uses = [_fullest(each, beside if not each.stage else {}, memory) for each in stages_of(trainer)] if trains else []
     uses = [max(uses, key=lambda use: use.total)] if uses else []
     if not uses and beside:
         uses = [Use("engine", "rollouts", beside, memory)]
-    if engine is None or servers.elsewhere or servers.engine != "sglang" or on_cpu:
+    if engine is None or servers.elsewhere or servers.embedded or on_cpu:
         return Fit(uses, None, 0)
     between = sum(trainer.between().values()) if servers.colocate and trains else 0
     share = min((servers.memory_share or USUAL_SHARE) * memory, memory - between)

@@ -81,5 +81,5 @@ def _running(config: RunConfig, servers: Servers) -> int:
     if trainer.max_staleness:
         groups *= 1 + trainer.max_staleness
     all_running = min(trainer.max_concurrent_rollouts, ceil(groups * config.group_size))
-    most = rollout.max_num_seqs or (EMBEDDED_SEQUENCES if servers.engine == "torch" else all_running)
+    most = rollout.max_num_seqs or (EMBEDDED_SEQUENCES if servers.embedded else all_running)
     return min(ceil(all_running / servers.replicas), most)

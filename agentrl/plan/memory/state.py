@@ -62,7 +62,7 @@ def state_of(
 def own_weights(shape: Shape, layout: Layout, stage: int) -> Weights:
     """Return the numbers of weights on one device of a stage."""
     layers = [shape.layers[number] for number in layout.stages(shape.num_layers)[stage]]
-    if layout.backend != "megatron":
+    if layout.kind != "megatron":
         return _sharded(sum_of(layers) + shape.outer, layout.fsdp_size, shape)
     tensor = layout.tensor
     whole = sum_of(layers)
@@ -113,14 +113,14 @@ def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
     else:
         found = 4 * hidden + 2 * queries + of.kv_heads * (of.head_dim + of.value_dim)
     widths = [shape.shared_size] if sparse else [shape.intermediate]
-    if sparse and layout.backend == "megatron":
+    if sparse and layout.kind == "megatron":
         widths += [shape.expert_size] * ceil(shape.experts / layout.expert)
     return found + sum(_LINEAR_LAYERS * (hidden + width) for width in widths if width)
 
 
 def _trained(layout: Layout, own: Weights, precision: Precision, actor: ActorConfig, shape: Shape) -> State:
     averages, total = _averages(own, actor.optim.name), own.total
-    if layout.backend != "megatron":
+    if layout.kind != "megatron":
         return State(total * precision.weight, total * precision.weight, averages * precision.weight)
     divides = layout.megatron.use_distributed_optimizer and actor.optim.name != "muon"
     dense, experts = (layout.dense_copies, layout.expert_copies) if divides else (1, 1)
@@ -141,7 +141,7 @@ def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: boo
     Args:
         resharded: `actor.reshard_after_forward`; if false, all weights, and all gradients in float32.
     """
-    if layout.backend != "fsdp":
+    if layout.kind != "fsdp":
         return 0
     if not resharded:
         return shape.weights.total * (precision.compute + (FLOAT if trained else 0))
@@ -151,7 +151,7 @@ def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: boo
 
 def cast_copies(layers: Sequence[Weights], layout: Layout, precision: Precision) -> float:
     """Bytes of bfloat16 copies of weights, which autocast keeps until the backward pass. FSDP2 gathers bfloat16."""
-    if not precision.mixed or layout.backend != "torch":
+    if not precision.mixed or layout.kind != "torch":
         return 0
     whole = sum_of(layers)
     return precision.compute * (whole.attention + whole.dense + whole.router + whole.shared)

@@ -86,7 +86,7 @@ class Trainer:
         if not self.config.uses_reference or self.rank:
             return State()
         offloads = self.config.ref.param_offload
-        if offloads and self.layout.backend == "fsdp":
+        if offloads and self.layout.kind == "fsdp":
             return State()
         return self._state(self.config.actor, self.shape, trained=False)
 
@@ -113,9 +113,9 @@ class Trainer:
         """Return what stays of a trained model between its uses. Megatron keeps its buffer of gradients."""
         if self.on_cpu:
             actor = actor.model_copy(update={"param_offload": False, "optimizer_offload": False})
-        if self.layout.backend == "fsdp" and actor.param_offload:
+        if self.layout.kind == "fsdp" and actor.param_offload:
             return {}
-        keeps = self.layout.backend == "megatron" and not actor.param_offload
+        keeps = self.layout.kind == "megatron" and not actor.param_offload
         return {
             f"{prefix}weights": 0 if actor.param_offload else state.weights,
             f"{prefix}gradients": state.gradients if keeps else 0,
@@ -123,7 +123,7 @@ class Trainer:
         }
 
     def _in_update(self, actor: ActorConfig, state: State, shape: Shape, others: Parts) -> Parts:
-        on_host = self.layout.backend == "fsdp" and actor.param_offload and not self.on_cpu
+        on_host = self.layout.kind == "fsdp" and actor.param_offload and not self.on_cpu
         optimizer = 0 if actor.optimizer_offload and not self.on_cpu else state.optimizer
         held = State() if on_host else State(state.weights, state.gradients, optimizer)
         step = State() if on_host else state

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from agentrl.config.megatron import MegatronConfig
-from agentrl.plan.layout import Backend, Layout, Servers
+from agentrl.plan.layout import Kind, Layout, Servers
 from agentrl.plan.shapes import Shape
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -15,26 +15,26 @@ _DEFAULT = MegatronConfig()
 
 
 def layouts_for(
-    shape: Shape, devices: int, per_node: int, backend: Backend, base: MegatronConfig = _DEFAULT
+    shape: Shape, devices: int, per_node: int, kind: Kind, base: MegatronConfig = _DEFAULT
 ) -> Iterator[Layout]:
     """Yield the layouts of `devices` devices; tensor parallelism stays inside a node.
 
     Args:
         base: the values of all other keys of Megatron.
     """
-    if backend == "torch" or devices == 1:
+    if kind == "torch" or devices == 1:
         if devices == 1:
-            yield Layout(backend="torch")
+            yield Layout(kind="torch")
         return
-    if backend == "fsdp":
+    if kind == "fsdp":
         for context in _CONTEXTS:
             if devices % context == 0 and shape.attention.heads % context == 0:
-                yield Layout(backend="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
+                yield Layout(kind="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
         return
     for tensor, pipeline, context, expert in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
         if possible(shape, devices, per_node, tensor, pipeline, context, expert):
             yield Layout(
-                backend="megatron",
+                kind="megatron",
                 devices=devices,
                 megatron=base.model_copy(
                     update={
@@ -73,4 +73,4 @@ def servers_for(shape: Shape, devices: int, per_node: int, *, colocate: bool) ->
     for tensor in _SIZES:
         if tensor > 4 * per_node or devices % tensor or shape.attention.heads % tensor:
             continue
-        yield Servers(engine="sglang", replicas=devices // tensor, tensor=tensor, colocate=colocate)
+        yield Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)

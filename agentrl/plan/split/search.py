@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Fleet
-from agentrl.plan.layout import Backend, Layout, Servers
+from agentrl.plan.layout import Kind, Layout, Servers
 from agentrl.plan.lengths import Lengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import layouts_for, servers_for
@@ -131,11 +132,11 @@ def _best_layout(
     refused: dict[int, str],
 ) -> tuple[Layout, float] | None:
     """Return the layout with the fastest trainer that fits, and its seconds."""
-    backend: Backend = "megatron" if config.actor.backend == "megatron" else "fsdp"
+    kind: Kind = "megatron" if has_layouts(config) else "fsdp"
     passes, samples = passes_of(config), samples_of(lengths, config, 0)
     ranked: list[tuple[float, int, Layout]] = []
     for number, layout in enumerate(
-        layouts_for(shape, devices, fleet.hardware.devices_per_node, backend, config.actor.megatron)
+        layouts_for(shape, devices, fleet.hardware.devices_per_node, kind, config.actor.megatron)
     ):
         trainer = Training(shape, layout, fleet.hardware, passes)
         ranked.append((trainer.learn_s(samples) + trainer.score_s(samples), number, layout))

@@ -139,8 +139,8 @@ def setting_of(
         "max_concurrent": config.trainer.max_concurrent_rollouts,
         "publish_s": publish_s,
         "recompute": config.rollout.weight_update_mode == "retract",
-        "exclusive": servers.colocate and servers.engine != "torch",
-        "contention": SHARED if servers.engine == "torch" else (1.0, 1.0),
+        "exclusive": servers.colocate and not servers.embedded,
+        "contention": SHARED if servers.embedded else (1.0, 1.0),
     }
     return Setting(**{**values, **changes})  # type: ignore[arg-type]  # the keys are the fields of Setting
 
@@ -152,7 +152,7 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     of the node. The embedded engine reads them from memory.
     """
     size = shape.weights.total * BYTES["bf16"]
-    if servers.engine == "torch":
+    if servers.embedded:
         return size / (1e9 * hardware.memory_gb_s)
     if devices_of(layout, servers) <= hardware.devices_per_node:
         return size / (1e9 * hardware.link_gb_s)
@@ -161,7 +161,7 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
 
 def devices_of(layout: Layout, servers: Servers) -> int:
     """Return the devices of trainer and engine together."""
-    if servers.engine == "torch":  # in the process of rank 0
+    if servers.embedded:  # in the process of rank 0
         return layout.devices
     return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
 

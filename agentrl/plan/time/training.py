@@ -91,7 +91,7 @@ class Training:
             reading += 2 * GRADIENT_BYTES * self._stage_weights() / self.hardware.bytes_per_s
         local = tokens / layout.context
         busy = max(compute, reading) + self._layers_s(local, forwards) + self.hardware.pass_overhead_ms / 1e3
-        if layout.backend != "fsdp":
+        if layout.kind != "fsdp":
             return busy
         gathered = self._sharded_s(forwards)
         return max(busy, gathered) if self.hardware.overlaps else busy + gathered
@@ -155,9 +155,9 @@ class Training:
     def gradients_s(self) -> float:
         """Return the seconds to add up the gradients over data-parallel ranks and to send the new weights back."""
         layout, weights = self.layout, self._trained
-        if layout.backend == "torch":
+        if layout.kind == "torch":
             return 0.0
-        if layout.backend == "fsdp":
+        if layout.kind == "fsdp":
             each = self.shape.num_layers + 1
             reduced = each * self._link(layout.fsdp_size).gather_s(GRADIENT_BYTES * weights / each)
             copies = layout.devices // layout.fsdp_size
@@ -177,7 +177,7 @@ class Training:
 
     @property
     def _optimizer_parts(self) -> int:
-        return self.layout.fsdp_size if self.layout.backend == "fsdp" else self.layout.devices
+        return self.layout.fsdp_size if self.layout.kind == "fsdp" else self.layout.devices
 
     @property
     def _trained(self) -> float:

@@ -49,11 +49,11 @@ def megatron(devices: int, **sizes: int) -> Layout:
         "chunks": "virtual_pipeline_model_parallel_size",
     }
     values = {names[name]: size for name, size in sizes.items()}
-    return Layout(backend="megatron", devices=devices, megatron=MegatronConfig(**values))
+    return Layout(kind="megatron", devices=devices, megatron=MegatronConfig(**values))
 
 
 def test_one_device_takes_three_forward_passes():
-    trainer = Training(shape(), Layout(backend="torch"), FAST, Passes(max_tokens=4000))
+    trainer = Training(shape(), Layout(kind="torch"), FAST, Passes(max_tokens=4000))
     seconds = 3 * forward_flops(shape(), [4000, 3000]) / 500e12
     assert trainer.learn_s(samples(4000, 3000)) == pytest.approx(seconds, rel=1e-4)
 
@@ -61,14 +61,14 @@ def test_one_device_takes_three_forward_passes():
 def test_recomputation_takes_a_fourth_pass_and_lora_leaves_one_out():
     def seconds(**changes: bool) -> float:
         passes = Passes(max_tokens=4000, **changes)
-        return Training(shape(), Layout(backend="torch"), FAST, passes).learn_s(samples(4000))
+        return Training(shape(), Layout(kind="torch"), FAST, passes).learn_s(samples(4000))
 
     assert seconds(recompute=True) == pytest.approx(4 / 3 * seconds(), rel=1e-4)
     assert seconds(frozen=True) == pytest.approx(2 / 3 * seconds(), rel=1e-4)
 
 
 def test_scores_are_forward_passes():
-    trainer = Training(shape(), Layout(backend="torch"), FAST, Passes(max_tokens=4000, num_scored=2))
+    trainer = Training(shape(), Layout(kind="torch"), FAST, Passes(max_tokens=4000, num_scored=2))
     assert trainer.score_s(samples(4000)) == pytest.approx(2 / 3 * trainer.learn_s(samples(4000)), rel=1e-4)
 
 
@@ -112,14 +112,14 @@ def test_experts_are_exchanged_over_the_network_if_they_span_nodes():
 
 def test_small_micro_batches_are_limited_by_reading_weights():
     slow = FAST.model_copy(update={"memory_gb_s": 1000, "share_of_bandwidth": 1})
-    trainer = Training(shape(), Layout(backend="torch"), slow, Passes())
+    trainer = Training(shape(), Layout(kind="torch"), slow, Passes())
     weights = shape().weights
     read = (2 * 3 + 2 * 4) * (weights.total - weights.embeddings)
     assert trainer.micro_batch_s([10], 3) == pytest.approx(read / 1e12, rel=1e-3)
 
 
 def test_fsdp_gathers_beside_the_computation_on_gpus_only():
-    layout = Layout(backend="fsdp", devices=8, fsdp_size=8)
+    layout = Layout(kind="fsdp", devices=8, fsdp_size=8)
     beside = Training(shape(), layout, SLOW_LINK, Passes(max_tokens=4000))
     after = Training(shape(), layout, SLOW_LINK.model_copy(update={"overlaps": False}), Passes(max_tokens=4000))
     gathered = 2 * 7 / 8 * 2 * shape().weights.total / 100e9

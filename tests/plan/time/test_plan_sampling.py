@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_training import FAST, shape
+from test_plan_training import FAST, shape
 
 from agentrl.plan.layout import Servers
 from agentrl.plan.time.sampling import Sampling
@@ -12,7 +12,7 @@ MEMORY = FAST.model_copy(update={"memory_gb_s": 1000, "share_of_bandwidth": 1.0}
 
 
 def servers(tensor: int = 1) -> Servers:
-    return Servers(engine="sglang", tensor=tensor)
+    return Servers(embedded=False, tensor=tensor)
 
 
 def test_one_request_reads_the_weights_and_its_kv():
