@@ -21,7 +21,7 @@ ENGINE_OPTIONS = (
 """Options of `rollout.*` that only some engines read; `sglang` is the section `rollout.sglang`."""
 BACKEND_OPTIONS = (
     *("device", "autocast", "share_prefixes", "flex_attention", "freeze_modules"),
-    *("param_offload", "optimizer_offload", "fsdp_size"),
+    *("param_offload", "optimizer_offload", "fsdp_size", "reshard_after_forward"),
     *("ulysses_sequence_parallel_size", "megatron"),
 )
 """Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read; `megatron` is the section

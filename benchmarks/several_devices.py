@@ -2,8 +2,8 @@
 
     python benchmarks/several_devices.py [train] [calls] [split] [publish] [save]
 
-- train: tokens/s of `train_step`, one process, two, and two that exchange nothing, in turn, for the quickstart's model
-  and one of 107M parameters.
+- train: tokens/s of `train_step`, one process, two, two with `actor.reshard_after_forward=false`, and two that exchange
+  nothing, in turn, for the quickstart's model and one of 107M parameters.
 - calls: what a step costs rank 0 besides the computation: samples are assigned, pickled, sent, and answers read.
 - split: seconds of assigning 1,000 to 100,000 samples to 8 ranks.
 - publish: reading all weights of a sharded model and loading them into another model, beside a plain copy.
@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -114,20 +115,24 @@ def train(ranks: Ranks, folder: Path) -> None:
     """
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 128, 160)):
         request, samples = make_request(folder, size), make_samples(num_samples, num_tokens)
-        two = FsdpBackend(ranks, request, seed=0)
+        two, complete = (FsdpBackend(ranks, each, seed=0) for each in (request, without_resharding(request)))
         one = load_torch_backend(request.model, request.actor, total_updates=100, seed=0)
         with another_process(train_alone, folder, size, samples) as other:
             rounds = []
-            for backend in (one, two):
+            for backend in (one, two, complete):
                 step(backend, samples[:8])
             for _ in range(NUM_REPEATS):
-                found = [median_s(partial(step, backend, samples), 1) for backend in (one, two)]
+                found = [median_s(partial(step, backend, samples), 1) for backend in (one, two, complete)]
                 other.send("step")
                 found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)  # two steps were made
                 rounds.append(tuple(found))
-        close(one, two)
-        names = ("one process", "two processes", "two processes with a model each")
+        close(one, two, complete)
+        names = ("one process", "two processes", "two without resharding", "two processes with a model each")
         report(f"train {size}", names, sum(len(sample.token_ids) for sample in samples), rounds)
+
+
+def without_resharding(request: ModelRequest) -> ModelRequest:
+    return replace(request, actor=request.actor.model_copy(update={"reshard_after_forward": False}))
 
 
 def train_alone(connection: Connection, folder: Path, size: str, samples: list[Sample]) -> None:

@@ -4,7 +4,7 @@ import ast
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -140,14 +140,22 @@ def names_key(text: str) -> bool:
     return text in KEYS | SECTIONS or text.rpartition(".")[0] in OPEN
 
 
-def calls(path: Path, *names: str) -> Iterator[tuple[int, str]]:
-    """Line and first literal text of each call of one of the functions."""
+@cache
+def calls_with_text(path: Path) -> list[tuple[int, str, str]]:
+    """Line, function and first literal text of each call with a text."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in names and node.args:
+        if isinstance(node, ast.Call) and node.args:
             first = node.args[0]
             literal = first.values[0] if isinstance(first, ast.JoinedStr) else first
             if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
-                yield node.lineno, literal.value
+                found.append((node.lineno, ast.unparse(node.func), literal.value))
+    return found
+
+
+def calls(path: Path, *names: str) -> Iterator[tuple[int, str]]:
+    """Line and first literal text of each call of one of the functions."""
+    return ((line, text) for line, function, text in calls_with_text(path) if function in names)
 
 
 def test_problems_name_keys_that_exist():

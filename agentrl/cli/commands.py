@@ -50,6 +50,16 @@ def _train_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help=words)
 
 
+def _plan_arguments(parser: ArgumentParser) -> None:
+    _verl_arguments(parser)
+    parser.add_argument("--gpus", metavar="64xH100", help="number and name of the devices, or a YAML file of figures")
+    parser.add_argument("--from", dest="saved", metavar="RUN", help="use lengths and speeds of this run")
+    parser.add_argument("--lengths", type=Path, metavar="FILE", help="YAML file with the distribution of lengths")
+    parser.add_argument("--check", metavar="RUN", help="compare predicted and measured times of this run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write a timeline to this SVG file")
+
+
 def _eval_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
     parser.add_argument("--from", dest="saved", metavar="RUN[@STEP]", help="evaluate saved rollouts instead of a model")
@@ -210,6 +220,9 @@ COMMANDS = {
         _quickstart_arguments,
     ),
     "train": Command("train a policy", "agentrl.cli.train:train", _train_arguments, "agentrl.cli.help:of_train"),
+    "plan": Command(
+        "predict memory, times and price of a run before it starts", "agentrl.cli.plan:plan", _plan_arguments
+    ),
     "eval": Command(
         "evaluate a model on the validation files, or evaluate saved rollouts",
         "agentrl.cli.train:evaluate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 
 from agentrl.cli.compose import compose_config
@@ -14,6 +15,7 @@ from agentrl.config.paths import absolute
 from agentrl.config.rules.combinations import check_evaluation, check_training
 from agentrl.config.validate import Check
 from agentrl.errors import ConfigError
+from agentrl.plan.memory.warning import memory_warning
 from agentrl.run_folder.location import check_free
 
 TRAINING_MODES = ("train", "train_only")
@@ -31,6 +33,8 @@ def train(options: argparse.Namespace) -> int:
 
         show_run(config, keys=options.dry_run, explain=options.explain)
         return 0
+    if line := memory_warning(config):
+        print(line, file=sys.stderr)
     if (config.uses_ray or config.trainer.num_processes > 1) and config.trainer.mode in TRAINING_MODES:
         from agentrl.cli.ranks.run import train_on_ranks  # imports torch
 

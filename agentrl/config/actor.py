@@ -116,6 +116,9 @@ class ActorConfig(Section):
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
     """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all."""
+    reshard_after_forward: bool = True
+    """Free gathered weights after each layer's pass. false: during an update each process holds all weights and
+    gradients, also of the critic, and exchanges them once, not in each micro-batch. No effect with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     grad_clip: PositiveFloat = 1.0

@@ -80,6 +80,11 @@ class Values:
         return value if isinstance(value, str) else json.dumps(value)
 
 
+def has_placeholder(text: str) -> bool:
+    """Whether a text has a placeholder, known or not."""
+    return _PLACEHOLDER.search(text) is not None
+
+
 def unknown_names(text: str) -> Iterator[str]:
     """Yield a line for each placeholder of a text that does not exist."""
     for name in dict.fromkeys(_PLACEHOLDER.findall(text)):

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from agentrl.config.base import Section
 from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, suggestion
-from agentrl.harness.placeholders import unknown_names
+from agentrl.harness.placeholders import has_placeholder, unknown_names
 from agentrl.sandboxes.loading import kind_of
 from agentrl.utils.shipped import shipped
 
@@ -148,6 +148,9 @@ def _problems(settings: HarnessSettings) -> Iterator[str]:
                 yield f"'{key}' has no effect with 'function'{_unless(key)}"
     elif settings.python is not None:
         yield "'python' has no effect without 'function'"
+    if settings.python is not None:
+        for name in (name for name, text in settings.env.items() if has_placeholder(text)):
+            yield f"'env.{name}': no placeholders with 'python': the function gets the values from its arguments"
     for where, text in settings.named_texts():
         yield from (f"'{where}': {line}" for line in unknown_names(text))
     for path in settings.files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,8 @@ class _Calls:
 
     def receive(self, message: Message) -> None:
         """Get a message of the process, on its thread."""
-        self._loop.call_soon_threadsafe(self._receive, message)
+        with suppress(RuntimeError):  # the event loop has ended, and with it the rollout
+            self._loop.call_soon_threadsafe(self._receive, message)
 
     async def close(self) -> None:
         """End the commands that run."""

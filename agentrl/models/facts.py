@@ -20,19 +20,28 @@ def model_facts(path: str) -> ModelFacts:
     Raises:
         ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
     """
+    shape = model_content(path)
+    context = number(shape, "max_position_embeddings", "n_positions")
+    return ModelFacts(_num_parameters(shape), context, model_shape(shape))
+
+
+def model_content(path: str) -> dict[str, object]:
+    """Return the content of the model's `config.json`, that of its text model if it has several; empty if unreadable.
+
+    Raises:
+        ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
+    """
     try:
         if adapter := find_adapter(path):
             path = adapter.base
         file = Path(path) / CONFIG_FILE if is_folder(path) else _of_hub(path)
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):  # the hub's errors are OSErrors
-        return ModelFacts()
+        return {}
     if not isinstance(content, dict):
-        return ModelFacts()
+        return {}
     text = content.get("text_config")
-    shape = {**content, **text} if isinstance(text, dict) else content
-    context = number(shape, "max_position_embeddings", "n_positions")
-    return ModelFacts(_num_parameters(shape), context, model_shape(shape))
+    return {**content, **text} if isinstance(text, dict) else content
 
 
 def _num_parameters(shape: Mapping[str, object]) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_processes import DEVICE, on_cpu
 from tiny_models import make_model, make_samples
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def make_request(
     path: Path, layout: str = "", *, model: dict[str, object] | None = None, **actor: object
 ) -> ModelRequest:
     optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
-    common = {"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, "megatron": layout_of(layout)}
+    common = {"optim": optim, "device": DEVICE, "ppo_micro_batch_size_per_gpu": 2, "megatron": layout_of(layout)}
     common["share_prefixes"] = False
     config = ActorConfig.model_validate({**common, **actor})
     return ModelRequest(ModelConfig.model_validate({"path": str(path), **(model or {})}), config, total_updates=10)
@@ -134,7 +135,7 @@ def assert_equal_models(backend: MegatronBackend, alone: TorchBackend) -> None:
     """Weights, scores and gradients are those of one process."""
     samples = make_samples(7)  # micro-batches of different lengths
     weights = dict(backend.weights())
-    for name, value in alone.weights():
+    for name, value in on_cpu(alone.weights()):
         assert torch.equal(weights[name], value), name
     found, expected = (asyncio.run(each.score(samples)) for each in (backend, alone))
     for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
@@ -154,7 +155,7 @@ def expected_gradients(backend: TorchBackend, samples: Sequence[Sample], loss: L
     backend._optimizer.clear_gradients()
     with backend._positionwise.running():
         accumulate_gradients(backend._positionwise, mini_batch(samples, loss), loss, backend._cut(samples))
-    return {name: value.grad for name, value in backend.model.named_parameters() if value.grad is not None}
+    return {name: value.grad.cpu() for name, value in backend.model.named_parameters() if value.grad is not None}
 
 
 def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFunction) -> dict[str, Tensor]:
@@ -184,7 +185,7 @@ def _gradients_of_rank(ranks: Ranks, number: int, batch: MiniBatch, own: Sequenc
             if part.is_first:
                 stacked = in_memory(part, model._config.num_moe_experts or 0)
                 values = part.view(gradient).reshape([length for _, length in stacked.box])
-                found.append((stacked.name, stacked.box, values.clone()))
+                found.append((stacked.name, stacked.box, values.cpu().clone()))
     return found
 
 

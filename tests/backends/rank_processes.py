@@ -5,25 +5,33 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from agentrl.backends.fsdp.ranks import STORE, Ranks, join, joined
 from agentrl.registry import child_path
 
 NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 """Number of ranks that tests share."""
+DEVICE = os.environ.get("DEVICE_OF_TESTS", "cpu")
+"""Device of the models: cpu, or cuda with one GPU per rank."""
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 
 
-def run_again(file: str, num_ranks: str, *others: str) -> None:
-    """Run the fast Megatron tests of files on another number of ranks."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "megatron and not slow", file, *others]
-    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": num_ranks}, capture_output=True, text=True)
+def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value.cpu()) for name, value in weights)
+
+
+def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", device: str = "cpu") -> None:
+    """Run the fast tests of files with these marks on another number of ranks, or on another device."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", f"{marks} and not slow and not gpu", file, *others]
+    changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
+    done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
 
 

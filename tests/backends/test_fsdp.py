@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_processes import DEVICE, on_cpu, run_again
 from tiny_models import make_groups, make_samples, save_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -43,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def make_request(path: Path, *, value_head: bool = False, model: dict | None = None, **actor: object) -> ModelRequest:
     optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
-    common = {"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, "fsdp_size": FSDP_SIZE}
+    common = {"optim": optim, "device": DEVICE, "ppo_micro_batch_size_per_gpu": 2, "fsdp_size": FSDP_SIZE}
     config = ActorConfig.model_validate({**common, **actor})
     section = ModelConfig.model_validate({"path": str(path), **(model or {})})
     return ModelRequest(section, config, total_updates=10, value_head=value_head)
@@ -67,7 +68,7 @@ def accumulated(ranks: Ranks, number: int, batch, own, loss) -> dict[str, torch.
     model = ranks.held[number]
     model.accumulate(*((batch, own) if loss.scope == "batch" else (batch.part(own), range(len(own)))), loss)
     named = {name: value.grad for name, value in model.model.named_parameters() if value.grad is not None}
-    return {name: grad.full_tensor() for name, grad in named.items()}
+    return {name: grad.full_tensor().cpu() for name, grad in named.items()}
 
 
 LOSSES = {
@@ -81,17 +82,27 @@ LOSSES = {
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "llama"])
-def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name):
-    request, loss, samples = make_request(folders[family]), LOSSES[name], make_samples(7)
+@pytest.mark.parametrize("reshard", [True, False])
+def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name, reshard):
+    request = make_request(folders[family], reshard_after_forward=reshard)
+    loss, samples = LOSSES[name], make_samples(7)
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
     assert backend._model._positionwise.shares_prefixes is alone._positionwise.shares_prefixes is True
     found = gradients_on_ranks(backend, samples, loss)
     with alone._positionwise.running():
         accumulate_gradients(alone._positionwise, mini_batch(samples, loss), loss, alone._cut(samples))
-    expected = {name: value.grad for name, value in alone.model.named_parameters() if value.grad is not None}
+    expected = {name: value.grad.cpu() for name, value in alone.model.named_parameters() if value.grad is not None}
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
         assert (found[parameter] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, parameter
+    asyncio.run(backend.close())
+
+
+def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
+    request = make_request(folders["llama"], autocast="bfloat16")
+    backend = FsdpBackend(ranks, request, seed=0)
+    found = gradients_on_ranks(backend, make_samples(2), PolicyLoss("vanilla"))
+    assert any((each != each.bfloat16().float()).any() for each in found.values())
     asyncio.run(backend.close())
 
 
@@ -111,7 +122,7 @@ def test_gradients_with_replayed_experts_equal_those_of_one_process(ranks, folde
     assert any((found[name] - own[name]).norm() > 0.01 * own[name].norm() for name in own)
     for name, value in alone.model.named_parameters():
         if value.grad is not None:
-            assert (found[name] - value.grad).norm() <= 2e-6 * value.grad.norm() + 1e-9, name
+            assert (found[name] - value.grad.cpu()).norm() <= 2e-6 * value.grad.norm() + 1e-9, name
     asyncio.run(backend.close())
 
 
@@ -140,6 +151,10 @@ CASES = {
     "padded rows": ("llama", {}, {"share_prefixes": False}),
     "offload": ("llama", {}, {"param_offload": True}),
     "a copy per rank": ("llama", {}, {"fsdp_size": 1}),
+    "complete": ("llama", {}, {"reshard_after_forward": False}),
+    "complete, lora": ("llama", {"model": {"lora_rank": 4, "lora_alpha": 32}}, {"reshard_after_forward": False}),
+    "complete, frozen": ("llama", {}, {"freeze_modules": ["model.layers.0"], "reshard_after_forward": False}),
+    "complete, critic": ("llama", {"value_head": True}, {"reshard_after_forward": False}),
     "frozen": ("llama", {}, {"freeze_modules": ["model.layers.0"]}),
 }
 
@@ -155,7 +170,7 @@ def test_ten_steps_equal_those_of_one_process(ranks, folders, case):
         for name in ("loss", "grad_norm", "lr", "num_tokens"):
             assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
     weights = dict(backend.weights())
-    for name, value in alone.weights():
+    for name, value in on_cpu(alone.weights()):
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
     asyncio.run(backend.close())
 
@@ -173,7 +188,7 @@ def test_weights_from_other_nodes_are_complete(ranks, folders):
         found = dict(backend.weights())
     finally:
         ranks.each(place_each_on_its_own_node, [(False,)] * ranks.size)
-    for name, value in alone.weights():
+    for name, value in on_cpu(alone.weights()):
         assert torch.equal(found[name], value), name
     asyncio.run(backend.close())
 
@@ -192,12 +207,12 @@ def test_streamed_weights_equal_their_copies(ranks, folders):
 def test_muon_updates_equal_those_of_one_process_in_bfloat16(ranks, folders):
     request = make_request(folders["llama"], **MUON)
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
-    before = {name: value.clone() for name, value in alone.weights()}
+    before = {name: value.clone() for name, value in on_cpu(alone.weights())}
     for each in (backend, alone):
         for seed in range(2):  # the learning rate of the first step is 0
             asyncio.run(each.train_step(make_samples(4, seed), PolicyLoss("vanilla")))
     weights = dict(backend.weights())
-    for name, value in alone.weights():
+    for name, value in on_cpu(alone.weights()):
         # orthogonalisation in bfloat16 amplifies the noise of small singular values
         assert (weights[name] - value).norm() <= 2**-3 * (value - before[name]).norm(), name
     asyncio.run(backend.close())
@@ -233,7 +248,7 @@ def test_an_adapter_is_merged_into_the_weights_for_a_server(ranks, folders):
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
     for each in (backend, alone):
         asyncio.run(each.train_step(make_samples(4), PolicyLoss("vanilla")))
-    expected, found = dict(alone.checkpoint_weights()), dict(backend.checkpoint_weights())
+    expected, found = dict(on_cpu(alone.checkpoint_weights())), dict(backend.checkpoint_weights())
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
@@ -302,6 +317,13 @@ def test_loss_from_a_user_file_is_used_on_every_rank(ranks, tmp_path):
     (tmp_path / "my-loss.py").write_text("def twice(ranks, number):\n    return 2 * number + ranks.rank\n")
     twice = load_object(f"{tmp_path}/my-loss.py:twice")
     assert ranks.each(twice, [(10,)] * ranks.size) == [20 + rank for rank in range(ranks.size)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", ["1", "2", "4"])
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_fsdp_tests_pass_on_gpus(size):
+    run_again(__file__, size, marks="minutes", device="cuda")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from megatron_models import (
     make_request,
     save_variant,
 )
-from rank_processes import NUM_RANKS, run_again
+from rank_processes import NUM_RANKS, on_cpu, run_again
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -125,7 +125,7 @@ def test_ten_steps_equal_those_of_one_process(both, family, layout):
         for name in ("loss", "grad_norm", "lr", "num_tokens"):
             assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
     weights = dict(backend.weights())
-    for name, value in alone.weights():
+    for name, value in on_cpu(alone.weights()):
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
@@ -260,3 +260,10 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
     names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing")
     run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", ["1", "2", "4"])
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_megatron_tests_pass_on_gpus(size):
+    run_again(__file__, size, device="cuda")

@@ -72,7 +72,7 @@ async def acts(task: Any, endpoint: Any) -> object:
     if action == "print":
         print('{"id": 0, "returned": 1}', flush=True)
         os.write(1, b"[" * 10_000)
-        subprocess.run(["sh", "-c", "echo garbage; cat"], check=True)
+        await asyncio.to_thread(subprocess.run, ["sh", "-c", "echo garbage; cat"], check=True)
         return 0.25
     if action == "block":
         await asyncio.to_thread(__import__("time").sleep, 1000)

@@ -97,7 +97,7 @@ def test_a_sandbox_that_the_machine_kills_drops_the_rollout(rolls, monkeypatch, 
             return await command(self, text, seconds)
         if when == "running":
             calling = asyncio.ensure_future(command(self, text, seconds))
-            while not owned._using.locked():
+            while not owned._using.locked():  # noqa: ASYNC110  # there is no event to wait for
                 await asyncio.sleep(0.01)
         os.kill(owned._running.sandbox._process.pid, signal.SIGKILL)
         return await (calling if when == "running" else command(self, text, seconds))

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forks import leave
+from forks import leave, ready_to_fork
 
-import agentrl.trainer.run  # noqa: F401  # what every run would import
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.cli.main import main
 from agentrl.rewards.functions.function import FunctionReward
@@ -144,6 +143,7 @@ def run(task_folder: Path, folder: Path, phase: str, number: signal.Signals) -> 
 
 
 if __name__ == "__main__":
+    ready_to_fork()
     task_folder, out = map(Path, sys.argv[1:3])
     for case in sys.argv[3:]:
         phase, name = case.split(":")

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import IO
 
 import torch
-from forks import leave
+from forks import leave, ready_to_fork
 
-import agentrl.trainer.run  # noqa: F401  # what every life would import
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.cli.main import main
@@ -303,6 +302,7 @@ def run(task_folder: Path, folder: Path, scenario: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    ready_to_fork()
     task_folder, out = map(Path, sys.argv[1:3])
     for number, scenario in enumerate(sys.argv[3:]):
         print(json.dumps(run(task_folder, out / f"run-{number}", scenario)), flush=True)

@@ -13,7 +13,9 @@ from typing import Any  # Any: the value of any key
 import pytest
 import yaml
 from babbling import FORMAT, babble_is_known  # noqa: F401  # the second a fixture
+from folder_builders import make_folder
 from harness_builders import new_mark, processes
+from local_sandboxes import require_bubblewrap
 from same_run import differences
 from warm_agentrl import agentrl
 
@@ -28,6 +30,12 @@ from agentrl.types.trajectory import Author
 from agentrl.utils.shipped import shipped
 
 PROGRAM = Path(__file__).parents[1] / "harness/patient_program.py"
+FUNCTION = PROGRAM.with_name("patient_function.py")
+WORKER = {"command": [], "function": f"{FUNCTION}:run", "python": sys.executable}
+LOGGED = """
+case $(cat log 2>/dev/null | wc -c) in 0) r=0;; *[02468]) r=0.5;; *) r=1;; esac
+echo $r > /logs/verifier/reward.txt
+"""
 REWARD = """
 from zlib import crc32
 
@@ -103,6 +111,36 @@ def test_runs_of_a_program_are_equal_bit_by_bit(task_folder, tmp_path, place):
     assert differences(tmp_path / "one", tmp_path / "other") == []
 
 
+def train_on_folders(task_folder: Path, folder: Path, run: Path, **harness: object) -> None:
+    """Train a function that works on task folders."""
+    require_bubblewrap()
+    values = configuration(task_folder, folder, run, **{**WORKER, **harness})
+    for number in range(4):
+        make_folder(folder / f"tasks/t{number}", instruction=f"Look {number} times.", test=LOGGED)
+    values["data"]["train_files"] = [str(folder / "tasks")]
+    values["rollout"]["multi_turn"]["tool_config_path"] = str(shipped("configs/tool_config/task_folders.yaml"))
+    run_training(validate_config({**values, "reward": {}}), UserObjects())
+
+
+def test_a_run_on_task_folders_trains_and_passes_the_audit(task_folder, tmp_path):
+    train_on_folders(task_folder, tmp_path, tmp_path / "run")
+    rollouts = [stored.rollout for stored in TrajectoryStore(tmp_path / "run/trajectories/train").scan()]
+    assert len(rollouts) == 6
+    assert all(rollout.rewards["score"] == rollout.tool_rewards["verifier"] for rollout in rollouts)
+    called = [any(part.author is Author.TOOL for part in each.trajectories[0].segments) for each in rollouts]
+    assert any(called)
+    assert [rollout.reward > 0 for rollout in rollouts] == called
+    check_audit(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [{}, {"python": None}, {"max_running": 2}])
+def test_runs_on_task_folders_are_equal_bit_by_bit(task_folder, tmp_path, place):
+    for name in ("one", "other"):
+        train_on_folders(task_folder, tmp_path, tmp_path / name, **place)
+    assert differences(tmp_path / "one", tmp_path / "other") == []
+
+
 LANGGRAPH = """
 import os
 from langchain_core.messages import ToolMessage
@@ -160,15 +198,22 @@ def test_a_langgraph_program_trains_for_ten_steps(task_folder, tmp_path, peer_py
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_no_harness(task_folder, tmp_path):
+@pytest.mark.parametrize("kind", ["command", "worker"])
+def test_a_killed_run_leaves_no_harness(task_folder, tmp_path, kind):
     mark = new_mark()
     command = ["bash", "-c", f"echo started; (setsid bash -c 'sleep 1000; :' {mark} &); sleep 1001; :", mark]
-    settings = configuration(task_folder, tmp_path, tmp_path / "run", command=command)
+    harness = {"command": command} if kind == "command" else {**WORKER, "function": f"{FUNCTION}:stays"}
+    settings = configuration(task_folder, tmp_path, tmp_path / "run", **harness)
+    if kind == "worker":
+        (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "{mark}"}}\n' * 4)
+        settings["data"]["train_files"] = [str(tmp_path / "rows.jsonl")]
     (tmp_path / "run.yaml").write_text(json.dumps(settings, default=str).replace(FORMAT, "hermes"))
     line = [*agentrl(), "train", "--config", str(tmp_path / "run.yaml")]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:
         try:
-            until(lambda: len([*processes(mark)]) >= 2 * 4)  # more do not start before these have asked
+            until(
+                lambda: len([*processes(mark)]) >= (2 * 4 if kind == "command" else 6)
+            )  # more do not start before these ask
         finally:
             run.kill()
     until(lambda: not [*processes(mark)])

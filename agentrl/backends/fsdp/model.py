@@ -15,7 +15,15 @@ from agentrl.backends.base import ModelRequest, Scores
 from agentrl.backends.fsdp.checkpoint import SavedState, write_checkpoint
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.fsdp.sequence import SequenceGroup, check_sequence
-from agentrl.backends.fsdp.sharding import loaded_in_parts, local_part, parts, place, shard, shard_like
+from agentrl.backends.fsdp.sharding import (
+    CompletePasses,
+    loaded_in_parts,
+    local_part,
+    parts,
+    place,
+    shard,
+    shard_like,
+)
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.backend import TorchBackend, prepared_model
 from agentrl.backends.torch.checkpoint import (
@@ -27,7 +35,7 @@ from agentrl.backends.torch.checkpoint import (
     saved_weights,
 )
 from agentrl.backends.torch.freezing import changing_weights, every_weight, fingerprint
-from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients
+from agentrl.backends.torch.gradients import MiniBatch, RunsPasses, accumulate_gradients
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.routing_replay import RoutingReplay
@@ -63,6 +71,7 @@ class ShardedModel(TorchBackend):
         root = shard(
             loaded, device, ranks.mesh(device.type, shards, named=True), offload=actor.param_offload, param_dtype=dtype
         )
+        self._root, self._complete = root, not actor.reshard_after_forward
         replay = RoutingReplay(loaded, root) if request.routed_experts and request.trainable else None
         unsharded = actor.model_copy(update={"param_offload": False})
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
@@ -82,8 +91,11 @@ class ShardedModel(TorchBackend):
         assert self._optimizer is not None
         packs = self._own_packs(batch.samples, own)
         self._optimizer.clear_gradients()
+        model: RunsPasses = self._positionwise
+        if self._complete:
+            model = CompletePasses(model, self._root, self.peers.most(len(packs)))
         with self._positionwise.running():
-            found = accumulate_gradients(self._positionwise, batch, loss, packs, self.peers)
+            found = accumulate_gradients(model, batch, loss, packs, self.peers)
         return found | {"num_micro_batches": float(len(packs))}
 
     def update(self) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from agentrl.backends.torch.batches import Outputs
+from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs
+from agentrl.backends.torch.gradients import RunsPasses
 from agentrl.models.weights_in_place import every_name
 
 if TYPE_CHECKING:
@@ -47,16 +48,18 @@ def shard(
 ) -> Root:
     """Shard all parameters of `model` in place over the ranks of `mesh`: one group per layer, and one for the rest.
 
-    `model` was loaded inside `loaded_in_parts`. Gradients are summed over the ranks, in float32 or higher precision.
+    `model` was loaded inside `loaded_in_parts`. Gradients are summed over micro-batches and ranks in float32, or in
+    float64 if the weights are.
 
     Args:
         offload: keep parameters, gradients and optimizer state in CPU memory.
         param_dtype: dtype of gathered parameters; None: that of the weights.
     """
+    sums = torch.promote_types(model.dtype, torch.float32)
     options = {
         "mesh": mesh,
         "reshard_after_forward": True,  # also of the root: a pass without gradients must leave sharded weights
-        "mp_policy": MixedPrecisionPolicy(param_dtype=param_dtype, cast_forward_inputs=False),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=sums, cast_forward_inputs=False),
         "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
     }
     names = set(model._no_split_modules or ())
@@ -75,6 +78,43 @@ def shard(
     for value in model.buffers():  # only parameters are offloaded
         value.data = value.data.to(device)
     return root
+
+
+class CompletePasses:
+    """Runs passes with complete weights and gradients on every rank; the gradients are exchanged in the last one.
+
+    Args:
+        num_passes: number of passes with gradients of this rank; the same on all ranks.
+    """
+
+    def __init__(self, model: RunsPasses, root: Root, num_passes: int) -> None:
+        self._model, self._root, self._num_passes = model, root, num_passes
+
+    @property
+    def device(self) -> torch.device:
+        """See `RunsPasses.device`."""
+        return self._model.device
+
+    def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
+        """See `RunsPasses.run`."""
+
+        def followed(number: int, outputs: Outputs) -> Tensor | None:
+            if number == self._num_passes - 1 and torch.is_grad_enabled():
+                self._keep(False)
+            return loss_of(number, outputs)
+
+        self._keep(True)
+        try:
+            self._model.run(batches, followed, entropy_gradient=entropy_gradient)
+        finally:
+            self._keep(False)
+
+    def _keep(self, keep: bool) -> None:
+        root = self._root
+        assert isinstance(root, FSDPModule)
+        root.set_reshard_after_forward(not keep)
+        root.set_reshard_after_backward(not keep)
+        root.set_requires_gradient_sync(not keep)
 
 
 @contextmanager

@@ -73,6 +73,7 @@ ACTOR: tuple[Row, ...] = (
         f"{_ACTOR}.fsdp_config.dtype", "actor.autocast", "bfloat16", read_precision, "activations; float32: no autocast"
     ),
     Mapped(f"{_ACTOR}.fsdp_config.fsdp_size", "actor.fsdp_size", read=read_shards, note="-1: all processes"),
+    Mapped(f"{_ACTOR}.fsdp_config.reshard_after_forward", "actor.reshard_after_forward", True),
     Mapped(f"{_ACTOR}.fsdp_config.param_offload", "actor.param_offload", False, note=_OFFLOAD),
     Mapped(f"{_ACTOR}.fsdp_config.optimizer_offload", "actor.optimizer_offload", False, note=_OFFLOAD),
     *lora_section(f"{_ACTOR}.lora"),

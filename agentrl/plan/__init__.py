@@ -1,0 +1,1 @@
+"""Predictions before a run starts: memory, time and price, from the model's config.json and the configuration."""

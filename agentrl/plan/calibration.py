@@ -1,0 +1,130 @@
+"""Hardware figures fitted to a measured run, so that predictions for other layouts and settings start from it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import DataError
+from agentrl.plan.hardware import Hardware
+from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.measured import Measured
+from agentrl.plan.shapes import Shape
+from agentrl.plan.split.replica import EngineSpeed
+from agentrl.plan.split.simulate import simulate
+from agentrl.plan.time.passes import passes_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import Instant, samples_of, setting_of
+from agentrl.plan.time.training import Training
+
+STEPS = 4
+"""Steps of the run whose lengths are used."""
+_HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a run tells of its hardware.
+
+    Attributes:
+        trainer: the hardware with the share of the peak that the run's updates reached, after communication.
+        engine_factor: factor of the predicted times of decoding and prefill.
+        publish_s, other_s: measured seconds of publishing, and of a step outside of all phases.
+    """
+
+    trainer: Hardware
+    engine_factor: float = 1.0
+    publish_s: float | None = None
+    other_s: float = 0.0
+
+    def engine(self, speed: EngineSpeed) -> EngineSpeed:
+        """Return a speed with the factor."""
+        return Scaled(speed, self.engine_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """An engine whose passes take `factor` times as long."""
+
+    speed: EngineSpeed
+    factor: float
+
+    def decode_s(self, rows: float, context: float) -> float:
+        """See `EngineSpeed.decode_s`."""
+        return self.factor * self.speed.decode_s(rows, context)
+
+    def prefill_s(self, new: float, context: float) -> float:
+        """See `EngineSpeed.prefill_s`."""
+        return self.factor * self.speed.prefill_s(new, context)
+
+
+def calibrate(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Calibration:
+    """Fit hardware figures to a run with `config` on `hardware`.
+
+    Raises:
+        DataError: the run has no metrics of a second step.
+    """
+    if measured.mean("timing_s/learn") is None:
+        raise DataError(f"'{measured.name}': metrics.jsonl has no step after the first, so there is no time to fit")
+    return Calibration(
+        trainer=fit_trainer(measured, shape, hardware, config),
+        engine_factor=fit_engine(measured, shape, hardware, config),
+        publish_s=measured.median("timing_s/publish"),
+        other_s=_other_s(measured),
+    )
+
+
+def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Hardware:
+    """Return the hardware with the share of the peak at which updates take as long as measured."""
+    steps = [samples_of(measured.lengths, config, step) for step in range(STEPS)]
+    layout, passes = layout_of(config), passes_of(config)
+
+    def learn_s(slower: float) -> float:
+        trainer = Training(shape, layout, with_share(hardware, hardware.share_of_peak / slower), passes)
+        return statistics.fmean(map(trainer.learn_s, steps))
+
+    slower = _solved(learn_s, measured.median("timing_s/learn") or 0.0)
+    return with_share(hardware, hardware.share_of_peak / slower)
+
+
+def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> float:
+    """Return the factor of the engine at which simulated rollouts, with the run's tools, take as long as measured.
+
+    Runs with staleness report no time of the rollouts of a step: 1.
+    """
+    collect_s, servers = measured.median("timing_s/collect"), servers_of(config)
+    if not collect_s:
+        return 1.0
+    speed = sampling_of(config, shape, servers, hardware)
+    setting = setting_of(config, servers, max_staleness=0, over_sampling=0.0)
+
+    def seconds(factor: float) -> float:
+        return simulate(measured.lengths, Scaled(speed, factor), Instant(), setting, STEPS).step_s
+
+    return _solved(seconds, collect_s)
+
+
+def with_share(hardware: Hardware, share: float) -> Hardware:
+    """Return the hardware with another share of the peak."""
+    return hardware.model_copy(update={"share_of_peak": share})
+
+
+def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
+    """Return the factor at which an increasing function is `seconds`, within 1e-4 to 1e4; 1 if no factor is."""
+    low, high = 1e-4, 1e4
+    if not seconds_of(low) < seconds < seconds_of(high):
+        return 1.0
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if seconds_of(middle) < seconds else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _other_s(measured: Measured) -> float:
+    """Seconds of a step that no phase explains: storing, logging, the loop itself."""
+    phases = ("collect", "wait_rollouts", "score", "learn", "critic", "publish", "validate")
+    known = sum(measured.median(f"timing_s/{name}") or 0.0 for name in phases)
+    return max(0.0, (measured.median("timing_s/step") or known) - known)

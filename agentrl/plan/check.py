@@ -1,0 +1,70 @@
+"""Predicted and measured seconds of a finished run by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.hardware import Hardware
+from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.measured import Measured
+from agentrl.plan.shapes import Shape
+from agentrl.plan.split.simulate import simulate
+from agentrl.plan.time.passes import passes_of
+from agentrl.plan.time.sampling import sampling_of
+from agentrl.plan.time.step import publish_s, setting_of
+from agentrl.plan.time.training import Training
+
+STEPS = 6
+"""Steps that are simulated with the lengths of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Seconds of a phase of a step: median over the run's steps, and predicted."""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def off(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted_s / self.measured_s - 1
+
+
+def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> list[Phase]:
+    """Return the phases that the run measured, longest first.
+
+    Args:
+        measured: the run. Its own lengths and tool latencies are used, so errors are those of speeds.
+        config: of the run.
+    """
+    predicted = predicted_phases(measured, shape, hardware, config)
+    found = [Phase(name, predicted[name], seconds) for name, seconds in _measured(measured) if name in predicted]
+    return sorted(found, key=lambda phase: -phase.measured_s)
+
+
+def predicted_phases(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> dict[str, float]:
+    """Return the predicted seconds of a step by the names of `timing_s/*`."""
+    layout, servers = layout_of(config), servers_of(config)
+    trainer = Training(shape, layout, hardware, passes_of(config))
+    sent_s = publish_s(shape, layout, servers, hardware, hardware)
+    engine = sampling_of(config, shape, servers, hardware)
+    setting = setting_of(config, servers, publish_s=sent_s)
+    split = simulate(measured.lengths, engine, trainer, setting, STEPS)
+    waits = "wait_rollouts" if setting.max_staleness or setting.over_sampling else "collect"
+    return {
+        "step": split.step_s,
+        waits: split.trainer_idle * split.step_s,
+        "learn": split.learn_s,
+        "score": split.score_s,
+        "publish": sent_s,
+    }
+
+
+def _measured(measured: Measured) -> Iterator[tuple[str, float]]:
+    for name in ("step", "collect", "wait_rollouts", "learn", "score", "publish"):
+        if seconds := measured.median(f"timing_s/{name}"):
+            yield name, seconds

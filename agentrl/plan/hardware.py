@@ -1,0 +1,145 @@
+"""Hardware figures: peaks, bandwidths and prices of a device, read from `configs/hardware/*.yaml` or a user's YAML."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import yaml
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+
+from agentrl.config.base import Section
+from agentrl.errors import ConfigError, suggestion
+from agentrl.utils.shipped import shipped
+
+Number = Literal["bf16", "fp8", "fp32"]
+"""Number formats that have a peak."""
+Share = Annotated[float, Field(gt=0, le=1)]
+
+_FLEET = re.compile(r"(?:(\d{1,7})\s*[xX*]\s*)?(\S.*)")
+
+
+class Hardware(Section):
+    """Figures of one device and its links. GB are 10^9 bytes, GiB 2^30 bytes."""
+
+    name: str
+    """Name, as in `64xH100`."""
+    memory_gib: PositiveFloat
+    """Memory that programs can allocate."""
+    peak_tflops: dict[Number, PositiveFloat]
+    """Dense peak per number format, in 10^12 FLOP/s."""
+    share_of_peak: Share
+    """Share of the peak that matrix products reach in training, before communication and pipeline bubbles."""
+    memory_gb_s: PositiveFloat
+    """Peak bandwidth of the memory."""
+    share_of_bandwidth: Share = 0.7
+    """Share of `memory_gb_s` that decoding reaches."""
+    link_gb_s: PositiveFloat
+    """Bandwidth to the other devices of a node, one direction."""
+    network_gb_s: PositiveFloat
+    """Bandwidth to other nodes, one direction, per device."""
+    link_latency_us: NonNegativeFloat = 15
+    """Fixed time of one collective operation inside a node, in microseconds."""
+    network_latency_us: NonNegativeFloat = 100
+    """Fixed time of one collective operation over nodes, in microseconds."""
+    pass_overhead_ms: NonNegativeFloat = 0
+    """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    update_overhead_ms: NonNegativeFloat = 0
+    """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
+    overlaps: bool = True
+    """Sharded weights are gathered while the device computes. False: one after the other, as on a CPU."""
+    devices_per_node: PositiveInt
+    price_per_hour: NonNegativeFloat | None = None
+    """US dollars per device and hour. None: unknown."""
+    price_note: str = ""
+    """Source and date of the price."""
+
+    def flops_per_s(self, number: Number) -> float:
+        """Return the FLOP/s that training reaches. A format without its own peak has the one of bf16."""
+        return self.peak_flops_per_s(number) * self.share_of_peak
+
+    def peak_flops_per_s(self, number: Number) -> float:
+        """Return the peak in FLOP/s."""
+        peaks = self.peak_tflops
+        return 1e12 * (peaks.get(number) or peaks.get("bf16") or max(peaks.values()))
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes per second that decoding reads from memory."""
+        return 1e9 * self.memory_gb_s * self.share_of_bandwidth
+
+
+class Fleet(NamedTuple):
+    """A number of equal devices."""
+
+    num_devices: int
+    hardware: Hardware
+
+    def __str__(self) -> str:
+        return f"{self.num_devices}x{self.hardware.name}"
+
+
+def parse_fleet(text: str) -> Fleet:
+    """Read `64xH100`, `H100` (one device) or `8xpath/to/own.yaml`.
+
+    Raises:
+        ConfigError: the number is 0, or the hardware is unknown or invalid.
+    """
+    match = _FLEET.fullmatch(text.strip())
+    if not match or (match[1] is not None and not int(match[1])):
+        raise ConfigError.keyless(f"'{text}': expected a number and a device, such as 64xH100; {_names_end('')}")
+    return Fleet(int(match[1] or 1), load_hardware(match[2]))
+
+
+def load_hardware(name: str) -> Hardware:
+    """Read the hardware of this name, in any case, or of this path to a YAML file.
+
+    Raises:
+        ConfigError: there is no such hardware, or the file is invalid; the text lists all mistakes.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
+    known = _known()
+    if found := known.get(_plain(name)):
+        return _read(found)
+    raise ConfigError.keyless(f"no hardware '{name}' (for your own, give a YAML file); {_names_end(name)}")
+
+
+def hardware_names() -> list[str]:
+    """Return the names of the hardware that is shipped."""
+    return sorted(_read(path).name for path in _known().values())
+
+
+def _names_end(name: str) -> str:
+    return suggestion(_plain(name), _known()).replace("valid:", "known devices:")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+@cache
+def _known() -> dict[str, Path]:
+    return {path.stem: path for path in shipped("configs/hardware").glob("*.yaml")}
+
+
+def _read(path: Path) -> Hardware:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError.keyless(f"hardware '{path}': {str(error).splitlines()[0]}") from None
+    if not isinstance(values, dict):
+        raise ConfigError.keyless(f"hardware '{path}': expected keys and values, such as memory_gib: 80")
+    try:
+        return Hardware.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError.keyless(*(_problem(path, dict(each)) for each in error.errors())) from None
+
+
+def _problem(path: Path, problem: dict[str, object]) -> str:
+    place = problem["loc"]
+    key = ".".join(map(str, place if isinstance(place, tuple) else ()))
+    near = f"; {suggestion(key, Hardware.model_fields)}" if problem["type"] == "extra_forbidden" else ""
+    return f"hardware '{path}', '{key}': {problem['msg']}{near}"

@@ -1,0 +1,166 @@
+"""How a run divides its models over devices: the training layout, and the servers that sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.config.megatron import MegatronConfig
+from agentrl.config.rules.megatron import has_layouts
+from agentrl.config.run import RunConfig
+from agentrl.engines.sglang.servers.command import integer, num_gpus, snake_case
+
+Backend = Literal["torch", "fsdp", "megatron"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The devices that train, and how they divide a model. Of `fsdp` and `torch`, all sizes of Megatron are 1.
+
+    Attributes:
+        devices: number of devices, with one process each.
+        fsdp_size: processes that shard one copy of the weights (FSDP2); 1 otherwise.
+        ulysses: processes that compute the same samples, each a slice of the positions (FSDP2).
+        megatron: the layout of Megatron; its default for other backends.
+    """
+
+    backend: Backend
+    devices: int = 1
+    fsdp_size: int = 1
+    ulysses: int = 1
+    megatron: MegatronConfig = field(default_factory=MegatronConfig)
+
+    @property
+    def tensor(self) -> int:
+        """TP: processes that share each layer's matrices."""
+        return self.megatron.tensor_model_parallel_size
+
+    @property
+    def pipeline(self) -> int:
+        """PP: pipeline stages."""
+        return self.megatron.pipeline_model_parallel_size
+
+    @property
+    def chunks(self) -> int:
+        """VPP: parts of the layers per pipeline stage."""
+        return self.megatron.num_layer_chunks
+
+    @property
+    def context(self) -> int:
+        """CP, or the Ulysses size: processes that compute the same samples, each a slice of the positions."""
+        return self.megatron.context_parallel_size * self.ulysses
+
+    @property
+    def expert(self) -> int:
+        """EP: processes that share the experts of a layer."""
+        return self.megatron.expert_model_parallel_size
+
+    @property
+    def expert_tensor(self) -> int:
+        """ETP: processes that share each expert's matrices."""
+        return self.megatron.expert_tensor_size
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether the TP processes also divide the positions between layers."""
+        return self.megatron.sequence_is_parallel
+
+    @property
+    def data_parallel(self) -> int:
+        """DP: groups of processes that compute different samples."""
+        return self.devices // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def dense_copies(self) -> int:
+        """Processes with the same weights outside of experts, which share the distributed optimizer: DP x CP."""
+        return self.data_parallel * self.megatron.context_parallel_size if self.backend == "megatron" else 1
+
+    @property
+    def expert_copies(self) -> int:
+        """Processes with the same experts."""
+        parts = self.expert * self.expert_tensor * self.pipeline
+        return self.devices // parts if self.backend == "megatron" else 1
+
+    def stages(self, num_layers: int) -> list[list[int]]:
+        """The numbers of the layers of each pipeline stage."""
+        counts = self._layers_per_chunk(num_layers)
+        found: list[list[int]] = [[] for _ in range(self.pipeline)]
+        start = 0
+        for _ in range(self.chunks):  # chunk by chunk, each through all stages
+            for stage, count in enumerate(counts):
+                found[stage] += range(start, start + count)
+                start += count
+        return found
+
+    def _layers_per_chunk(self, num_layers: int) -> list[int]:
+        first = self.megatron.num_layers_in_first_pipeline_stage
+        last = self.megatron.num_layers_in_last_pipeline_stage
+        others = self.pipeline - (first is not None) - (last is not None)
+        rest = num_layers - (first or 0) - (last or 0)
+        counts = [rest // others] * others if others else []
+        counts = [*([first] if first else []), *counts, *([last] if last else [])]
+        return [count // self.chunks for count in counts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """The engines that sample.
+
+    Attributes:
+        engine: `torch` (in the process of rank 0), `sglang`, or another engine.
+        replicas: number of engines, or of servers.
+        tensor, pipeline: devices of a server that share the matrices, and its pipeline stages.
+        data: parts of a server with their own KV cache (`dp_size` with `enable_dp_attention`).
+        colocate: engines and training share the devices.
+        elsewhere: servers that run already, whose sizes the run does not know.
+        memory_share: share of a device's memory for weights and KV cache (`mem_fraction_static`); None: SGLang chooses.
+    """
+
+    engine: str = "torch"
+    replicas: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    colocate: bool = True
+    elsewhere: bool = False
+    memory_share: float | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of all servers."""
+        return self.replicas * self.tensor * self.pipeline
+
+
+def layout_of(config: RunConfig) -> Layout:
+    """Return the training layout of a configuration that passed the rules of `agentrl train`."""
+    devices = config.trainer.num_processes
+    if has_layouts(config):
+        return Layout(backend="megatron", devices=devices, megatron=config.actor.megatron)
+    if devices == 1:
+        return Layout(backend="torch")
+    positions = config.actor.ulysses_sequence_parallel_size
+    return Layout(backend="fsdp", devices=devices, fsdp_size=config.actor.fsdp_size or devices, ulysses=positions)
+
+
+def servers_of(config: RunConfig) -> Servers:
+    """Return the engines of a configuration.
+
+    Raises:
+        ConfigError: a size in `rollout.sglang.server_args` is not an integer.
+    """
+    engine, sglang = config.rollout.engine, config.rollout.sglang
+    if engine != "sglang":
+        return Servers(engine=engine)
+    given = {snake_case(key): value for key, value in sglang.server_args.items()}
+    pipeline = integer(given, "pp_size") or 1
+    share = given.get("mem_fraction_static")
+    return Servers(
+        engine=engine,
+        replicas=len(sglang.urls) or sglang.num_replicas,
+        tensor=num_gpus(given) // pipeline,
+        pipeline=pipeline,
+        data=(integer(given, "dp_size") or 1) if given.get("enable_dp_attention") else 1,
+        colocate=sglang.colocate,
+        elsewhere=bool(sglang.urls),
+        memory_share=float(share) if isinstance(share, int | float) and not isinstance(share, bool) else None,
+    )

@@ -1,0 +1,135 @@
+"""Lengths and seconds of a finished or running run, read from its folder. Nothing that a run names is executed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrl.errors import DataError
+from agentrl.plan.lengths import RolloutLengths, Turn
+from agentrl.replay.saved_run import SavedRun, open_saved
+from agentrl.store import StoredRollout
+from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
+from agentrl.types.rollout import Rollout, ToolCall
+from agentrl.types.trajectory import Author
+
+MAX_WAIT_S = 86_400.0
+"""Longest tool call that is believed: a saved duration may be any number."""
+MAX_ROLLOUTS = 20_000
+"""Rollouts that are read, from the last steps."""
+COLUMNS = ("uid", "trajectories.segments", "tool_calls")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLengths:
+    """The lengths of saved groups, in the order in which they were saved, again and again. See `Lengths`."""
+
+    groups: Sequence[Sequence[RolloutLengths]]
+
+    def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
+        """Return the lengths of saved group `number`. If it has fewer than `size` rollouts, they repeat."""
+        found = self.groups[number % len(self.groups)]
+        return [found[each % len(found)] for each in range(size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run tells the plan.
+
+    Attributes:
+        steps: rows of metrics.jsonl with a training step, without the first, which loads and compiles.
+    """
+
+    name: str
+    lengths: MeasuredLengths
+    steps: Sequence[Mapping[str, float]]
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric over the steps that have it; None if no step has it."""
+        values = [step[metric] for step in self.steps if metric in step]
+        return statistics.fmean(values) if values else None
+
+    def median(self, metric: str) -> float | None:
+        """Return the median of a metric, which a few slow steps do not change."""
+        values = [step[metric] for step in self.steps if metric in step]
+        return statistics.median(values) if values else None
+
+
+def read_run(where: str) -> Measured:
+    """Read the lengths of the training rollouts of `RUN` or `RUN@STEP`, and its metrics.
+
+    Raises:
+        DataError: there are no rollouts, or a file cannot be read.
+    """
+    run = open_saved(where)
+    groups = [[lengths_of(stored.rollout) for stored in members] for members in _last_groups(run)]
+    kept = [found for group in groups if (found := [each for each in group if each.turns])]
+    if not kept:
+        raise DataError(f"'{where}': no rollout has tokens of the model")
+    return Measured(where, MeasuredLengths(kept), list(_steps(run)))
+
+
+def lengths_of(rollout: Rollout) -> RolloutLengths:
+    """Return the lengths of a saved rollout.
+
+    A trajectory that begins as the one before it reuses the KV of these tokens.
+    """
+    turns, number, before = list[Turn](), 0, list[int]()
+    for trajectory in rollout.trajectories:
+        tokens = list(trajectory.token_ids)
+        context, computed = 0, _num_common(before, tokens)
+        for segment in trajectory.segments:
+            if segment.author is Author.MODEL:
+                calls = [call for call in rollout.tool_calls if call.turn == number]
+                turns.append(Turn(context, max(1, context - computed), len(segment), _wait_s(calls)))
+                number, computed = number + 1, context + len(segment)
+            context += len(segment)
+        before = tokens
+    sizes = tuple(len(trajectory.token_ids) for trajectory in rollout.trajectories)
+    return RolloutLengths(tuple(turns), sizes, turns[0].context if turns else 0)
+
+
+def _wait_s(calls: Sequence[ToolCall]) -> float:
+    """Seconds from the first call of a turn to the end of its last."""
+    spans = [(call.started_s, call.started_s + call.duration_s) for call in calls]
+    known = [(start, end) for start, end in spans if math.isfinite(start) and math.isfinite(end) and start <= end]
+    seconds = max((end for _, end in known), default=0.0) - min((start for start, _ in known), default=0.0)
+    return min(max(0.0, seconds), MAX_WAIT_S)
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+
+
+def _last_groups(run: SavedRun) -> Iterator[list[StoredRollout]]:
+    """The groups of the last steps with at most about `MAX_ROLLOUTS` rollouts, oldest first."""
+    chosen, num = list[list[StoredRollout]](), 0
+    for step in reversed(run.steps):
+        of_step: dict[str, list[StoredRollout]] = {}
+        for stored in run.store.scan(steps=[step], columns=COLUMNS):
+            of_step.setdefault(stored.task.uid, []).append(stored)
+            num += 1
+            if num >= MAX_ROLLOUTS:
+                break
+        chosen[:0] = of_step.values()
+        if num >= MAX_ROLLOUTS:
+            break
+    yield from chosen
+
+
+def _steps(run: SavedRun) -> Iterator[dict[str, float]]:
+    path = run.folder / METRICS_FILE if run.folder else None
+    if path is None or not path.is_file():
+        return
+    for row in read_metrics(path):
+        numbers = {
+            name: float(value)
+            for name, value in row.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+        }
+        if row["step"] > 1 and "timing_s/learn" in numbers:
+            yield numbers

@@ -1,0 +1,1 @@
+"""Bytes of a device by part: training in its layout, and the engines that sample."""

@@ -1,0 +1,131 @@
+"""Bytes that a layer keeps for its backward pass, counted from the tensors that autograd saves for each token.
+
+`docs/plan.md` lists the formulas, `benchmarks/plan_memory.py` compares them with measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl.plan.layout import Layout
+from agentrl.plan.memory.precision import Precision
+from agentrl.plan.shapes import Shape
+
+_FLOAT, _LONG = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How a layer is computed.
+
+    Attributes:
+        adapters: rank of LoRA adapters; 0 without.
+        copies_keys: attention copies queries and keys of packed samples, as on a CPU.
+    """
+
+    shape: Shape
+    layout: Layout
+    precision: Precision
+    adapters: int = 0
+    copies_keys: bool = False
+
+    def layer(self, *, sparse: bool) -> float:
+        """Bytes of a layer, with or without experts, for each token of this device, without recomputation."""
+        if self.layout.backend == "megatron":
+            return _megatron(self, sparse=sparse)
+        return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
+
+    @property
+    def boundary(self) -> float:
+        """Bytes of the input of a layer for each token, which is all that complete recomputation keeps."""
+        return self.precision.residual * self.shape.hidden / _slices(self.layout)
+
+    def working(self) -> float:
+        """Bytes for each token of gradients in the backward pass of one layer: of its widest tensors."""
+        shape = self.shape
+        chosen = shape.experts_per_token * (2 * shape.expert_size + shape.hidden)
+        widest = max(2 * shape.intermediate, chosen, shape.attention.heads * shape.attention.head_dim)
+        return self.precision.residual * (shape.hidden + widest / self.layout.tensor)
+
+
+def _slices(layout: Layout) -> int:
+    """Parts of the positions between layers (sequence parallelism)."""
+    return layout.tensor if layout.sequence_parallel else 1
+
+
+def _norms(kept: Kept, *, sparse: bool) -> float:
+    """Input in float32 and normalized states; the weighted states, which linear layers keep, one cast for each."""
+    hidden, precision = kept.shape.hidden, kept.precision
+    if kept.adapters:
+        return 2 * _FLOAT * hidden
+    if precision.mixed:
+        casts = 3 + (1 if sparse else 2)
+        return hidden * (4 * _FLOAT + casts * precision.compute + (_FLOAT if sparse else 0))
+    return 2 * hidden * (_FLOAT + 2 * precision.compute)
+
+
+def _attention(kept: Kept) -> float:
+    shape, size = kept.shape, kept.precision.compute
+    of = shape.attention
+    queries, keys, values = of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
+    outputs = of.heads * of.value_dim
+    found = size * (queries + keys + values + outputs) + _FLOAT * of.heads
+    if kept.copies_keys:
+        found += size * outputs
+    if shape.normed_heads:
+        normed = queries + keys
+        found += normed * (_FLOAT if kept.adapters else _FLOAT + size) + _FLOAT * (of.heads + of.kv_heads)
+    if of.is_latent:
+        found += (of.query_rank + of.kv_rank) * (_FLOAT + 2 * size) + size * (of.kv_rank + of.rope_dim)
+    if kept.adapters:
+        found += _adapter_inputs(kept, 3 * shape.hidden + outputs, 4)
+    return found
+
+
+def _adapter_inputs(kept: Kept, inputs: int, layers: int) -> float:
+    """Adapters compute in float32, so their inputs are cast, unless they are float32."""
+    casts = 0 if kept.precision.compute == _FLOAT else _FLOAT * inputs
+    return casts + layers * _FLOAT * kept.adapters
+
+
+def _dense(kept: Kept) -> float:
+    """Gate, its activation, up-projection, and the product, which the down-projection keeps."""
+    shape = kept.shape
+    if kept.adapters:
+        own = 3 if kept.precision.compute != _FLOAT else 4
+        inputs = _adapter_inputs(kept, 2 * shape.hidden + shape.intermediate, 3)
+        return own * shape.intermediate * kept.precision.compute + inputs
+    return 4 * shape.intermediate * kept.precision.compute
+
+
+def _experts(kept: Kept) -> float:
+    """For each chosen expert: the sorted input, gate and up, activation, product, and output. Autocast: in float32."""
+    shape, size = kept.shape, kept.precision.residual
+    of_token = shape.experts_per_token * (size * (2 * shape.hidden + 4 * shape.expert_size) + 4 * _LONG + 1)
+    routed = of_token + _FLOAT * shape.experts
+    return routed + 4 * shape.shared_size * kept.precision.compute
+
+
+def _megatron(kept: Kept, *, sparse: bool) -> float:
+    """The layers of megatron-core with agentrl's norm and attention in plain torch."""
+    shape, size, layout = kept.shape, kept.precision.compute, kept.layout
+    of, tensor = shape.attention, layout.tensor
+    queries, keys = of.heads * of.head_dim, of.kv_heads * of.head_dim
+    values, outputs = of.kv_heads * of.value_dim, of.heads * of.value_dim
+    states = _megatron_norm(size) * 2 * shape.hidden / _slices(layout)
+    heads = size * (2 * (queries + keys) + values + 2 * outputs) + _FLOAT * of.heads
+    if shape.normed_heads:
+        heads += (queries + keys) * (_megatron_norm(size) - size)
+    if of.is_latent:
+        states += (of.query_rank + of.kv_rank) * _megatron_norm(size)
+    if not sparse:
+        return states + (heads + 4 * size * shape.intermediate) / tensor
+    chosen = shape.experts_per_token / _slices(layout)
+    experts = chosen * size * (2 * shape.hidden + 4 * shape.expert_size / layout.expert_tensor * _slices(layout))
+    routed = experts + _FLOAT * shape.experts / _slices(layout)
+    return states + routed + (heads + 4 * size * shape.shared_size) / tensor
+
+
+def _megatron_norm(size: int) -> int:
+    """Bytes for each channel of a norm: its input, and its output, which the next linear layer keeps."""
+    return 2 * size

@@ -1,0 +1,235 @@
+"""The smallest changes of a configuration with which a run fits: searched, each as keys to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import log2
+
+from agentrl.config.resolve import with_values
+from agentrl.config.rules.combinations import check_rules
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.plan.layout import Layout, layout_of, servers_of
+from agentrl.plan.memory.fit import Fit, fit_of
+from agentrl.plan.shapes import Shape
+from agentrl.plan.split.layouts import last_stage, possible
+
+MOST = 3
+"""Answers that are returned."""
+_FACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
+_PER_NODE = 8
+_LORA_RANK = 16
+
+_SECTION = "actor.megatron"
+_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+
+Values = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Keys with which the run fits.
+
+    Attributes:
+        cost: larger changes cost more; see `_training` and `_engines`.
+    """
+
+    values: Values
+    cost: float
+
+    def __or__(self, other: Change) -> Change:
+        return Change({**self.values, **other.values}, self.cost + other.cost)
+
+    @property
+    def text(self) -> str:
+        """The keys, as on the command line."""
+        return " ".join(f"{key}={_written(value)}" for key, value in self.values.items())
+
+
+def changes_for(config: RunConfig, shape: Shape, memory: float) -> list[Change]:
+    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found."""
+    fit = fit_of(config, shape, memory)
+    if _fits(fit, "trainer"):
+        return _distinct(_fitting(config, shape, memory, _engines(config), "engine"))
+    found = []
+    for change in _distinct(_fitting(config, shape, memory, _training(config, shape, memory), "trainer")):
+        changed = with_values(config, change.values)
+        engine = next(_fitting(changed, shape, memory, _engines(changed), "engine"), None)
+        found += [] if engine is None else [change | engine]
+    return found
+
+
+def _distinct(changes: Iterator[Change]) -> list[Change]:
+    found: list[Change] = []
+    for change in changes:
+        if not any(each.values.keys() <= change.values.keys() for each in found):
+            found.append(change)
+        if len(found) == MOST or not change.values:
+            break
+    return found
+
+
+def _fitting(
+    config: RunConfig, shape: Shape, memory: float, options: Iterator[Change], device: str
+) -> Iterator[Change]:
+    """Yield the options, cheapest first, with which the devices of this kind fit and the rules hold."""
+    for change in sorted(options, key=lambda option: option.cost):
+        changed = with_values(config, change.values)
+        if _fits(fit_of(changed, shape, memory), device) and (not change.values or _allowed(changed)):
+            yield change
+
+
+def _fits(fit: Fit, device: str) -> bool:
+    return all(use.fits for use in fit.uses if use.device.startswith(device))
+
+
+def _allowed(config: RunConfig) -> bool:
+    try:
+        check_rules(config)
+    except ConfigError:
+        return False
+    return True
+
+
+def _engines(config: RunConfig) -> Iterator[Change]:
+    """Changes of SGLang servers: fewer rollouts at a time, a larger share, more devices of a server, more servers."""
+    servers, args = servers_of(config), config.rollout.sglang.server_args
+    yield Change({}, 0)
+    if servers.engine != "sglang" or servers.elsewhere:
+        return
+    for tensor, more, fewer in product((1, 2, 4, 8, 16), _FACTORS, _FACTORS):
+        values: dict[str, object] = {}
+        if tensor > 1:
+            values["rollout.sglang.server_args"] = {**args, "tp_size": servers.tensor * tensor}
+        if more > 1:
+            values["rollout.sglang.num_replicas"] = servers.replicas * more
+        if fewer > 1:
+            running = _running(config)
+            values["rollout.max_num_seqs"] = max(1, running // fewer)
+        yield Change(values, len(values) + log2(tensor * more) + 1.2 * log2(fewer))
+
+
+def _running(config: RunConfig) -> int:
+    """Return the rollouts that run on one engine at a time."""
+    all_running = min(config.trainer.max_concurrent_rollouts, config.data.train_batch_size * config.group_size)
+    return config.rollout.max_num_seqs or -(-all_running // servers_of(config).replicas)
+
+
+def _training(config: RunConfig, shape: Shape, memory: float) -> Iterator[Change]:
+    """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
+    sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
+    most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
+    simple = [_together(chosen) for chosen in product(*sets)]
+    for layout in _layouts(config, shape):
+        everything = with_values(config, (most | layout).values)
+        if _fits(fit_of(everything, shape, memory), "trainer"):  # else no part of it fits
+            yield from (each | layout for each in simple)
+
+
+def _together(changes: tuple[Change, ...]) -> Change:
+    """Return all changes together."""
+    found = Change({}, 0)
+    for change in changes:
+        found = found | change
+    return found
+
+
+def _recomputed(config: RunConfig) -> list[Change]:
+    key, given = "model.enable_gradient_checkpointing", config.actor.megatron.recompute_granularity
+    if config.model.enable_gradient_checkpointing or given:
+        return [Change({}, 0)]
+    return [Change({}, 0), Change({key: True}, 1)]
+
+
+def _shorter(config: RunConfig) -> list[Change]:
+    """Micro-batches of one sample of maximum length."""
+    longest, limit = config.data.max_sequence_length, config.actor.ppo_max_token_len_per_gpu
+    found = [Change({}, 0)]
+    if config.actor.use_dynamic_bsz and longest < limit:
+        found.append(Change({"actor.ppo_max_token_len_per_gpu": longest}, 1))
+    return found
+
+
+def _offloaded(config: RunConfig) -> list[Change]:
+    found = [Change({}, 0)]
+    own = layout_of(config).backend
+    if config.uses_reference and not config.ref.param_offload:
+        found.append(Change({"ref.param_offload": True}, 1))
+    if own != "fsdp" and not config.actor.optimizer_offload:
+        found += [each | Change({"actor.optimizer_offload": True}, 1.5) for each in [*found]]
+    if own == "fsdp" and not config.actor.param_offload:
+        found += [each | Change({"actor.param_offload": True}, 2.5) for each in [*found]]
+    return found
+
+
+def _adapters(config: RunConfig) -> list[Change]:
+    if config.model.lora_rank or config.model.lora_adapter_path:
+        return [Change({}, 0)]
+    return [Change({}, 0), Change({"model.lora_rank": _LORA_RANK}, 5)]
+
+
+def _moved(config: RunConfig) -> list[Change]:
+    """Rollouts on SGLang servers with devices of their own, instead of in the process of rank 0."""
+    if config.rollout.engine != "torch" or not config.algorithm.live:
+        return [Change({}, 0)]
+    return [Change({}, 0), Change({"rollout.engine": "sglang"}, 3)]
+
+
+def _layouts(config: RunConfig, shape: Shape) -> Iterator[Change]:
+    """More devices, and other parallel sizes."""
+    present = layout_of(config)
+    for factor in _FACTORS:
+        devices = present.devices * factor
+        more = Change(_devices(devices), 1 + log2(factor)) if factor > 1 else Change({}, 0)
+        if present.backend == "megatron":
+            yield from (more | each for each in _megatron(present, shape, devices))
+        else:
+            yield from (more | each for each in _ulysses(present, shape, devices))
+
+
+def _devices(number: int) -> dict[str, object]:
+    if number <= _PER_NODE:
+        return {"trainer.n_gpus_per_node": number}
+    return {"trainer.n_gpus_per_node": _PER_NODE, "trainer.nnodes": number // _PER_NODE}
+
+
+def _ulysses(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
+    yield Change({}, 0)
+    for size in (2, 4, 8):
+        if size > present.ulysses and devices % size == 0 and shape.attention.heads % size == 0:
+            yield Change({"actor.ulysses_sequence_parallel_size": size}, 0.6 + 0.1 * size)
+
+
+def _megatron(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
+    sizes = {
+        "tensor_model_parallel_size": present.tensor,
+        "pipeline_model_parallel_size": present.pipeline,
+        "context_parallel_size": present.context,
+        "expert_model_parallel_size": present.expert,
+    }
+    for factors in product((1, 2, 4), repeat=len(sizes)):
+        new = [size * factor for size, factor in zip(sizes.values(), factors, strict=True)]
+        if not possible(shape, devices, _PER_NODE, *new):
+            continue
+        keys = {f"{_SECTION}.{name}": size for name, size in zip(sizes, new, strict=True) if size != sizes[name]}
+        cost = sum(0.6 + 0.4 * log2(factor) for factor in factors if factor > 1)
+        ends: dict[str, object] = {}
+        if new[1] != present.pipeline:
+            ends = dict.fromkeys((f"{_SECTION}.{name}" for name in _ENDS), None)
+            ends[f"{_SECTION}.{_ENDS[1]}"] = last_stage(shape.num_layers, new[1])
+            ends = {key: value for key, value in ends.items() if value != _now(present, key)}
+        yield Change({**keys, **ends}, cost)
+
+
+def _now(present: Layout, key: str) -> object:
+    return getattr(present.megatron, key.rpartition(".")[2])
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Mapping):
+        return "'{" + ", ".join(f"{name}: {_written(each)}" for name, each in value.items()) + "}'"
+    return str(value)

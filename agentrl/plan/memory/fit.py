@@ -1,0 +1,120 @@
+"""Whether a run fits into the memory of its devices: the fullest device that trains, and a device of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.layout import Servers, layout_of, servers_of
+from agentrl.plan.memory.serving import USUAL_SHARE, Engine, engine_of
+from agentrl.plan.memory.training import Trainer, stages_of
+from agentrl.plan.shapes import Shape
+
+GIB = 2.0**30
+ROOM = 0.5
+"""Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
+TRAINING_MODES = ("train", "train_only")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The fullest moment of a device.
+
+    Attributes:
+        device: `trainer` or `engine`.
+        phase: when.
+        parts: bytes of each part.
+        available: bytes that the parts may take.
+    """
+
+    device: str
+    phase: str
+    parts: Mapping[str, float]
+    available: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the parts fit."""
+        return self.total <= self.available
+
+    @property
+    def largest(self) -> str:
+        """The largest part."""
+        return max(self.parts, key=lambda part: self.parts[part])
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The devices of a run.
+
+    Attributes:
+        uses: the fullest moments.
+        at_once: rollouts whose KV cache an engine holds, at their mean length; None: unknown.
+        running: rollouts that run on one engine at a time.
+    """
+
+    uses: list[Use]
+    at_once: int | None
+    running: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether everything fits."""
+        return all(use.fits for use in self.uses)
+
+    @property
+    def worst(self) -> Use:
+        """The device that lacks most, or is fullest."""
+        return max(self.uses, key=lambda use: use.total / max(1.0, use.available))
+
+
+def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False) -> Fit:
+    """Return the use of each kind of device.
+
+    Args:
+        memory: bytes of a device.
+    """
+    servers, trains = servers_of(config), config.trainer.mode in TRAINING_MODES
+    engine = (
+        engine_of(config, shape, servers) if config.algorithm.live and config.rollout.engine != "scripted" else None
+    )
+    beside = _embedded(engine) if engine and servers.engine == "torch" else {}
+    trainer = Trainer(config, shape, layout_of(config), servers, on_cpu=on_cpu)
+    uses = [_fullest(each, beside if not each.stage else {}, memory) for each in stages_of(trainer)] if trains else []
+    uses = [max(uses, key=lambda use: use.total)] if uses else []
+    if not uses and beside:
+        uses = [Use("engine", "rollouts", beside, memory)]
+    if engine is None or servers.elsewhere or servers.engine != "sglang" or on_cpu:
+        return Fit(uses, None, 0)
+    between = sum(trainer.between().values()) if servers.colocate and trains else 0
+    share = min((servers.memory_share or USUAL_SHARE) * memory, memory - between)
+    uses.append(Use("engine", "rollouts", {"weights": engine.weights, "KV cache": _needed(engine)}, share))
+    at_once = engine.tokens_in(share) * engine.running // max(1, engine.needed_tokens)
+    return Fit(uses, min(engine.running, at_once), engine.running)
+
+
+def kv_tokens(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> int:
+    """Return the tokens of KV cache that a server holds; 0 if its weights do not fit."""
+    return engine_of(config, shape, servers).tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+
+
+def _embedded(engine: Engine) -> dict[str, float]:
+    return {"engine's weights": engine.weights, "KV cache": _needed(engine)}
+
+
+def _needed(engine: Engine) -> float:
+    tokens = max(engine.longest, round(ROOM * engine.needed_tokens))
+    return engine.kv_token * (tokens if engine.limit is None else min(tokens, engine.limit))
+
+
+def _fullest(trainer: Trainer, beside: Mapping[str, float], memory: float) -> Use:
+    phases = {name: {**parts, **beside} for name, parts in trainer.phases().items()}
+    phase = max(phases, key=lambda name: sum(phases[name].values()))
+    name = f"trainer, stage {trainer.stage}" if trainer.layout.pipeline > 1 else "trainer"
+    return Use(name, phase, phases[phase], memory)

@@ -1,0 +1,85 @@
+"""Bytes of a device of an engine: weights, and the KV cache of the rollouts that run at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.layout import Servers
+from agentrl.plan.memory.precision import engine_bytes
+from agentrl.plan.shapes import Shape
+
+EMBEDDED_SEQUENCES = 128
+"""`rollout.max_num_seqs` of the embedded engine: see `agentrl.engines.torch.engine`, which imports torch."""
+USUAL_SHARE = 0.85
+"""Share of the memory for weights and KV cache that SGLang takes, if `mem_fraction_static` is not given: about this."""
+MEAN_LENGTH = 0.5
+"""Mean length of a running rollout, as a share of the maximum length; an assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One device of an engine.
+
+    Attributes:
+        weights: bytes of its weights.
+        kv_token: bytes of the KV cache for one token.
+        running: rollouts that run on one engine at a time.
+        longest: maximum length of a rollout, in tokens.
+        limit: largest number of tokens in the cache (`rollout.max_kv_tokens`); None: none.
+    """
+
+    weights: float
+    kv_token: float
+    running: int
+    longest: int
+    limit: int | None
+
+    @property
+    def needed_tokens(self) -> int:
+        """Tokens of the running rollouts at their mean length, at least one of full length."""
+        return max(self.longest, ceil(self.running * self.longest * MEAN_LENGTH))
+
+    def tokens_in(self, num_bytes: float) -> int:
+        """Return the tokens of KV cache beside the weights; 0 if these do not fit."""
+        found = int(max(0.0, num_bytes - self.weights) / self.kv_token)
+        return found if self.limit is None else min(found, self.limit)
+
+
+def engine_of(config: RunConfig, shape: Shape, servers: Servers) -> Engine:
+    """Return a device of the configured engines."""
+    size = engine_bytes(config, shape)
+    return Engine(
+        weights=_weights(shape, servers) * size,
+        kv_token=_kv_numbers(shape, servers) * size,
+        running=_running(config, servers),
+        longest=config.data.max_sequence_length,
+        limit=config.rollout.max_kv_tokens,
+    )
+
+
+def _weights(shape: Shape, servers: Servers) -> float:
+    """Divided over all devices of a server; with data-parallel attention, each part has complete attention weights."""
+    whole = shape.weights
+    divided = whole.total - whole.norms - whole.router
+    copied = (servers.data - 1) * whole.attention
+    return (divided + copied) / (servers.tensor * servers.pipeline) + (whole.norms + whole.router) / servers.pipeline
+
+
+def _kv_numbers(shape: Shape, servers: Servers) -> float:
+    """Numbers for each token of a data-parallel part. Every device has at least one head, and all latent vectors."""
+    of, tensor = shape.attention, max(1, servers.tensor // servers.data)
+    one = of.cached if of.is_latent else of.cached / of.kv_heads * ceil(of.kv_heads / tensor)
+    return one * shape.num_layers / servers.pipeline / servers.data
+
+
+def _running(config: RunConfig, servers: Servers) -> int:
+    """Rollouts that run at a time on one engine."""
+    trainer, rollout = config.trainer, config.rollout
+    groups = config.data.train_batch_size * (1 + trainer.over_sampling)
+    if trainer.max_staleness:
+        groups *= 1 + trainer.max_staleness
+    all_running = min(trainer.max_concurrent_rollouts, ceil(groups * config.group_size))
+    most = rollout.max_num_seqs or (EMBEDDED_SEQUENCES if servers.engine == "torch" else all_running)
+    return min(ceil(all_running / servers.replicas), most)

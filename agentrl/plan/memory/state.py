@@ -1,0 +1,151 @@
+"""Bytes that a device holds of a model: weights, gradients and the optimizer, in its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from agentrl.config.actor import ActorConfig
+from agentrl.plan.layout import Layout
+from agentrl.plan.memory.precision import Precision
+from agentrl.plan.shapes import Shape, Weights, sum_of
+
+FLOAT = 4
+_AVERAGES = {"adamw": 2, "muon": 1}
+"""Averages per weight. Muon's part for hidden matrices; AdamW updates all others."""
+_LINEAR_LAYERS = 3
+"""Linear layers of a gated feed-forward layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes of one model on a device.
+
+    Attributes:
+        gradients: 0 for a model that is not trained.
+        optimizer: averages, and float32 copies of weights.
+    """
+
+    weights: float = 0
+    gradients: float = 0
+    optimizer: float = 0
+
+    def __add__(self, other: State) -> State:
+        return State(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+def with_scalar_head(shape: Shape) -> Shape:
+    """Return the critic of a model: one number per token instead of the head."""
+    return replace(shape, outer=replace(shape.outer, head=shape.hidden), tied=False)
+
+
+def state_of(
+    shape: Shape, layout: Layout, precision: Precision, actor: ActorConfig, *, stage: int, trained: bool, rank: int = 0
+) -> State:
+    """Return what a device of a pipeline stage holds.
+
+    Args:
+        trained: whether the model is trained, and not only scored.
+        rank: of trained LoRA adapters; 0: all weights are trained.
+    """
+    own = own_weights(shape, layout, stage)
+    if not trained:
+        return State(own.total * precision.weight)
+    if rank:
+        size = adapter_size(shape, layout, stage, rank)
+        frozen = State(own.total * precision.weight)
+        return frozen + _trained(layout, Weights(attention=ceil(size)), Precision(FLOAT, FLOAT), actor, shape)
+    return _trained(layout, own, precision, actor, shape)
+
+
+def own_weights(shape: Shape, layout: Layout, stage: int) -> Weights:
+    """Return the numbers of weights on one device of a stage."""
+    layers = [shape.layers[number] for number in layout.stages(shape.num_layers)[stage]]
+    if layout.backend != "megatron":
+        return _sharded(sum_of(layers) + shape.outer, layout.fsdp_size, shape)
+    tensor = layout.tensor
+    whole = sum_of(layers)
+    copied = _latent_down(shape) * len(layers)
+    first, last = stage == 0, stage == layout.pipeline - 1
+    table = ceil(shape.vocabulary / tensor) * shape.hidden
+    return Weights(
+        embeddings=table if first or (last and shape.tied) else 0,
+        head=0 if not last or shape.tied else (table if shape.outer.head > shape.hidden else shape.outer.head),
+        attention=ceil((whole.attention - copied) / tensor) + copied,
+        dense=ceil(whole.dense / tensor),
+        experts=ceil(whole.experts / (layout.expert * layout.expert_tensor)),
+        router=whole.router,
+        shared=ceil(whole.shared / tensor),
+        norms=whole.norms + (shape.hidden if last else 0),
+    )
+
+
+def _latent_down(shape: Shape) -> int:
+    """Weights of a layer that tensor parallelism copies: the down-projections of latent attention."""
+    of = shape.attention
+    return shape.hidden * (of.query_rank + of.kv_rank + of.rope_dim) if of.is_latent else 0
+
+
+def _sharded(whole: Weights, size: int, shape: Shape) -> Weights:
+    """FSDP2 shards the first dimension; of experts, that is their number."""
+    parts = {name: ceil(getattr(whole, name) / size) for name in Weights.__dataclass_fields__}
+    if shape.experts:
+        parts["experts"] = whole.experts // shape.experts * ceil(shape.experts / size)
+    return Weights(**parts)
+
+
+def adapter_size(shape: Shape, layout: Layout, stage: int, rank: int) -> float:
+    """Weights of LoRA adapters of all linear layers on one device: (inputs + outputs) x rank for each layer."""
+    layers = layout.stages(shape.num_layers)[stage]
+    channels = sum(_channels(shape, layout, sparse=shape.is_sparse(layer)) for layer in layers)
+    return rank * channels / (layout.fsdp_size * layout.tensor)
+
+
+def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
+    """Inputs and outputs of the linear layers with an adapter. Transformers' experts are no linear layers."""
+    of, hidden = shape.attention, shape.hidden
+    queries, values = of.heads * of.head_dim, of.heads * of.value_dim
+    if of.is_latent:
+        up = of.heads * (of.head_dim - of.rope_dim + of.value_dim)
+        down = 2 * hidden + of.query_rank + of.kv_rank + of.rope_dim
+        found = down + (of.query_rank or hidden) + queries + of.kv_rank + up + values + hidden
+    else:
+        found = 4 * hidden + 2 * queries + of.kv_heads * (of.head_dim + of.value_dim)
+    widths = [shape.shared_size] if sparse else [shape.intermediate]
+    if sparse and layout.backend == "megatron":
+        widths += [shape.expert_size] * ceil(shape.experts / layout.expert)
+    return found + sum(_LINEAR_LAYERS * (hidden + width) for width in widths if width)
+
+
+def _trained(layout: Layout, own: Weights, precision: Precision, actor: ActorConfig, shape: Shape) -> State:
+    averages, total = _averages(own, actor.optim.name), own.total
+    if layout.backend != "megatron":
+        return State(total * precision.weight, total * precision.weight, averages * precision.weight)
+    divides = layout.megatron.use_distributed_optimizer and actor.optim.name != "muon"
+    dense, experts = (layout.dense_copies, layout.expert_copies) if divides else (1, 1)
+    share = ((total - own.experts) / dense + own.experts / experts) / max(1, total)
+    copies = 0 if precision.weight == FLOAT else total
+    return State(total * precision.weight, total * FLOAT, share * FLOAT * (averages + copies))
+
+
+def _averages(own: Weights, optimizer: str) -> int:
+    """Numbers that the optimizer keeps besides the weights. Experts are one tensor, which AdamW updates."""
+    matrices = own.attention + own.dense + own.router + own.shared
+    return 2 * (own.total - matrices) + _AVERAGES[optimizer] * matrices
+
+
+def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool) -> float:
+    """Bytes of complete weights and gradients of FSDP2 at a time: those outside of layers, and two layers."""
+    if layout.backend != "fsdp":
+        return 0
+    outer, largest = shape.outer.total, max((layer.total for layer in shape.layers), default=0)
+    return precision.compute * (outer + 2 * largest + ((outer + largest) if trained else 0))
+
+
+def cast_copies(layers: Sequence[Weights], layout: Layout, precision: Precision) -> float:
+    """Bytes of bfloat16 copies of weights, which autocast keeps until the backward pass. FSDP2 gathers bfloat16."""
+    if not precision.mixed or layout.backend != "torch":
+        return 0
+    whole = sum_of(layers)
+    return precision.compute * (whole.attention + whole.dense + whole.router + whole.shared)

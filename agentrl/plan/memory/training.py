@@ -1,0 +1,202 @@
+"""Bytes of a device that trains, by phase and part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from agentrl.config.actor import ActorConfig
+from agentrl.config.run import RunConfig
+from agentrl.plan.layout import Layout, Servers
+from agentrl.plan.memory.activations import Kept
+from agentrl.plan.memory.batches import micro_batches
+from agentrl.plan.memory.precision import Precision, training_precision
+from agentrl.plan.memory.state import State, cast_copies, gathered, state_of, with_scalar_head
+from agentrl.plan.shapes import Shape
+
+Parts = Mapping[str, float]
+MAX_LOGITS = 2**27
+"""Logits in memory at a time: see `agentrl.backends.torch.logprobs`, which imports torch."""
+_LOGIT_ARRAYS = 5
+"""Arrays of logits in float32 at a time: logits, log-softmax, probabilities and gradients."""
+RUNTIME = 1.0e9
+"""Bytes of a CUDA context and its libraries."""
+NCCL = 1.0e9
+"""Bytes of the buffers of NCCL's process groups."""
+_UNKNOWN_RANK = 16
+"""Rank of an adapter whose folder is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """What a device of a pipeline stage holds and computes.
+
+    Attributes:
+        on_cpu: whether the devices are CPU processes.
+    """
+
+    config: RunConfig
+    shape: Shape
+    layout: Layout
+    servers: Servers
+    stage: int = 0
+    on_cpu: bool = False
+
+    def phases(self) -> dict[str, Parts]:
+        """Return the bytes of each part in each phase of a step; what does not exist then has no entry."""
+        found = {"update": self._in_update(self.config.actor, self._actor(), self.shape, self._others("actor"))}
+        if (critic := self._critic()) is not None:
+            of_critic, others = self._critic_actor(), self._others("critic")
+            found["critic's update"] = self._in_update(of_critic, critic, with_scalar_head(self.shape), others)
+        if self._reference().weights:
+            found["scores of the reference"] = _shown(State(), 0.0, {"reference": self._reference().weights})
+            found["scores of the reference"] |= self._others("reference")
+        return {name: {part: size for part, size in parts.items() if size} for name, parts in found.items()}
+
+    def between(self) -> dict[str, float]:
+        """Return what stays on the device while rollouts are sampled."""
+        return {part: size for part, size in self._others("").items() if size}
+
+    @property
+    def _precision(self) -> Precision:
+        return training_precision(self.config, self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Rank of the trained adapters; 0 without."""
+        model = self.config.model
+        return model.lora_rank or (_UNKNOWN_RANK if model.lora_adapter_path else 0)
+
+    def _actor(self) -> State:
+        return self._state(self.config.actor, self.shape, trained=True, rank=self.rank)
+
+    def _critic_actor(self) -> ActorConfig:
+        """Return the critic's settings; see `trainer.builders.models`."""
+        critic, actor = self.config.critic, self.config.actor
+        own = {name: getattr(critic, name) for name in ("optim", "param_offload", "optimizer_offload")}
+        limit = critic.ppo_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
+        return actor.model_copy(update={**own, "ppo_max_token_len_per_gpu": limit})
+
+    def _critic(self) -> State | None:
+        if self.config.algorithm.estimator != "gae":
+            return None
+        return self._state(self._critic_actor(), with_scalar_head(self.shape), trained=True)
+
+    def _reference(self) -> State:
+        if not self.config.uses_reference or self.rank:
+            return State()
+        offloads = self.config.ref.param_offload
+        if offloads and self.layout.backend == "fsdp":
+            return State()
+        return self._state(self.config.actor, self.shape, trained=False)
+
+    def _state(self, actor: ActorConfig, shape: Shape, *, trained: bool, rank: int = 0) -> State:
+        return state_of(shape, self.layout, self._precision, actor, stage=self.stage, trained=trained, rank=rank)
+
+    def _others(self, busy: str) -> dict[str, float]:
+        """Return what models other than `busy` keep on the device."""
+        found: dict[str, float] = {}
+        if busy != "actor":
+            found |= self._idle("", self._actor(), self.config.actor)
+        if busy != "critic" and (critic := self._critic()) is not None:
+            found |= self._idle("critic: ", critic, self._critic_actor())
+        if busy != "reference" and not self.config.ref.param_offload:
+            found["reference"] = self._reference().weights
+        return found | self._runtime()
+
+    def _runtime(self) -> dict[str, float]:
+        if self.on_cpu:
+            return {}
+        return {"CUDA and NCCL": RUNTIME + (NCCL if self.layout.devices > 1 else 0)}
+
+    def _idle(self, prefix: str, state: State, actor: ActorConfig) -> dict[str, float]:
+        """Return what stays of a trained model between its uses. Megatron keeps its buffer of gradients."""
+        if self.on_cpu:
+            actor = actor.model_copy(update={"param_offload": False, "optimizer_offload": False})
+        if self.layout.backend == "fsdp" and actor.param_offload:
+            return {}
+        keeps = self.layout.backend == "megatron" and not actor.param_offload
+        return {
+            f"{prefix}weights": 0 if actor.param_offload else state.weights,
+            f"{prefix}gradients": state.gradients if keeps else 0,
+            f"{prefix}optimizer": 0 if actor.optimizer_offload else state.optimizer,
+        }
+
+    def _in_update(self, actor: ActorConfig, state: State, shape: Shape, others: Parts) -> Parts:
+        on_host = self.layout.backend == "fsdp" and actor.param_offload and not self.on_cpu
+        optimizer = 0 if actor.optimizer_offload and not self.on_cpu else state.optimizer
+        held = State() if on_host else State(state.weights, state.gradients, optimizer)
+        step = State() if on_host else state
+        passes = self._passes(actor, shape)
+        if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer returns after the passes
+            held, passes = step, {}
+        buffers = gathered(shape, self.layout, self._precision, trained=not self.rank)
+        return {**_shown(held, buffers, passes), **others}
+
+    def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
+        """Return the bytes of the forward and backward passes of the largest micro-batch."""
+        batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
+        layout, precision = self.layout, self._precision
+        copies = self.on_cpu and self.config.actor.share_prefixes
+        kept = Kept(shape, layout, precision, self.rank, copies_keys=copies)
+        own = layout.stages(shape.num_layers)[self.stage]
+        of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
+        layers = [of_kind[shape.is_sparse(number)] for number in own]
+        last = self.stage == layout.pipeline - 1
+        casts = cast_copies([shape.layers[number] for number in own], layout, precision)
+        return {
+            "activations": self._kept(kept, layers, batches.number) * batches.tokens + casts,
+            "backward of a layer": self._one_layer(kept, layers) * batches.tokens,
+            "logits": self._logits(batches.tokens, shape) if last else 0,
+        }
+
+    def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
+        """Bytes for each token that the micro-batches in flight keep."""
+        ends = 2 * kept.boundary  # embeddings or received states, and the states of the head
+        recomputed = self._recomputed(len(layers))
+        stored = recomputed * kept.boundary + sum(layers[recomputed:])
+        return _in_flight(self.layout, self.stage, number) * (stored + ends)
+
+    def _one_layer(self, kept: Kept, layers: list[float]) -> float:
+        """Bytes for each token of the layer whose backward pass runs: recomputed activations, and gradients."""
+        again = max(layers, default=0.0) if self._recomputed(len(layers)) else 0
+        return again + kept.working()
+
+    def _recomputed(self, number: int) -> int:
+        """Layers of a stage that the backward pass computes again."""
+        megatron = self.config.actor.megatron
+        if not (self.config.model.enable_gradient_checkpointing or megatron.recompute_granularity == "full"):
+            return 0
+        if megatron.recompute_method == "block":
+            return min(number, (megatron.recompute_num_layers or 1) * self.layout.chunks)
+        return number
+
+    def _logits(self, tokens: int, shape: Shape) -> float:
+        if shape.outer.head == shape.hidden:  # one number per token
+            return 0
+        columns = ceil(shape.vocabulary / self.layout.tensor)
+        return 4 * _LOGIT_ARRAYS * min(tokens * columns, max(MAX_LOGITS, columns))
+
+
+def _in_flight(layout: Layout, stage: int, number: int) -> float:
+    """Micro-batches whose activations a stage keeps (1F1B), as multiples of all its layers."""
+    if layout.chunks == 1:
+        return min(layout.pipeline - stage, number)
+    parts = (layout.pipeline - stage - 1) * 2 + (layout.chunks - 1) * layout.pipeline + 1
+    return min(parts, number * layout.chunks) / layout.chunks
+
+
+def _shown(state: State, buffers: float, passes: Parts) -> dict[str, float]:
+    return {
+        "weights": state.weights,
+        "gradients": state.gradients,
+        "optimizer": state.optimizer,
+        "gathered weights": buffers,
+        **passes,
+    }
+
+
+def stages_of(trainer: Trainer) -> list[Trainer]:
+    """Return the device of each pipeline stage."""
+    return [replace(trainer, stage=stage) for stage in range(trainer.layout.pipeline)]

@@ -1,0 +1,76 @@
+"""Training layouts and servers that a number of devices allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from agentrl.config.megatron import MegatronConfig
+from agentrl.plan.layout import Backend, Layout, Servers
+from agentrl.plan.shapes import Shape
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_CONTEXTS = (1, 2, 4, 8)
+_DEFAULT = MegatronConfig()
+
+
+def layouts_for(
+    shape: Shape, devices: int, per_node: int, backend: Backend, base: MegatronConfig = _DEFAULT
+) -> Iterator[Layout]:
+    """Yield the layouts of `devices` devices; tensor parallelism stays inside a node.
+
+    Args:
+        base: the values of all other keys of Megatron.
+    """
+    if backend == "torch" or devices == 1:
+        if devices == 1:
+            yield Layout(backend="torch")
+        return
+    if backend == "fsdp":
+        for context in _CONTEXTS:
+            if devices % context == 0 and shape.attention.heads % context == 0:
+                yield Layout(backend="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
+        return
+    for tensor, pipeline, context, expert in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
+        if possible(shape, devices, per_node, tensor, pipeline, context, expert):
+            yield Layout(
+                backend="megatron",
+                devices=devices,
+                megatron=base.model_copy(
+                    update={
+                        "tensor_model_parallel_size": tensor,
+                        "pipeline_model_parallel_size": pipeline,
+                        "context_parallel_size": context,
+                        "expert_model_parallel_size": expert,
+                        "expert_tensor_parallel_size": 1 if shape.experts else None,
+                        "num_layers_in_first_pipeline_stage": None,
+                        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
+                        "virtual_pipeline_model_parallel_size": None,
+                    }
+                ),
+            )
+
+
+def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: int, context: int, expert: int) -> bool:
+    """Whether these sizes divide the model and the devices."""
+    of = shape.attention
+    if tensor > per_node or of.heads % tensor or (not of.is_latent and of.kv_heads % tensor):
+        return False
+    if devices % (tensor * pipeline * context) or (last_stage(shape.num_layers, pipeline) or 1) < 1:
+        return False
+    if not shape.experts:
+        return expert == 1
+    return shape.experts % expert == 0 and devices % (expert * pipeline) == 0
+
+
+def last_stage(num_layers: int, pipeline: int) -> int | None:
+    """Layers of the last stage if the stages are unequal: the others have the same number, rounded up."""
+    return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
+
+
+def servers_for(shape: Shape, devices: int, per_node: int, *, colocate: bool) -> Iterator[Servers]:
+    """Yield SGLang servers that use all `devices`, each over up to four nodes."""
+    for tensor in _SIZES:
+        if tensor > 4 * per_node or devices % tensor or shape.attention.heads % tensor:
+            continue
+        yield Servers(engine="sglang", replicas=devices // tensor, tensor=tensor, colocate=colocate)

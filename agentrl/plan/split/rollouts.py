@@ -1,0 +1,93 @@
+"""Simulated rollouts, as attempts that the sources of a real run start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from agentrl.plan.lengths import Lengths, RolloutLengths, Turn
+from agentrl.plan.split.machine import Machine, Span
+from agentrl.plan.split.replica import Replica
+from agentrl.rollouts.collector import Attempt
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
+
+
+@dataclass(slots=True)
+class Simulator:
+    """Runs rollouts of `lengths` on `machine`; an object of one simulated run.
+
+    Attributes:
+        recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
+        lengths_of: rollout that has ended -> its lengths.
+        spent_s: seconds of all ended rollouts.
+        num_started: rollouts started, restarts included.
+    """
+
+    machine: Machine
+    lengths: Lengths
+    group_size: int
+    recompute: bool = True
+    lengths_of: dict[int, RolloutLengths] = field(default_factory=dict)
+    spent_s: float = 0.0
+    num_started: int = 0
+    _shared: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def attempts(self, task: Task, priority: int) -> list[Attempt]:
+        """Return the rollouts of a task, without starting them. See `attempts_at`."""
+        planned = self.lengths.group(task.index, self.group_size)
+        return [partial(self._run, task, lengths, priority) for lengths in planned]
+
+    def samples(self, groups: Sequence[Group]) -> list[Sample]:
+        """Return one sample for each trajectory of the groups. Only token counts and ids are real."""
+        return [
+            Sample(range(length), (), (), (), rollout_id=f"{group.uid}/{number}", uid=group.uid)
+            for group in groups
+            for number, rollout in enumerate(group.rollouts)
+            for length in self.lengths_of[id(rollout)].trajectories
+        ]
+
+    async def _run(self, task: Task, lengths: RolloutLengths, priority: int) -> Rollout:
+        loop, replica = asyncio.get_running_loop(), self.machine.least_loaded()
+        started, self.num_started = loop.time(), self.num_started + 1
+        versions: list[int] = []
+        for turn in lengths.turns:
+            new = self._new_tokens(turn, lengths, task.uid, replica, versions)
+            spans = await replica.generate(turn.context, new, turn.sampled, priority)
+            versions += [version for version, _ in spans]
+            if turn.wait_s:
+                await asyncio.sleep(turn.wait_s)
+        rollout = Rollout([_trajectory(versions)], Stop.FINISHED, rewards={"score": 0.0})
+        self.lengths_of[id(rollout)] = lengths
+        rollout.duration_s = loop.time() - started
+        self.spent_s += rollout.duration_s
+        self.machine.spans.append(Span("rollouts", task.uid, started, loop.time()))
+        return rollout
+
+    def _new_tokens(
+        self, turn: Turn, lengths: RolloutLengths, uid: str, replica: Replica, versions: Sequence[int]
+    ) -> int:
+        """Tokens that the replica computes for a turn: fewer for a known prompt, all after new weights."""
+        if versions and versions[-1] != replica.version and self.recompute:
+            return turn.context
+        if turn.context == turn.new == lengths.prompt and self._known(uid, id(replica), replica.version):
+            return 1
+        return turn.new
+
+    def _known(self, uid: str, replica: int, version: int) -> bool:
+        """Whether another rollout of the task computed the prompt in this replica: engines share equal prompts."""
+        key = uid, replica, version if self.recompute else 0
+        known = key in self._shared
+        self._shared.add(key)
+        return known
+
+
+def _trajectory(versions: Sequence[int]) -> Trajectory:
+    """Return a trajectory with one token for each policy version that sampled the rollout."""
+    distinct = sorted(set(versions))
+    spans = [VersionSpan(version, 1) for version in distinct]
+    return Trajectory([Segment(Author.MODEL, [0] * len(spans), [0.0] * len(spans), spans)])

@@ -1,0 +1,62 @@
+"""What the trainer computes in a step, from the configuration: passes, updates and micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.hardware import Number
+from agentrl.plan.time.flops import BACKWARD, BACKWARD_FROZEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Passes of a step.
+
+    Attributes:
+        num_scored: forward passes over all tokens before the update: old log-probabilities, reference, values.
+        num_trained: models that are updated: the policy, and the critic if there is one.
+        epochs: passes over the samples in the update.
+        updates: optimizer steps per epoch.
+        recompute: the backward pass computes the layers again (gradient checkpointing).
+        frozen: the weights of the model have no gradients (LoRA).
+        max_tokens: largest micro-batch of a process, in tokens.
+        shares_prompts: equal prompts of a micro-batch are computed once.
+        number: format of the matrix products.
+    """
+
+    num_scored: int = 0
+    num_trained: int = 1
+    epochs: int = 1
+    updates: int = 1
+    recompute: bool = False
+    frozen: bool = False
+    max_tokens: int = 16384
+    shares_prompts: bool = False
+    number: Number = "bf16"
+
+    @property
+    def train_forwards(self) -> float:
+        """FLOPs of forward and backward, in forward passes."""
+        return 1 + self.recompute + (BACKWARD_FROZEN if self.frozen else BACKWARD)
+
+
+def passes_of(config: RunConfig) -> Passes:
+    """Return the passes of a configuration. Estimators of users count as having no critic."""
+    correction, actor = config.algorithm.rollout_correction, config.actor
+    critic = config.algorithm.estimator == "gae"
+    scored = [correction.corrects or not correction.bypass_mode, config.uses_reference, critic]
+    groups, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
+    limited = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    return Passes(
+        num_scored=sum(map(bool, scored)),
+        num_trained=1 + critic,
+        epochs=actor.ppo_epochs,
+        updates=-(-groups // mini) if mini else 1,
+        recompute=config.model.enable_gradient_checkpointing,
+        frozen=bool(config.model.lora_rank or config.model.lora_adapter_path),
+        max_tokens=limited or longest * (actor.ppo_micro_batch_size_per_gpu or groups * config.group_size),
+        shares_prompts=actor.share_prefixes,
+        number="fp32" if config.model.dtype == "float32" and actor.autocast in (None, "float32") else "bf16",
+    )

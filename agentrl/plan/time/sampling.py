@@ -1,0 +1,104 @@
+"""Seconds of an engine replica: decode steps and prefill."""
+
+from __future__ import annotations
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.hardware import Hardware, Number
+from agentrl.plan.layout import Servers
+from agentrl.plan.shapes import Shape
+from agentrl.plan.time.collectives import link_of
+from agentrl.plan.time.flops import (
+    attention_flops,
+    body_flops_per_token,
+    head_flops_per_token,
+    latent_attention_flops,
+)
+from agentrl.plan.time.training import BYTES
+
+
+class Sampling:
+    """Speed of one replica. See `EngineSpeed`.
+
+    A decode step reads the weights once, and the KV of all requests; it takes the longer of reading and computing
+    (Pope et al. 2022, arXiv:2211.05102, section 2). Both are divided over the devices of the replica.
+
+    Args:
+        number: format of weights and KV; with `fp8`, both have 1 byte.
+    """
+
+    def __init__(self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16") -> None:
+        self._shape, self._link = shape, link_of(hardware, servers.tensor)
+        self._parts = servers.tensor * servers.pipeline / servers.data  # devices that share a request
+        self._bytes = 1 if number == "fp8" else BYTES[number]
+        self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
+        self._pass_s = hardware.pass_overhead_ms / 1e3
+        self._body = body_flops_per_token(shape)
+        self._head = head_flops_per_token(shape)
+        self._experts, self._others = shape.weights.experts, _dense_weights(shape)
+        self._cached = _cached_numbers(shape, servers)
+        self._per_key = _flops_per_key(shape)
+
+    def decode_s(self, rows: float, context: float) -> float:
+        """See `EngineSpeed.decode_s`."""
+        read = self._bytes * (self.weights_read(rows) + self._cached * context)
+        flops = rows * (self._body + self._head) + self._per_key * context
+        work = max(read / self._bytes_per_s, flops / self._flops_per_s) / self._parts
+        return work + self._pass_s + self._layers_s(rows)
+
+    def prefill_s(self, new: float, context: float) -> float:
+        """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
+        if new <= 1:
+            return 0.0
+        flops = new * self._body + attention_flops(self._shape, context, context - new)
+        return flops / self._parts / self._flops_per_s + self._layers_s(new)
+
+    def weights_read(self, rows: float) -> float:
+        """Return the weights that a decode step of `rows` tokens reads.
+
+        Each token chooses k of E experts. If all experts are equally likely, E (1 - (1 - k / E) ^ rows) are read.
+        """
+        if not self._experts:
+            return self._others
+        missed: float = (1 - self._shape.experts_per_token / self._shape.experts) ** rows
+        return self._others + self._experts * (1 - missed)
+
+    def _layers_s(self, tokens: float) -> float:
+        """Two all-reduces of the states per layer over the devices of the replica."""
+        return 2 * self._shape.num_layers * self._link.reduce_s(2 * tokens * self._shape.hidden)
+
+
+def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Hardware) -> Sampling:
+    """Return the speed of a replica of a configuration."""
+    number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
+    return Sampling(shape, servers, hardware, number)
+
+
+def max_running(config: RunConfig) -> int:
+    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
+    return config.rollout.max_num_seqs or (128 if config.rollout.engine == "torch" else 256)
+
+
+def _dense_weights(shape: Shape) -> float:
+    """Weights that every token reads: all but experts and embeddings, with the head."""
+    weights = shape.weights
+    head = shape.vocabulary * shape.hidden if shape.tied else 0
+    return float(weights.total - weights.experts - weights.embeddings + head)
+
+
+def _cached_numbers(shape: Shape, servers: Servers) -> float:
+    """Numbers of KV per token that the devices of a replica read together.
+
+    Devices that share the matrices hold different heads, but all of them the latent vectors of MLA, or a KV head if
+    there are fewer heads than devices.
+    """
+    of, sharing = shape.attention, servers.tensor / servers.data
+    copies = sharing if of.is_latent else max(1.0, sharing / of.kv_heads)
+    return of.cached * shape.num_layers * copies
+
+
+def _flops_per_key(shape: Shape) -> float:
+    """FLOPs of all layers per token of context, for one decoded token."""
+    of = shape.attention
+    if of.is_latent:
+        return latent_attention_flops(shape, 1)
+    return 2.0 * of.heads * (of.head_dim + of.value_dim) * shape.num_layers

@@ -1,0 +1,172 @@
+"""Seconds of a step by phase, on devices that do one thing at a time or two: without a simulation of the queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.hardware import Hardware
+from agentrl.plan.layout import Layout, Servers, servers_of
+from agentrl.plan.lengths import Lengths, RolloutLengths
+from agentrl.plan.shapes import Shape
+from agentrl.plan.split.replica import EngineSpeed
+from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.time.passes import passes_of
+from agentrl.plan.time.sampling import max_running, sampling_of
+from agentrl.plan.time.training import BYTES, Training
+from agentrl.types.sample import Sample
+
+SHARED = (2.7, 1.1)
+"""Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter. The
+many short operations of the engine delay the trainer. Measured with the quickstart's model on two cores."""
+SAMPLED_STEPS = 4
+"""Steps whose lengths are drawn for the means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one step by phase.
+
+    Attributes:
+        rollout_s: from the start of the rollouts of a step to the end of the last, without new ones.
+        score_s: forward passes before the update.
+        learn_s: the update.
+        publish_s: sending the weights to the engine.
+        tokens: tokens of the trained trajectories.
+        sampled: tokens that the model samples.
+        price: US dollars of the step if phases follow one another; None: a price is unknown.
+    """
+
+    rollout_s: float
+    score_s: float
+    learn_s: float
+    publish_s: float
+    tokens: float
+    sampled: float
+    price: float | None = None
+
+    @property
+    def serial_s(self) -> float:
+        """Seconds of a step whose phases follow one another (`trainer.max_staleness=0`)."""
+        return self.rollout_s + self.score_s + self.learn_s + self.publish_s
+
+    @property
+    def bottleneck(self) -> str:
+        """The longest phase."""
+        phases = {name: value for name, value in asdict(self).items() if name.endswith("_s")}
+        return max(phases, key=lambda name: phases[name]).removesuffix("_s")
+
+
+def predict(
+    shape: Shape,
+    layout: Layout,
+    hardware: Hardware,
+    lengths: Lengths,
+    config: RunConfig,
+    *,
+    engine: EngineSpeed | None = None,
+    max_kv_tokens: float = math.inf,
+) -> StepTime:
+    """Predict the seconds of a step by phase.
+
+    Args:
+        hardware: of the trainer, and of the engine if `engine` is None.
+        max_kv_tokens: tokens of KV that a replica holds.
+    """
+    servers = servers_of(config)
+    trainer = Training(shape, layout, hardware, passes_of(config))
+    steps = [samples_of(lengths, config, step) for step in range(SAMPLED_STEPS)]
+    samples = [sample for step in steps for sample in step]
+    planned = [each for step in range(SAMPLED_STEPS) for each in planned_of(lengths, config, step)]
+    engine = engine or sampling_of(config, shape, servers, hardware)
+    alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0)
+    seconds = {
+        "rollout_s": simulate(lengths, engine, Instant(), alone, num_steps=SAMPLED_STEPS - 1).step_s,
+        "score_s": sum(map(trainer.score_s, steps)) / SAMPLED_STEPS,
+        "learn_s": sum(map(trainer.learn_s, steps)) / SAMPLED_STEPS,
+        "publish_s": publish_s(shape, layout, servers, hardware, hardware),
+    }
+    hourly = hourly_price(layout, servers, hardware)
+    return StepTime(
+        **seconds,
+        tokens=sum(len(sample.token_ids) for sample in samples) / SAMPLED_STEPS,
+        sampled=sum(each.num_sampled for each in planned) / SAMPLED_STEPS,
+        price=None if hourly is None else hourly * sum(seconds.values()) / 3600,
+    )
+
+
+class Instant:
+    """A trainer that takes no time."""
+
+    def score_s(self, samples: Sequence[Sample]) -> float:
+        """Return 0."""
+        return 0.0
+
+    def learn_s(self, samples: Sequence[Sample]) -> float:
+        """Return 0."""
+        return 0.0
+
+
+def planned_of(lengths: Lengths, config: RunConfig, step: int) -> list[RolloutLengths]:
+    """Return the lengths of the rollouts of a step."""
+    groups, size = config.data.train_batch_size, config.group_size
+    return [each for number in range(groups) for each in lengths.group(step * groups + number, size)]
+
+
+def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
+    """Return the samples of a step. Only their token counts and ids are real."""
+    return [
+        Sample(range(length), (), (), (), rollout_id=str(number), uid=str(number // config.group_size))
+        for number, planned in enumerate(planned_of(lengths, config, step))
+        for length in planned.trajectories
+    ]
+
+
+def setting_of(
+    config: RunConfig, servers: Servers, *, max_kv_tokens: float = math.inf, publish_s: float = 0.0, **changes: object
+) -> Setting:
+    """Return the setting of the simulation for a configuration; `changes` override fields."""
+    values: dict[str, object] = {
+        "groups_per_step": config.data.train_batch_size,
+        "group_size": config.group_size,
+        "max_staleness": config.trainer.max_staleness,
+        "over_sampling": config.trainer.over_sampling,
+        "num_replicas": servers.replicas * servers.data,
+        "max_running": max_running(config),
+        "max_kv_tokens": max_kv_tokens,
+        "max_concurrent": config.trainer.max_concurrent_rollouts,
+        "publish_s": publish_s,
+        "recompute": config.rollout.weight_update_mode == "retract",
+        "exclusive": servers.colocate and servers.engine != "torch",
+        "contention": SHARED if servers.engine == "torch" else (1.0, 1.0),
+    }
+    return Setting(**{**values, **changes})  # type: ignore[arg-type]  # the keys are the fields of Setting
+
+
+def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
+    """Return the seconds to send all weights, tensor by tensor, so that every device receives every byte.
+
+    The bytes pass the network if trainer or engine have several nodes, or if they are on different nodes, else the link
+    of the node. The embedded engine reads them from memory.
+    """
+    size = shape.weights.total * BYTES["bf16"]
+    if servers.engine == "torch":
+        return size / (1e9 * hardware.memory_gb_s)
+    if devices_of(layout, servers) <= hardware.devices_per_node:
+        return size / (1e9 * hardware.link_gb_s)
+    return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
+
+
+def devices_of(layout: Layout, servers: Servers) -> int:
+    """Return the devices of trainer and engine together."""
+    if servers.engine == "torch":  # in the process of rank 0
+        return layout.devices
+    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
+
+
+def hourly_price(layout: Layout, servers: Servers, hardware: Hardware) -> float | None:
+    """Return the price of all devices per hour, in US dollars; None if the hardware has no price."""
+    price = hardware.price_per_hour
+    return None if price is None else price * devices_of(layout, servers)

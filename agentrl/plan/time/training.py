@@ -1,0 +1,197 @@
+"""Seconds of the trainer: forward and backward passes, communication, pipeline bubbles, and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from agentrl.backends.fsdp.assignment import assign
+from agentrl.backends.packing import pack
+from agentrl.plan.hardware import Hardware
+from agentrl.plan.layout import Layout
+from agentrl.plan.shapes import Shape, Weights
+from agentrl.plan.time.collectives import Link, link_of
+from agentrl.plan.time.flops import attention_flops, body_flops_per_token, head_flops_per_token
+from agentrl.plan.time.passes import Passes
+from agentrl.types.sample import Sample
+
+BYTES = {"bf16": 2, "fp8": 2, "fp32": 4}
+"""Bytes of a weight or activation; with fp8, both are kept in bf16 and converted."""
+GRADIENT_BYTES = 4
+OPTIMIZER_BYTES = 30
+"""Bytes that AdamW reads and writes per weight: float32 weight, gradient and two moments, and the bf16 weight
+(Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 3.1: 16 bytes are kept, 4 of them are only read)."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Speed of a trainer. See `LearnSpeed`.
+
+    Attributes:
+        offload_gb_s: bandwidth to CPU memory, if the optimizer runs there; None: it runs on the devices.
+    """
+
+    shape: Shape
+    layout: Layout
+    hardware: Hardware
+    passes: Passes
+    offload_gb_s: float | None = None
+
+    def score_s(self, samples: Sequence[Sample]) -> float:
+        """See `LearnSpeed.score_s`."""
+        return self.passes.num_scored * max(
+            (self._rank_s(rank, forwards=1.0) for rank in self._ranks(samples)), default=0.0
+        )
+
+    def learn_s(self, samples: Sequence[Sample]) -> float:
+        """See `LearnSpeed.learn_s`. Each update waits for the process with the most work."""
+        passes, step = self.passes, 0.0
+        for update in self._updates(samples):
+            step += max(self._rank_s(rank, forwards=passes.train_forwards) for rank in self._ranks(update))
+            step += self.gradients_s() + self.optimizer_s()
+        return passes.epochs * passes.num_trained * step
+
+    def _updates(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        size = -(-len(samples) // self.passes.updates)
+        return [samples[start : start + size] for start in range(0, len(samples), size)]
+
+    def _ranks(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Lengths of the samples of each data-parallel rank, divided by the code that real runs use."""
+        return [
+            [len(samples[index].token_ids) for index in rank] for rank in assign(samples, self.layout.data_parallel)
+        ]
+
+    def _rank_s(self, lengths: Sequence[int], forwards: float) -> float:
+        """Seconds of the micro-batches of one rank.
+
+        With p stages and v chunks per stage, m micro-batches take (m + (p - 1) / v) x the time of one (Narayanan et al.
+        2021, arXiv:2104.04473, section 2.2): the bubble.
+        """
+        limit = self.passes.max_tokens * self.layout.context
+        packs = pack(lengths, limit, padded=False)
+        each = [self.micro_batch_s([lengths[index] for index in members], forwards) for members in packs]
+        if not each:
+            return 0.0
+        bubble = (self.layout.pipeline - 1) / self.layout.chunks * sum(each) / len(each)
+        return sum(each) + bubble
+
+    def micro_batch_s(self, lengths: Sequence[int], forwards: float) -> float:
+        """Return the seconds of one pipeline stage for one micro-batch of a rank.
+
+        Args:
+            forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
+        """
+        layout, tokens = self.layout, sum(lengths)
+        parts = layout.tensor * layout.context / self._stage_share
+        flops = tokens * self._flops_per_token + sum(attention_flops(self.shape, length) for length in lengths)
+        compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
+        reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
+        if forwards > 1:  # gradients are added up in memory
+            reading += 2 * GRADIENT_BYTES * self._stage_weights() / self.hardware.bytes_per_s
+        local = tokens / layout.context
+        busy = max(compute, reading) + self._layers_s(local, forwards) + self.hardware.pass_overhead_ms / 1e3
+        if layout.backend != "fsdp":
+            return busy
+        gathered = self._sharded_s(forwards)
+        return max(busy, gathered) if self.hardware.overlaps else busy + gathered
+
+    @cached_property
+    def _flops_per_token(self) -> float:
+        return body_flops_per_token(self.shape) + head_flops_per_token(self.shape)
+
+    @cached_property
+    def _weights(self) -> Weights:
+        return self.shape.weights  # a sum over layers
+
+    @cached_property
+    def _stage_share(self) -> float:
+        """Share of the layers in the largest pipeline stage, which the others wait for."""
+        return max(map(len, self.layout.stages(self.shape.num_layers))) / self.shape.num_layers
+
+    @cached_property
+    def _sparse_share(self) -> float:
+        layers = range(self.shape.num_layers)
+        return sum(map(self.shape.is_sparse, layers)) / len(layers)
+
+    def _layers_s(self, tokens: float, forwards: float) -> float:
+        """Communication inside the layers of a stage: TP, EP and CP; forward and backward move the same bytes."""
+        num_layers = self.shape.num_layers * self._stage_share
+        passes = 1.0 if forwards == 1 else 2.0 + self.passes.recompute
+        each = self._tensor_s(tokens) + self._context_s(tokens) + self._sparse_share * self._expert_s(tokens)
+        return num_layers * passes * each
+
+    def _tensor_s(self, tokens: float) -> float:
+        """Two all-reduces of the states per layer (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
+        size = tokens * self.shape.hidden * BYTES[self.passes.number]
+        return 2 * self._link(self.layout.tensor).reduce_s(size)
+
+    def _expert_s(self, tokens: float) -> float:
+        """Two all-to-alls of the states of the chosen experts per layer (Lepikhin et al. 2020, arXiv:2006.16668)."""
+        layout = self.layout
+        own = tokens / (layout.tensor if layout.sequence_parallel else 1)
+        size = own * self.shape.experts_per_token * self.shape.hidden * BYTES[self.passes.number]
+        return 2 * self._link(layout.expert * layout.expert_tensor).exchange_s(size)
+
+    def _context_s(self, tokens: float) -> float:
+        """Ulysses: queries, keys, values and outputs change places (Jacobs et al. 2023, arXiv:2309.14509). CP: keys and
+        values go round (Liu et al. 2023, arXiv:2310.01889)."""
+        layout, of = self.layout, self.shape.attention
+        keys = of.kv_heads * (of.head_dim + of.value_dim)
+        size = tokens * BYTES[self.passes.number] / layout.tensor
+        link = self._link(layout.context, layout.tensor)
+        if layout.ulysses > 1:
+            return 2 * link.exchange_s(size * (of.heads * (of.head_dim + of.value_dim) + keys) / 2)
+        return link.gather_s(size * keys * layout.context)
+
+    def _sharded_s(self, forwards: float) -> float:
+        """FSDP2 gathers all weights for the forward and the backward pass, beside the computation (Zhao et al. 2023,
+        arXiv:2304.11277)."""
+        size = self._weights.total * BYTES[self.passes.number]
+        each = self.shape.num_layers + 1  # one operation per layer, and one for the rest
+        link = self._link(self.layout.fsdp_size)
+        return (1 if forwards == 1 else 2) * each * link.gather_s(size / each)
+
+    def gradients_s(self) -> float:
+        """Return the seconds to add up the gradients over data-parallel ranks and to send the new weights back."""
+        layout, weights = self.layout, self._trained
+        if layout.backend == "torch":
+            return 0.0
+        if layout.backend == "fsdp":
+            each = self.shape.num_layers + 1
+            reduced = each * self._link(layout.fsdp_size).gather_s(GRADIENT_BYTES * weights / each)
+            copies = layout.devices // layout.fsdp_size
+            return reduced + self._link(copies, layout.fsdp_size).reduce_s(GRADIENT_BYTES * weights / layout.fsdp_size)
+        experts = self._weights.experts / self._weights.total
+        sizes = (GRADIENT_BYTES, BYTES[self.passes.number])
+        dense = weights * (1 - experts) / (layout.tensor * layout.pipeline)
+        routed = weights * experts / (layout.expert * layout.expert_tensor * layout.pipeline)
+        link = self._link(layout.dense_copies, layout.tensor)
+        expert_link = self._link(layout.expert_copies, layout.expert * layout.expert_tensor)
+        return sum(link.gather_s(size * dense) + expert_link.gather_s(size * routed) for size in sizes)
+
+    def optimizer_s(self) -> float:
+        """Return the seconds of AdamW over the weights of one device, limited by memory."""
+        own, fixed = OPTIMIZER_BYTES * self._trained / self._optimizer_parts, self.hardware.update_overhead_ms / 1e3
+        return fixed + own / (1e9 * self.offload_gb_s if self.offload_gb_s else self.hardware.bytes_per_s)
+
+    @property
+    def _optimizer_parts(self) -> int:
+        return self.layout.fsdp_size if self.layout.backend == "fsdp" else self.layout.devices
+
+    @property
+    def _trained(self) -> float:
+        return 0.0 if self.passes.frozen else float(self._weights.total)
+
+    def _stage_weights(self) -> float:
+        """Weights of one device while it computes; the experts of a small micro-batch count as if all were read."""
+        layout, weights = self.layout, self._weights
+        experts = weights.experts / (layout.expert * layout.expert_tensor)
+        others = weights.total - weights.experts - weights.embeddings
+        return (experts + others / layout.tensor) * self._stage_share
+
+    def _stage_bytes(self) -> float:
+        return BYTES[self.passes.number] * self._stage_weights()
+
+    def _link(self, num: int, stride: int = 1) -> Link:
+        return link_of(self.hardware, num, stride)

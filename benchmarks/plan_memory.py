@@ -1,0 +1,307 @@
+"""Compare the bytes that `agentrl plan` predicts with those of tiny models on the CPU.
+
+    python benchmarks/plan_memory.py [LAYOUT ...]                    # torch, FSDP2, Ulysses
+    .venv-megatron/bin/python benchmarks/plan_memory.py megatron     # TP, PP, EP, DP; needs `make megatron`
+
+Measured on rank 0: weights, gradients and optimizer as the bytes of their tensors; activations as the largest sum of
+distinct memory that autograd keeps at a time, without weights (torch.autograd.graph.saved_tensors_hooks).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.base import ModelRequest
+from agentrl.backends.fsdp.backend import FsdpBackend
+from agentrl.backends.fsdp.joining import only_rank
+from agentrl.backends.fsdp.ranks import STORE, Ranks, join
+from agentrl.backends.fsdp.sharding import local_part
+from agentrl.backends.torch.gradients import mini_batch
+from agentrl.cli.compose import compose_config
+from agentrl.config.run import RunConfig
+from agentrl.plan.counts import shape_of
+from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.memory.training import Trainer
+from agentrl.registry import child_path
+from agentrl.types.sample import Sample
+
+LENGTH = 512
+LOSS = PolicyLoss("vanilla")
+SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
+DENSE: dict[str, object] = {
+    "model_type": "qwen3",
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 8,
+    "head_dim": 32,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+}
+MIXTURE = DENSE | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+LATENT = DENSE | {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 8,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 48,
+}
+MODELS = {"dense": DENSE, "experts": MIXTURE, "latent": LATENT}
+ULYSSES, TWO, CHECKPOINTED = "actor.ulysses_sequence_parallel_size=2", "two", "model.enable_gradient_checkpointing=true"
+MIXED, HALF = "actor.autocast=bfloat16", "model.dtype=bfloat16"
+PLAIN: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "torch, float32": ("dense", 1, ()),
+    "torch, bfloat16": ("dense", 1, (HALF,)),
+    "torch, autocast": ("dense", 1, (MIXED,)),
+    "torch, checkpointing": ("dense", 1, (CHECKPOINTED,)),
+    "torch, Muon": ("dense", 1, ("actor.optim.name=muon",)),
+    "torch, LoRA, bfloat16": ("dense", 1, (HALF, "model.lora_rank=8")),
+    "torch, experts": ("experts", 1, ()),
+    "torch, experts, bfloat16": ("experts", 1, (HALF,)),
+    "FSDP2 on 2": ("dense", 2, ()),
+    "FSDP2 on 2, autocast": ("dense", 2, (MIXED,)),
+    "FSDP2 on 3": ("dense", 3, ()),
+    "FSDP2 on 2, experts": ("experts", 2, ()),
+    "FSDP2 on 2, fsdp_size 1": ("dense", 2, ("actor.fsdp_size=1",)),
+    "Ulysses 2": ("dense", 2, (ULYSSES,)),
+}
+SIZE = "actor.megatron"
+TENSOR, STAGES = f"{SIZE}.tensor_model_parallel_size=2", f"{SIZE}.pipeline_model_parallel_size=2"
+MEGATRON: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "Megatron": ("dense", 1, ()),
+    "Megatron, bfloat16": ("dense", 1, (HALF,)),
+    "Megatron, checkpointing": ("dense", 1, (CHECKPOINTED,)),
+    "Megatron, DP 2": ("dense", 2, ()),
+    "Megatron, DP 2, bfloat16": ("dense", 2, (HALF,)),
+    "Megatron, TP 2": ("dense", 2, (TENSOR,)),
+    "Megatron, PP 2": ("dense", 2, (STAGES,)),
+    "Megatron, CP 2": ("dense", 2, (f"{SIZE}.context_parallel_size=2",)),
+    "Megatron, experts": ("experts", 1, ()),
+    "Megatron, EP 2": ("experts", 2, (f"{SIZE}.expert_model_parallel_size=2",)),
+    "Megatron, latent attention": ("latent", 1, ()),
+    "Megatron, latent attention, TP 2": ("latent", 2, (TENSOR,)),
+}
+PARTS = {"weights": 0.05, "gradients": 0.05, "optimizer": 0.05, "activations": 0.15}
+"""Part -> largest relative error."""
+
+
+class Kept:
+    """Counts the memory that autograd keeps for backward passes, without that of `weights`."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights, self._uses = weights, Counter[int]()
+        self._sizes: dict[int, int] = {}
+        self.most = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda box: box[0]):
+            yield
+
+    def _pack(self, value: Tensor) -> Any:
+        box = _Box([value.detach()])
+        own = {_memory(local_part(weight)) for weight in self._weights}
+        if (key := _memory(value)) not in own:
+            self._uses[key] += 1
+            self._sizes[key] = value.untyped_storage().nbytes()
+            self.most = max(self.most, sum(self._sizes.values()))
+            weakref.finalize(box, self._release, key)
+        return box
+
+    def _release(self, key: int) -> None:
+        self._uses[key] -= 1
+        if not self._uses[key]:
+            del self._sizes[key]
+
+
+class _Box(list[Tensor]):
+    """A list that weak references can follow."""
+
+
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def measured(ranks: Ranks, number: int, samples: Sequence[Sample], own: Sequence[int]) -> dict[str, int]:
+    """Do one update on every rank; return the bytes of this rank."""
+    model: Any = ranks.held[number]
+    modules = model.passes.chunks if hasattr(model, "passes") else [model.model]
+    weights = [value for module in modules for value in module.parameters()]
+    kept = Kept(weights)
+    with kept.counting():
+        model.accumulate(mini_batch(samples, LOSS), own, LOSS)
+    gradients = _gradients(modules, weights)
+    model.update()
+    state = model.optimizer._held() if hasattr(model, "optimizer") else model._optimizer._averages()
+    return {
+        "weights": _num_bytes(weights),
+        "gradients": gradients,
+        "optimizer": _num_bytes([value for value in state if value.dim()]),
+        "activations": kept.most,
+    }
+
+
+def _gradients(modules: Sequence[Any], weights: Sequence[Tensor]) -> int:
+    if hasattr(modules[0], "expert_parallel_buffers"):
+        buffers = [buffer for module in modules for buffer in (*module.buffers, *module.expert_parallel_buffers)]
+        return sum(buffer.grad_data.nbytes for buffer in buffers)
+    return _num_bytes([value.grad for value in weights if value.grad is not None])
+
+
+def _num_bytes(values: Sequence[Tensor]) -> int:
+    return sum(local_part(value).nbytes for value in values)
+
+
+@contextmanager
+def ranks_of(folder: Path, size: int) -> Iterator[Ranks]:
+    """Join ranks; this process is rank 0."""
+    os.environ |= {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path(), "RANK": "0"}
+    others = [
+        subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)})
+        for rank in range(1, size)
+    ]
+    ranks = join()
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+        for process in others:
+            process.wait(60)
+
+
+def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megatron: bool) -> RunConfig:
+    """Return a configuration whose mini-batch is one sample for every copy of the model; two with pipeline stages."""
+    path = folder / name
+    if not path.exists():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS[name])).save_pretrained(path)
+    own = ["actor.backend=megatron", "actor.share_prefixes=false"] if megatron else []
+    config = compose_config(
+        [
+            *(f"model.path={path}", "algorithm.name=rft", "rollout.n=1", f"trainer.n_gpus_per_node={size}"),
+            *(f"data.max_prompt_length={LENGTH // 2}", f"data.max_response_length={LENGTH // 2}"),
+            *(f"actor.ppo_max_token_len_per_gpu={LENGTH}", "actor.device=cpu", "+actor.optim.lr=1e-4", *own, *keys),
+        ]
+    )
+    layout = layout_of(config)
+    data = config.data.model_copy(update={"train_batch_size": layout.data_parallel * layout.pipeline})
+    return config.model_copy(update={"data": data})
+
+
+def predicted(config: RunConfig, model: str) -> Mapping[str, float]:
+    shape = shape_of(MODELS[model] | {"dtype": "float32"})
+    assert shape is not None
+    return Trainer(config, shape, layout_of(config), servers_of(config), on_cpu=True).phases()["update"]
+
+
+def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:
+    from plan_memory import measured  # other ranks import it under this name
+
+    request = ModelRequest(config.model, config.actor, total_updates=1)
+    if config.actor.backend == "megatron":
+        from agentrl.backends.megatron.backend import MegatronBackend
+
+        backend: Any = MegatronBackend(ranks, request, seed=0)
+    else:
+        backend = FsdpBackend(ranks, request, seed=0)
+    count = config.data.train_batch_size
+    samples = samples_of(count)
+    groups = max(backend._group_of) + 1
+    own = [[index for index in range(count) if index % groups == group] for group in backend._group_of]
+    return ranks.each(measured, [(backend._number, samples, each) for each in own])[0]
+
+
+def samples_of(count: int) -> list[Sample]:
+    """Samples of `LENGTH` computed tokens; the second half is trained."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 500, (count, LENGTH + 1), generator=generator).tolist()
+    half = LENGTH // 2
+    mask, ones, zeros = [0] * half + [1] * (LENGTH + 1 - half), [1.0] * (LENGTH + 1), [0.0] * (LENGTH + 1)
+    return [Sample(row, mask, ones, zeros, behaviour_logprobs=zeros) for row in tokens]
+
+
+def alone(config: RunConfig) -> dict[str, int]:
+    """Measure the torch backend in this process."""
+    from agentrl.backends.torch.backend import load_torch_backend
+
+    backend: Any = load_torch_backend(config.model, config.actor, total_updates=1, seed=0)
+    (sample,) = samples_of(1)
+    weights = [*backend.model.parameters()]
+    kept, update = Kept(weights), backend._optimizer.step
+    found: dict[str, int] = {}
+
+    def step() -> dict[str, float]:
+        found["gradients"] = _gradients([backend.model], weights)
+        done: dict[str, float] = update()
+        return done
+
+    backend._optimizer.step = step
+    with kept.counting():
+        backend._train_step([sample], LOSS)
+    averages = [value for value in backend._optimizer._averages() if value.dim()]
+    return found | {
+        "weights": _num_bytes(weights),
+        "optimizer": _num_bytes(averages),
+        "activations": kept.most,
+    }
+
+
+def measure(name: str) -> None:
+    """Measure one layout, in a process of its own; print its row."""
+    is_megatron = name in MEGATRON
+    model, size, keys = (MEGATRON if is_megatron else PLAIN)[name]
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_for(Path(folder), model, size, keys, megatron=is_megatron)
+        if size > 1:
+            with ranks_of(Path(folder), size) as ranks:
+                found = found_in(ranks, config)
+        else:
+            found = found_in(only_rank(), config) if is_megatron else alone(config)
+    expected = predicted(config, model)
+    cells = [f"{expected[part] / 1e6:.3f} / {found[part] / 1e6:.3f}" for part in PARTS]
+    errors = {part: expected[part] / found[part] - 1 for part in PARTS}
+    cells = [f"{cell} ({errors[part]:+.1%})" for part, cell in zip(PARTS, cells, strict=True)]
+    bad = [part for part, most in PARTS.items() if abs(errors[part]) > most]
+    print(f"| {name} | {' | '.join(cells)} |{f'  <- {bad}' if bad else ''}", flush=True)
+
+
+def main(names: Sequence[str]) -> None:
+    if names[:1] == ["--one"]:
+        torch.set_num_threads(1)
+        logging.disable_progress_bar()
+        measure(names[1])
+        return
+    chosen = MEGATRON if [*names] == ["megatron"] else [name for name in PLAIN if not names or name in names]
+    chosen = [name for name in names if name in MEGATRON] or chosen
+    print(f"| layout; MB predicted / measured | {' | '.join(PARTS)} |\n|---|{'---|' * len(PARTS)}", flush=True)
+    for name in chosen:
+        subprocess.run([sys.executable, __file__, "--one", name], check=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
