@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -72,7 +72,7 @@ LATENT = DENSE | {
     "v_head_dim": 48,
 }
 MODELS = {"dense": DENSE, "experts": MIXTURE, "latent": LATENT}
-ULYSSES, TWO, CHECKPOINTED = "actor.ulysses_sequence_parallel_size=2", "two", "model.enable_gradient_checkpointing=true"
+ULYSSES, CHECKPOINTED = "actor.ulysses_sequence_parallel_size=2", "model.enable_gradient_checkpointing=true"
 MIXED, HALF = "actor.autocast=bfloat16", "model.dtype=bfloat16"
 PLAIN: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "torch, float32": ("dense", 1, ()),
@@ -111,10 +111,10 @@ PARTS = {"weights": 0.05, "gradients": 0.05, "optimizer": 0.05, "activations": 0
 
 
 class Kept:
-    """Counts the memory that autograd keeps for backward passes, without that of `weights`."""
+    """Counts the memory that autograd keeps for backward passes, without weights, which FSDP2 gathers for a while."""
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        self._weights, self._uses = weights, Counter[int]()
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules, self._uses = modules, Counter[int]()
         self._sizes: dict[int, int] = {}
         self.most = 0
 
@@ -125,7 +125,7 @@ class Kept:
 
     def _pack(self, value: Tensor) -> Any:
         box = _Box([value.detach()])
-        own = {_memory(local_part(weight)) for weight in self._weights}
+        own = {_memory(local_part(each)) for module in self._modules for each in module.parameters()}
         if (key := _memory(value)) not in own:
             self._uses[key] += 1
             self._sizes[key] = value.untyped_storage().nbytes()
@@ -152,7 +152,7 @@ def measured(ranks: Ranks, number: int, samples: Sequence[Sample], own: Sequence
     model: Any = ranks.held[number]
     modules = model.passes.chunks if hasattr(model, "passes") else [model.model]
     weights = [value for module in modules for value in module.parameters()]
-    kept = Kept(weights)
+    kept = Kept(modules)
     with kept.counting():
         model.accumulate(mini_batch(samples, LOSS), own, LOSS)
     gradients = _gradients(modules, weights)
@@ -200,12 +200,12 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
     if not path.exists():
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS[name])).save_pretrained(path)
-    own = ["actor.backend=megatron", "actor.share_prefixes=false"] if megatron else []
+    own = ["actor.backend=megatron", "actor.share_prefixes=false"] if megatron else ["actor.device=cpu"]
     config = compose_config(
         [
             *(f"model.path={path}", "algorithm.name=rft", "rollout.n=1", f"trainer.n_gpus_per_node={size}"),
             *(f"data.max_prompt_length={LENGTH // 2}", f"data.max_response_length={LENGTH // 2}"),
-            *(f"actor.ppo_max_token_len_per_gpu={LENGTH}", "actor.device=cpu", "+actor.optim.lr=1e-4", *own, *keys),
+            *(f"actor.ppo_max_token_len_per_gpu={LENGTH}", "+actor.optim.lr=1e-4", *own, *keys),
         ]
     )
     layout = layout_of(config)
@@ -252,7 +252,7 @@ def alone(config: RunConfig) -> dict[str, int]:
     backend: Any = load_torch_backend(config.model, config.actor, total_updates=1, seed=0)
     (sample,) = samples_of(1)
     weights = [*backend.model.parameters()]
-    kept, update = Kept(weights), backend._optimizer.step
+    kept, update = Kept([backend.model]), backend._optimizer.step
     found: dict[str, int] = {}
 
     def step() -> dict[str, float]:

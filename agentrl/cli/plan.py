@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory, times and price of a run before it starts, and the measured times of a finished one."""
+"""`agentrl plan`: memory, times and price of a run before it starts, and predicted times of a finished run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.calibration import calibrate
 from agentrl.plan.check import check
 from agentrl.plan.counts import shape_of
-from agentrl.plan.hardware import Fleet, parse_fleet
+from agentrl.plan.hardware import Fleet, Hardware, parse_fleet
 from agentrl.plan.layout import layout_of, servers_of
 from agentrl.plan.lengths import Lengths, LengthsConfig, Spread
 from agentrl.plan.measured import Measured, read_run
@@ -35,25 +35,35 @@ PICTURED_STEPS = 5
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print the predicted times of a run; with `--check`, those of a finished run beside what it measured."""
+    """Print the predicted memory and times of a run; with `--check`, measured and predicted times of a finished run."""
     if options.check:
-        measured, config = read_run(options.check), config_of_run(options.check)
-        fleet = _fleet(options.gpus, config)
-        for line in check_lines(check(measured, _shape(config), fleet.hardware, config)):
-            print(line)
+        _check(options)
         return
-    measured = read_run(options.saved) if options.saved else None
+    saved = read_run(options.saved) if options.saved else None
     config = _config(options)
     shape, fleet = _shape(config), _fleet(options.gpus, config)
-    fitted = calibrate(measured, shape, fleet.hardware, config_of_run(options.saved)) if measured else None
-    memory = fleet.hardware.memory_gib * GIB
-    fit = fit_of(config, shape, memory, on_cpu=fleet.hardware.name == CPU)
+    fitted = calibrate(saved, shape, fleet.hardware, config_of_run(options.saved)) if saved else None
+    memory = _memory(config, shape, fleet.hardware)
+    answer = times_of(config, shape, fleet, _lengths(options.lengths, saved, config), calibration=fitted)
+    _show(answer, options, memory)
+
+
+def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, JsonValue]:
+    """Print whether the run fits, and return all numbers."""
+    memory = hardware.memory_gib * GIB
+    fit = fit_of(config, shape, memory, on_cpu=hardware.name == CPU)
     changes = [] if fit.fits else changes_for(config, shape, memory)
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")
-    answer = times_of(config, shape, fleet, _lengths(options.lengths, measured, config), calibration=fitted)
-    _show(answer, options, memory_json(fit, changes))
+    return memory_json(fit, changes)
+
+
+def _check(options: argparse.Namespace) -> None:
+    measured, config = read_run(options.check), config_of_run(options.check)
+    hardware = _fleet(options.gpus, config).hardware
+    for line in check_lines(check(measured, _shape(config), hardware, config)):
+        print(line)
 
 
 def _show(answer: TimeAnswer, options: argparse.Namespace, memory: dict[str, JsonValue]) -> None:

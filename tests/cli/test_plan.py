@@ -31,9 +31,11 @@ def test_the_answer_has_seconds_price_and_bottleneck(model, lengths, tmp_path, c
     files = ("--json", str(tmp_path / "plan.json"), "--picture", str(tmp_path / "plan.svg"))
     overrides = ("+experiment=calculator", f"model.path={model}", "--gpus", "h100", "--lengths", str(lengths))
     assert main(["plan", *overrides, *files]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    memory, *lines = capsys.readouterr().out.splitlines()
     found = json.loads((tmp_path / "plan.json").read_text())
-    assert found["bottleneck"] in first
+    assert memory.startswith("memory: does not fit")  # 8 billion weights with their optimizer on one device
+    assert found["memory"]["changes"][0] in memory
+    assert any(found["bottleneck"] in line for line in lines)
     assert found["price_per_step"] == pytest.approx(found["simulated"]["step_s"] / 3600 * 3.0)
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
 

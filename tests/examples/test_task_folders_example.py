@@ -23,18 +23,20 @@ PAGE = ROOT / "docs/task_folders.md"
 NUM_TASKS = {"train": 12, "val": 4, "test": 4}
 
 
-def make_example(folder: Path, form: str):
+@pytest.fixture(scope="module", params=["tool_agent", "mini_swe"])
+def example(request, tmp_path_factory):
     """(the module, a small version of its files)."""
+    folder = tmp_path_factory.mktemp("task_folders")
     module = load_module(str(ROOT / "examples/task_folders/make_tasks.py"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "NUM_DEMONSTRATIONS", 400)
-        module.make_tasks(folder, 0, NUM_TASKS, form)
+        module.make_tasks(folder, 0, NUM_TASKS, request.param)
     return module, folder
 
 
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    return make_example(tmp_path_factory.mktemp("task_folders"), "tool_agent")
+def form_of(example):
+    """The form of the demonstrations."""
+    return example[0].FORMS[json.loads((example[1] / "task.json").read_text())["form"]]
 
 
 def rewards(folder: Path, *command_lists: list[str]) -> list[float]:
@@ -68,15 +70,13 @@ def test_solutions_have_reward_1_and_mistakes_0(example):
         assert rewards(folder, [solution], [], [f"{solution}\ntouch other"]) == [1.0, 0.0, 0.0], word
 
 
-@pytest.mark.parametrize("name", ["tool_agent", "mini_swe"])
-def test_a_quarter_of_the_demonstrations_is_correct(example, tmp_path, name):
-    module, folder = example if name == "tool_agent" else make_example(tmp_path, name)
-    form = module.FORMS[name]
-    rows = [json.loads(line) for line in (folder / "sft.jsonl").read_text().splitlines()]
-    traces = [row["messages"] for row in rows]
-    right = [trace for trace in traces if trace in (form.right_trace(task) for task in same_task(module, trace))]
+def test_a_quarter_of_the_demonstrations_is_correct(example):
+    module, folder = example
+    traces = [json.loads(line)["messages"] for line in (folder / "sft.jsonl").read_text().splitlines()]
+    right = [
+        trace for trace in traces if trace in (form_of(example).right_trace(task) for task in same_task(module, trace))
+    ]
     assert len(right) / len(traces) == module.TEACHER_SHARE_CORRECT
-    assert rows[0]["tools"] == [form.schema.for_template()]
 
 
 def same_task(module, trace):

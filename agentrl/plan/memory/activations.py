@@ -69,7 +69,7 @@ def _attention(kept: Kept) -> float:
     of = shape.attention
     queries, keys, values = of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
     outputs = of.heads * of.value_dim
-    found = size * (queries + keys + values + outputs) + _FLOAT * of.heads
+    found: float = size * (queries + keys + values + outputs) + _FLOAT * of.heads
     if kept.copies_keys:
         found += size * outputs
     if shape.normed_heads:

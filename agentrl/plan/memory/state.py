@@ -135,10 +135,16 @@ def _averages(own: Weights, optimizer: str) -> int:
     return 2 * (own.total - matrices) + _AVERAGES[optimizer] * matrices
 
 
-def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool) -> float:
-    """Bytes of complete weights and gradients of FSDP2 at a time: those outside of layers, and two layers."""
+def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
+    """Bytes of complete weights and gradients of FSDP2 at a time: those outside of layers, and two layers.
+
+    Args:
+        resharded: `actor.reshard_after_forward`; if false, all weights, and all gradients in float32.
+    """
     if layout.backend != "fsdp":
         return 0
+    if not resharded:
+        return shape.weights.total * (precision.compute + (FLOAT if trained else 0))
     outer, largest = shape.outer.total, max((layer.total for layer in shape.layers), default=0)
     return precision.compute * (outer + 2 * largest + ((outer + largest) if trained else 0))
 

@@ -50,8 +50,7 @@ class Trainer:
             of_critic, others = self._critic_actor(), self._others("critic")
             found["critic's update"] = self._in_update(of_critic, critic, with_scalar_head(self.shape), others)
         if self._reference().weights:
-            found["scores of the reference"] = _shown(State(), 0.0, {"reference": self._reference().weights})
-            found["scores of the reference"] |= self._others("reference")
+            found["scores of the reference"] = {"reference": self._reference().weights, **self._others("reference")}
         return {name: {part: size for part, size in parts.items() if size} for name, parts in found.items()}
 
     def between(self) -> dict[str, float]:
@@ -131,7 +130,8 @@ class Trainer:
         passes = self._passes(actor, shape)
         if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer returns after the passes
             held, passes = step, {}
-        buffers = gathered(shape, self.layout, self._precision, trained=not self.rank)
+        resharded = actor.reshard_after_forward
+        buffers = gathered(shape, self.layout, self._precision, trained=not self.rank, resharded=resharded)
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:

@@ -23,7 +23,7 @@ class Simulator:
 
     Attributes:
         recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
-        lengths_of: rollout that has ended -> its lengths.
+        ended: id of a rollout that has ended -> (the rollout, so that the id is not used again; its lengths).
         spent_s: seconds of all ended rollouts.
         num_started: rollouts started, restarts included.
     """
@@ -32,7 +32,7 @@ class Simulator:
     lengths: Lengths
     group_size: int
     recompute: bool = True
-    lengths_of: dict[int, RolloutLengths] = field(default_factory=dict)
+    ended: dict[int, tuple[Rollout, RolloutLengths]] = field(default_factory=dict)
     spent_s: float = 0.0
     num_started: int = 0
     _shared: set[tuple[str, int, int]] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Simulator:
             Sample(range(length), (), (), (), rollout_id=f"{group.uid}/{number}", uid=group.uid)
             for group in groups
             for number, rollout in enumerate(group.rollouts)
-            for length in self.lengths_of[id(rollout)].trajectories
+            for length in self.ended[id(rollout)][1].trajectories
         ]
 
     async def _run(self, task: Task, lengths: RolloutLengths, priority: int) -> Rollout:
@@ -62,7 +62,7 @@ class Simulator:
             if turn.wait_s:
                 await asyncio.sleep(turn.wait_s)
         rollout = Rollout([_trajectory(versions)], Stop.FINISHED, rewards={"score": 0.0})
-        self.lengths_of[id(rollout)] = lengths
+        self.ended[id(rollout)] = rollout, lengths
         rollout.duration_s = loop.time() - started
         self.spent_s += rollout.duration_s
         self.machine.spans.append(Span("rollouts", task.uid, started, loop.time()))

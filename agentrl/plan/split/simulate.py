@@ -241,7 +241,7 @@ class _Run:
         busy = (self._busy[-1] - self._busy[first]) / len(self._machine.replicas)
         trained = self._setting.groups_per_step * self._setting.group_size * self._num_steps
         started, scored_s = self._simulator.num_started, sum(self._scored_s[first + 1 :])
-        ended = len(self._simulator.lengths_of)
+        ended = len(self._simulator.ended)
         return Split(
             step_s=elapsed / num,
             num_steps=num,

@@ -7,6 +7,7 @@ from large_models import PUBLISHED, config_of
 from large_models import shape_of as content_of
 
 from agentrl.cli.compose import compose_config
+from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.plan.counts import shape_of
 from agentrl.plan.memory.changes import changes_for
@@ -42,8 +43,6 @@ def checked(config: RunConfig, model: Shape, memory: float) -> list[str]:
     """Return the changes; apply each on the command line, as a user does, and see that the run fits."""
     changes = changes_for(config, model, memory)
     for change in changes:
-        from agentrl.config.resolve import with_values
-
         assert fit_of(with_values(config, change.values), model, memory).fits
     return [change.text for change in changes]
 
@@ -83,3 +82,13 @@ def test_512_rollouts_of_32k_tokens_on_one_server():
 def test_a_run_that_fits_needs_no_change():
     (change,) = changes_for(config_of("qwen3_8b"), shape(content_of("qwen3_8b")), H100)
     assert change.values == {}
+
+
+def test_weights_that_are_not_resharded_are_complete_on_each_device():
+    model = shape(content_of("qwen3_8b"))
+    parts = [
+        fit_of(compose_config(["+experiment=qwen3_8b", *LENGTHS, *words]), model, H100).uses[0]
+        for words in ([], ["actor.reshard_after_forward=false"])
+    ]
+    more = parts[1].parts["gathered weights"] - parts[0].parts["gathered weights"]
+    assert more > 4 * model.weights.total  # gradients in float32
