@@ -34,6 +34,8 @@ class CommandResult:
 class TaskCommands:
     """The commands of one rollout.
 
+    It belongs to the running event loop.
+
     Args:
         folder: the started task folder; None if the row is none.
         timeout_s: default of `run`.
@@ -46,7 +48,7 @@ class TaskCommands:
     def __init__(self, task: Task, folder: TaskFolderState | None, timeout_s: float) -> None:
         self._task, self._folder, self._timeout_s = task, folder, timeout_s
         self._running: set[asyncio.Future[CommandResult]] = set()
-        self._closed = False
+        self._loop, self._closed = asyncio.get_running_loop(), False
         self.failure: AgentRLError | InfraError | None = None
         self.failed = asyncio.Event()
 
@@ -58,8 +60,10 @@ class TaskCommands:
         Raises:
             DataError: the row is no task folder.
             InfraError: the sandbox failed. The rollout is dropped.
-            RuntimeError: the rollout has ended.
+            RuntimeError: the rollout has ended, or this is another event loop.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("from a thread, use asyncio.run_coroutine_threadsafe(endpoint.run_command(...), loop)")
         if self.failure is not None:
             raise self.failure
         if self._closed:

@@ -51,14 +51,16 @@ class Endpoint:
         self.key, self.model = values["key"], values["model"]
         self._worker, self._number = worker, number
         self._results: dict[int, asyncio.Future[CommandResult]] = {}
-        self._ended = False
+        self._loop, self._ended = asyncio.get_running_loop(), False
 
     async def run_command(self, command: str, timeout_s: Optional[float] = None) -> CommandResult:  # noqa: UP045  # 3.9
         """Run a shell command in the sandbox of the task."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("from a thread, use asyncio.run_coroutine_threadsafe(endpoint.run_command(...), loop)")
         if self._ended:
             raise RuntimeError("the rollout has ended")
         call = next(self._worker.calls)
-        result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[CommandResult] = self._loop.create_future()
         self._results[call] = result
         try:
             message = {"id": self._number, "call": call, "command": command, "timeout_s": timeout_s}

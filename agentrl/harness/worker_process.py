@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -181,8 +181,9 @@ class WorkerProcess:
         message = read_json(line)
         if not isinstance(message, dict):
             raise UnreadableAnswerError(f"{line[:100]!r} in place of an object")
-        if message.get("ready") and not self._ready.done():
-            self._ready.set_result(None)
+        if message.get("ready"):
+            with suppress(InvalidStateError):  # it failed before, or says it twice
+                self._ready.set_result(None)
         if refused := message.get("refused"):
             self._fail(f"{self._name}: {refused}", ConfigError.keyless)
         number = message.get("id")
@@ -190,8 +191,9 @@ class WorkerProcess:
             return
         if waiting.receive is not None and ("call" in message or "stop" in message):
             waiting.receive(message)
-        elif not waiting.answer.done() and waiting.answer.set_running_or_notify_cancel():
-            waiting.answer.set_result(message)
+        else:
+            with suppress(InvalidStateError):  # cancelled or failed meanwhile
+                waiting.answer.set_result(message)
 
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
@@ -206,15 +208,15 @@ class WorkerProcess:
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
+        self._process = None  # the system may use its number again, which `close` must not end
+        atexit.unregister(self.close)
 
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:
         if self._failure is None:
             self._failure = lambda: kind(why)
-        if not self._ready.done():
-            self._ready.set_exception(self._failure())
-        for waiting in [*self._waiting.values()]:
-            if not waiting.answer.done():
-                waiting.answer.set_exception(self._failure())
+        for future in (self._ready, *(each.answer for each in [*self._waiting.values()])):
+            with suppress(InvalidStateError):  # answered or cancelled meanwhile
+                future.set_exception(self._failure())
 
     def _said(self) -> str:
         text = self._clean("\n".join(self._errors)).strip()

@@ -211,9 +211,8 @@ def test_a_killed_run_leaves_no_harness(task_folder, tmp_path, kind):
     line = [*agentrl(), "train", "--config", str(tmp_path / "run.yaml")]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as run:
         try:
-            until(
-                lambda: len([*processes(mark)]) >= (2 * 4 if kind == "command" else 6)
-            )  # more do not start before these ask
+            # more commands do not start before these have asked
+            until(lambda: len([*processes(mark)]) >= {"command": 2 * 4, "worker": 6}[kind])
         finally:
             run.kill()
     until(lambda: not [*processes(mark)])
