@@ -49,7 +49,7 @@ def test_the_files_of_the_page_are_valid(tmp_path):
     assert first == EXAMPLE.read_text().partition("\n")[2]
     HarnessSettings.model_validate(yaml.safe_load(sandbox))
     (tmp_path / "own.yaml").write_text(function)
-    (code,) = blocks("python")
+    code = blocks("python")[0]
     (tmp_path / "my_harness.py").write_text(code)
     assert load_function(read_harness(str(tmp_path / "own.yaml"))).__name__ == "run"
 
