@@ -214,7 +214,9 @@ class WorkerProcess:
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:
         if self._failure is None:
             self._failure = lambda: kind(why)
-        for future in (self._ready, *(each.answer for each in [*self._waiting.values()])):
+        futures: list[Future[None] | Future[Message]] = [self._ready]
+        futures += [each.answer for each in [*self._waiting.values()]]
+        for future in futures:
             with suppress(InvalidStateError):  # answered or cancelled meanwhile
                 future.set_exception(self._failure())
 
