@@ -127,6 +127,6 @@ def test_a_command_of_a_harness_refuses_task_folders(rolls, tmp_path):
 
 @pytest.mark.slow
 def test_64_rollouts_work_at_once(rolls):
-    engine = ScriptedEngine(lambda text: SOLVED[1 + ("assistant" in text)], tokenizer=CHAT.tokenizer, of_text=True)
+    engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 False" in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=64, function="run")
     assert [rollout.tool_rewards for rollout in rollouts] == [{"verifier": 1.0}] * 64
