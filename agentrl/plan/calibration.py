@@ -23,6 +23,8 @@ from agentrl.plan.time.training import Training
 STEPS = 4
 """Steps of the run whose lengths are used."""
 _HALVINGS = 20
+_MOST = 1e4
+_WIDENING = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,17 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 
 
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
-    """Return the factor at which an increasing function is `seconds`, within 1e-4 to 1e4; 1 if no factor is."""
-    low, high = 1e-4, 1e4
-    if not seconds_of(low) < seconds < seconds_of(high):
-        return 1.0
+    """Return the factor at which an increasing function is `seconds`, within 1 / _MOST to _MOST; 1 if no factor is.
+
+    It is searched from 1 outwards: a simulation of much longer times takes minutes.
+    """
+    low = high = 1.0
+    while seconds_of(high) < seconds:
+        if (high := high * _WIDENING) > _MOST:
+            return 1.0
+    while seconds_of(low) > seconds:
+        if (low := low / _WIDENING) < 1 / _MOST:
+            return 1.0
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if seconds_of(middle) < seconds else (low, middle)

@@ -9,7 +9,7 @@ from planned_run import TOOL_S, saved_run
 from agentrl.cli.compose import compose_config
 from agentrl.config import RunConfig
 from agentrl.errors import DataError
-from agentrl.plan.calibration import calibrate
+from agentrl.plan.calibration import _solved, calibrate
 from agentrl.plan.check import check
 from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import load_hardware
@@ -73,3 +73,16 @@ def test_check_lists_the_phases_that_were_measured_longest_first(tmp_path):
     assert all(phase.predicted_s > 0 for phase in phases)
     learn = phases[1]
     assert learn.off == pytest.approx(learn.predicted_s / 900 - 1)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 3.0, 900.0])
+def test_the_factor_is_searched_from_1_outwards(factor):
+    asked: list[float] = []
+
+    def seconds_of(tried: float) -> float:
+        asked.append(tried)
+        return tried
+
+    assert _solved(seconds_of, factor) == pytest.approx(factor, rel=1e-4)
+    assert min(factor, 1) / 4 <= min(asked) <= max(asked) <= max(factor, 1) * 4
+    assert _solved(lambda _: 1.0, 5.0) == 1.0  # no factor changes it
