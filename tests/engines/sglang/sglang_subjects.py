@@ -44,7 +44,7 @@ async def fake_engine(
     """An engine on fake servers, new ones unless some are given. With `processes` the engine may restart them."""
     servers = servers or await fake_servers(num_replicas, token_s)
     replicas = [await server.replica(FakeProcess(server) if processes else None) for server in servers]
-    options = {"health_timeout_s": 0.15, **options}
+    options = {"health_timeout_s": 0.6, **options}
     engine = FakeEngine(replicas, TensorTransfer(SHAPES, torch.float32, 1 << 20), TERMS, **options)
     engine.servers = servers
     return engine
