@@ -1,4 +1,4 @@
-"""Bytes for each token of a layer, beside those that docs/gpu.md lists: counted from the tensors that autograd keeps."""
+"""Bytes for each token of a layer, beside those of docs/gpu.md, counted from the tensors that autograd keeps."""
 
 from __future__ import annotations
 
