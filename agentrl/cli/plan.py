@@ -51,8 +51,9 @@ def plan(options: argparse.Namespace) -> None:
 def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, JsonValue]:
     """Print whether the run fits, and return all numbers."""
     memory = hardware.memory_gib * GIB
-    fit = fit_of(config, shape, memory, on_cpu=hardware.name == CPU)
-    changes = [] if fit.fits else changes_for(config, shape, memory)
+    on_cpu = hardware.name == CPU
+    fit = fit_of(config, shape, memory, on_cpu=on_cpu)
+    changes = [] if fit.fits else changes_for(config, shape, memory, on_cpu=on_cpu)
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import log2
 
@@ -12,7 +13,7 @@ from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.plan.layout import Layout, is_embedded, layout_of, servers_of
-from agentrl.plan.memory.fit import Fit, fit_of
+from agentrl.plan.memory.fit import fit_of
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import last_stage, possible
 
@@ -26,6 +27,7 @@ _SECTION = "actor.megatron"
 _ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 Values = Mapping[str, object]
+Fits = Callable[[RunConfig], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class Change:
         return " ".join(f"{key}={_written(value)}" for key, value in self.values.items())
 
 
-def changes_for(config: RunConfig, shape: Shape, memory: float) -> list[Change]:
+def changes_for(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False) -> list[Change]:
     """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found."""
-    fit = fit_of(config, shape, memory)
-    if _fits(fit, "trainer"):
-        return _distinct(_fitting(config, shape, memory, _engines(config), "engine"))
-    found = []
-    for change in _distinct(_fitting(config, shape, memory, _training(config, shape, memory), "trainer")):
+    fits = partial(_fits, shape, memory, on_cpu)
+    if fits("trainer", config):
+        return _distinct(_fitting(config, _engines(config), partial(fits, "engine")))
+    found, trains = list[Change](), partial(fits, "trainer")
+    for change in _distinct(_fitting(config, _training(config, shape, trains), trains)):
         changed = with_values(config, change.values)
-        engine = next(_fitting(changed, shape, memory, _engines(changed), "engine"), None)
+        engine = next(_fitting(changed, _engines(changed), partial(fits, "engine")), None)
         found += [] if engine is None else [change | engine]
     return found
 
@@ -71,18 +73,18 @@ def _distinct(changes: Iterator[Change]) -> list[Change]:
     return found
 
 
-def _fitting(
-    config: RunConfig, shape: Shape, memory: float, options: Iterator[Change], device: str
-) -> Iterator[Change]:
-    """Yield the options, cheapest first, with which the devices of this kind fit and the rules hold."""
+def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits) -> Iterator[Change]:
+    """Yield the options, cheapest first, with which the devices fit and the rules hold."""
     for change in sorted(options, key=lambda option: option.cost):
         changed = with_values(config, change.values)
-        if _fits(fit_of(changed, shape, memory), device) and (not change.values or _allowed(changed)):
+        if fits(changed) and (not change.values or _allowed(changed)):
             yield change
 
 
-def _fits(fit: Fit, device: str) -> bool:
-    return all(use.fits for use in fit.uses if use.device.startswith(device))
+def _fits(shape: Shape, memory: float, on_cpu: bool, device: str, config: RunConfig) -> bool:
+    """Whether the devices of a kind fit."""
+    uses = fit_of(config, shape, memory, on_cpu=on_cpu).uses
+    return all(use.fits for use in uses if use.device.startswith(device))
 
 
 def _allowed(config: RunConfig) -> bool:
@@ -117,14 +119,13 @@ def _running(config: RunConfig) -> int:
     return config.rollout.max_num_seqs or -(-all_running // servers_of(config).replicas)
 
 
-def _training(config: RunConfig, shape: Shape, memory: float) -> Iterator[Change]:
+def _training(config: RunConfig, shape: Shape, fits: Fits) -> Iterator[Change]:
     """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
     sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape):
-        everything = with_values(config, (most | layout).values)
-        if _fits(fit_of(everything, shape, memory), "trainer"):  # else no part of it fits
+        if fits(with_values(config, (most | layout).values)):  # else no part of it fits
             yield from (each | layout for each in simple)
 
 

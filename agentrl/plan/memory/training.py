@@ -139,7 +139,8 @@ class Trainer:
         batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
         layout, precision = self.layout, self._precision
         copies = self.on_cpu and self.config.actor.share_prefixes
-        kept = Kept(shape, layout, precision, self.rank, copies_keys=copies)
+        compute = Precision(precision.compute, precision.compute) if layout.kind == "fsdp" else precision
+        kept = Kept(shape, layout, compute, self.rank, on_cpu=self.on_cpu, copies_keys=copies)
         own = layout.stages(shape.num_layers)[self.stage]
         of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
         layers = [of_kind[shape.is_sparse(number)] for number in own]

@@ -23,7 +23,7 @@ def memory_warning(config: RunConfig) -> str | None:
         memory = gpu or machine_memory() / config.trainer.num_processes
         if shape is None or (fit := fit_of(config, shape, memory, on_cpu=gpu is None)).fits:
             return None
-        return f"warning: {memory_verdict(fit, changes_for(config, shape, memory))}"
+        return f"warning: {memory_verdict(fit, changes_for(config, shape, memory, on_cpu=gpu is None))}"
     except Exception:  # a prediction must not end a run; a wrong configuration is refused elsewhere
         return None
 
