@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
@@ -66,6 +66,30 @@ class Lengths(Protocol):
     def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
         """Return the lengths of the `size` rollouts of task `number`; equal for equal arguments."""
         ...
+
+
+class Remembered:
+    """Lengths that are drawn once."""
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths, self._drawn = lengths, dict[tuple[int, int], Sequence[RolloutLengths]]()
+
+    def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
+        """See `Lengths.group`."""
+        if (found := self._drawn.get((number, size))) is None:
+            found = self._drawn[number, size] = self._lengths.group(number, size)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Lengths of rows that no engine samples, as long as the rollouts of `lengths`."""
+
+    lengths: Lengths
+
+    def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
+        """See `Lengths.group`."""
+        return [replace(each, turns=()) for each in self.lengths.group(number, size)]
 
 
 class Spread(Section):

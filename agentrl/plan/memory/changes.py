@@ -47,7 +47,12 @@ class Change:
     @property
     def text(self) -> str:
         """The keys, as on the command line."""
-        return " ".join(f"{key}={_written(value)}" for key, value in self.values.items())
+        return keys_text(self.values)
+
+
+def keys_text(values: Values) -> str:
+    """Return keys and values as on the command line."""
+    return " ".join(f"{key}={_written(value)}" for key, value in values.items())
 
 
 def changes_for(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False) -> list[Change]:
@@ -77,7 +82,7 @@ def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits) -> Iterat
     """Yield the options, cheapest first, with which the devices fit and the rules hold."""
     for change in sorted(options, key=lambda option: option.cost):
         changed = with_values(config, change.values)
-        if fits(changed) and (not change.values or _allowed(changed)):
+        if fits(changed) and (not change.values or refused(changed) is None):
             yield change
 
 
@@ -87,19 +92,20 @@ def _fits(shape: Shape, memory: float, on_cpu: bool, device: str, config: RunCon
     return all(use.fits for use in uses if use.device.startswith(device))
 
 
-def _allowed(config: RunConfig) -> bool:
+def refused(config: RunConfig) -> str | None:
+    """Return the first mistake that `agentrl train` would report; None if there is none."""
     try:
         check_rules(config)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return error.problems[0].text
+    return None
 
 
 def _engines(config: RunConfig) -> Iterator[Change]:
     """Changes of SGLang servers: fewer rollouts at a time, a larger share, more devices of a server, more servers."""
     servers, args = servers_of(config), config.rollout.sglang.server_args
     yield Change({}, 0)
-    if servers.embedded or servers.elsewhere:
+    if servers.embedded:
         return
     for tensor, more, fewer in product((1, 2, 4, 8, 16), _FACTORS, _FACTORS):
         values: dict[str, object] = {}
@@ -107,6 +113,8 @@ def _engines(config: RunConfig) -> Iterator[Change]:
             values["rollout.sglang.server_args"] = {**args, "tp_size": servers.tensor * tensor}
         if more > 1:
             values["rollout.sglang.num_replicas"] = servers.replicas * more
+        if servers.elsewhere and (more > 1 or fewer > 1):
+            continue  # the run does not start them
         if fewer > 1:
             running = _running(config)
             values["rollout.max_num_seqs"] = max(1, running // fewer)

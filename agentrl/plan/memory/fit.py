@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -88,13 +89,24 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
     uses = [max(uses, key=lambda use: use.total)] if uses else []
     if not uses and beside:
         uses = [Use("engine", "rollouts", beside, memory)]
-    if engine is None or servers.elsewhere or servers.embedded or on_cpu:
+    if engine is None or servers.embedded or not servers.sized or on_cpu:
         return Fit(uses, None, 0)
     between = sum(trainer.between().values()) if servers.colocate and trains else 0
     share = min((servers.memory_share or USUAL_SHARE) * memory, memory - between)
     uses.append(Use("engine", "rollouts", {"weights": engine.weights, "KV cache": _needed(engine)}, share))
     at_once = engine.tokens_in(share) * engine.running // max(1, engine.needed_tokens)
     return Fit(uses, min(engine.running, at_once), engine.running)
+
+
+def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
+    """Return the tokens of KV cache of each replica of the configured servers; infinite if nothing limits them.
+
+    Infinite also if the weights do not fit: `fit_of` reports it.
+    """
+    servers = servers_of(config)
+    if servers.embedded:
+        return config.rollout.max_kv_tokens or math.inf
+    return kv_tokens(config, shape, servers, memory) / servers.data or math.inf
 
 
 def kv_tokens(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> int:

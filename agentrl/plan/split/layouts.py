@@ -68,9 +68,9 @@ def last_stage(num_layers: int, pipeline: int) -> int | None:
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
-def servers_for(shape: Shape, devices: int, per_node: int, *, colocate: bool) -> Iterator[Servers]:
-    """Yield SGLang servers that use all `devices`, each over up to four nodes."""
+def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool) -> Iterator[Servers]:
+    """Yield SGLang servers that use all `devices`, with up to `most` devices each."""
     for tensor in _SIZES:
-        if tensor > 4 * per_node or devices % tensor or shape.attention.heads % tensor:
+        if tensor > most or devices % tensor or shape.attention.heads % tensor:
             continue
         yield Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)

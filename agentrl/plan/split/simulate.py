@@ -30,8 +30,9 @@ from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 from agentrl.types.task import Task
 
-WARM_UP = 1
-"""Steps at the start that the averages leave out: at staleness above 0, the first step has no rollouts in flight."""
+ENOUGH = 4096
+"""Rollouts over which averages are taken."""
+MAX_STEPS = 8
 
 
 class LearnSpeed(Protocol):
@@ -73,6 +74,22 @@ class Setting:
     recompute: bool = True
     contention: tuple[float, float] = (1.0, 1.0)
     exclusive: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rollouts run during updates, so that steps depend on each other."""
+        return bool(self.max_staleness or self.over_sampling)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps with about `ENOUGH` rollouts, at most `MAX_STEPS`."""
+        least = 2 if self.overlaps else 1
+        return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
+
+    @property
+    def warm_up(self) -> int:
+        """Steps at the start that the averages leave out: if rollouts overlap with updates, none runs before them."""
+        return 1 + self.max_staleness if self.overlaps else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +139,17 @@ def simulate(
     engine: EngineSpeed,
     learner: LearnSpeed,
     setting: Setting,
-    num_steps: int = 8,
-    warm_up: int = WARM_UP,
+    num_steps: int | None = None,
+    warm_up: int | None = None,
 ) -> Split:
-    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model."""
-    return run_virtual(_Run(lengths, engine, learner, setting, num_steps, warm_up).split())
+    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model.
+
+    Args:
+        num_steps, warm_up: None: those of `setting`.
+    """
+    steps = setting.num_steps if num_steps is None else num_steps
+    before = setting.warm_up if warm_up is None else warm_up
+    return run_virtual(_Run(lengths, engine, learner, setting, steps, before).split())
 
 
 class _Run:
@@ -175,7 +198,7 @@ class _Run:
         setting, seed, slots = self._setting, 0, asyncio.Semaphore(self._setting.max_concurrent)
         num_rows = (self._num_steps + setting.max_staleness + 2) * setting.groups_per_step * 2
         tasks, order = [Task([], index=row) for row in range(num_rows)], TaskOrder(num_rows, seed, shuffle=False)
-        if not (setting.max_staleness or setting.over_sampling):
+        if not setting.overlaps:
             collect = partial(roll_out, self._simulator.attempts, n=setting.group_size, slots=slots)
             return LiveSource(tasks, order, setting.groups_per_step, collect, seed)
         return StreamingSource(

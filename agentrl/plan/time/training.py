@@ -52,6 +52,23 @@ class Training:
             step += self.gradients_s() + self.optimizer_s()
         return passes.epochs * passes.num_trained * step
 
+    def even_s(self, num_tokens: float, attention: float) -> float:
+        """Return the seconds of scores and updates if samples could be divided equally: close to the least possible.
+
+        Args:
+            num_tokens: tokens of the samples of a step.
+            attention: FLOPs of a forward pass of their attention.
+        """
+        passes, layout = self.passes, self.layout
+        parts = layout.data_parallel * passes.updates
+        number = max(1.0, num_tokens / parts / (passes.max_tokens * layout.context))
+        micro_batch = num_tokens / parts / number, attention / parts / number
+        in_turn = number + (layout.pipeline - 1) / layout.chunks
+        score = passes.updates * passes.num_scored * in_turn * self._stage_s(*micro_batch, 1.0)
+        update = in_turn * self._stage_s(*micro_batch, passes.train_forwards)
+        update += self.gradients_s() + self.optimizer_s()
+        return score + passes.epochs * passes.num_trained * passes.updates * update
+
     def _updates(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
         size = -(-len(samples) // self.passes.updates)
         return [samples[start : start + size] for start in range(0, len(samples), size)]
@@ -82,9 +99,14 @@ class Training:
         Args:
             forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
         """
-        layout, tokens = self.layout, sum(lengths)
+        attention = sum(attention_flops(self.shape, length) for length in lengths)
+        return self._stage_s(sum(lengths), attention, forwards)
+
+    def _stage_s(self, tokens: float, attention: float, forwards: float) -> float:
+        """Seconds of a stage for a micro-batch of `tokens` tokens; `attention` are the FLOPs of its attention."""
+        layout = self.layout
         parts = layout.tensor * layout.context / self._stage_share
-        flops = tokens * self._flops_per_token + sum(attention_flops(self.shape, length) for length in lengths)
+        flops = tokens * self._flops_per_token + attention
         compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
         reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
         if forwards > 1:  # gradients are added up in memory
