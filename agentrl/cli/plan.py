@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import JsonValue, ValidationError
@@ -16,21 +18,22 @@ from agentrl.models.facts import model_content
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
-from agentrl.plan.check import check
 from agentrl.plan.counts import shape_of
 from agentrl.plan.devices import is_divided, num_used, placed, refuse_huge, too_many
 from agentrl.plan.hardware import CPU, Fleet, Hardware
 from agentrl.plan.lengths import Lengths, LengthsConfig, Remembered, Spread
-from agentrl.plan.measured import Measured, read_run
 from agentrl.plan.memory.changes import changes_for
 from agentrl.plan.memory.fit import GIB, fit_of, room_for_kv
 from agentrl.plan.memory.report import memory_json, memory_table, memory_verdict
-from agentrl.plan.saved_config import config_of_run, device_of_run
 from agentrl.plan.shapes import Shape
 from agentrl.plan.timeline import timeline
-from agentrl.plan.times import check_lines, times_of
+from agentrl.plan.times import times_of
+
+if TYPE_CHECKING:
+    from agentrl.plan.measured import Measured
 
 PICTURED_STEPS = 5
+NO_CHANGES: Mapping[str, object] = {}
 _GPUS = "cluster.gpus="
 """Another way to write `--gpus`."""
 
@@ -41,12 +44,12 @@ def plan(options: argparse.Namespace) -> None:
     if options.check:
         _check(options)
         return
-    saved = read_run(options.saved) if options.saved else None
-    fleet, config = placed(options.gpus, _config(options), _device(options.saved))
+    saved = _Saved(options.saved) if options.saved else None
+    fleet, config = placed(options.gpus, _config(options, saved), saved and saved.device)
     shape = _shape(config)
     refuse_huge(config)
-    fitted = calibrate(saved, shape, fleet.hardware, config_of_run(options.saved)) if saved else None
-    lengths = Remembered(_lengths(options.lengths, saved, config))
+    fitted = calibrate(saved.measured, shape, fleet.hardware, saved.config()) if saved else None
+    lengths = Remembered(_lengths(options.lengths, saved and saved.measured, config))
     found = {"memory": _memory(config, shape, fleet.hardware)}
     answer = _times(config, shape, fleet, lengths, fitted)
     found |= as_json(answer) if answer else {}
@@ -55,6 +58,22 @@ def plan(options: argparse.Namespace) -> None:
         print("\n".join(best_lines(best, answer.split.step_s if answer else None)))
         found["divisions"] = best_json(best)
     _write(options, found, answer)
+
+
+class _Saved:
+    """A saved run. Its modules are imported only if there is one, because the import takes half a second."""
+
+    def __init__(self, where: str) -> None:
+        from agentrl.plan.measured import read_run
+        from agentrl.plan.saved_config import device_of_run
+
+        self._where, self.measured, self.device = where, read_run(where), device_of_run(where)
+
+    def config(self, changes: Mapping[str, object] = NO_CHANGES) -> RunConfig:
+        """The configuration of the run, with other values under dotted keys."""
+        from agentrl.plan.saved_config import config_of_run
+
+        return config_of_run(self._where, changes)
 
 
 def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, JsonValue]:
@@ -87,10 +106,12 @@ def _times(
 
 
 def _check(options: argparse.Namespace) -> None:
-    measured = read_run(options.check)
-    fleet, config = placed(options.gpus, config_of_run(options.check), device_of_run(options.check))
+    from agentrl.plan.check import check, check_lines
+
+    saved = _Saved(options.check)
+    fleet, config = placed(options.gpus, saved.config(), saved.device)
     refuse_huge(config)
-    for line in check_lines(check(measured, _shape(config), fleet.hardware, config)):
+    for line in check_lines(check(saved.measured, _shape(config), fleet.hardware, config)):
         print(line)
 
 
@@ -102,16 +123,12 @@ def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: Tim
         options.picture.write_text(timeline(answer.split.spans, end_s), encoding="utf-8")
 
 
-def _config(options: argparse.Namespace) -> RunConfig:
+def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
     """The configuration of the command line; with `--from` and without an experiment, that of the run with changes."""
     composed = any(override.startswith("+") for override in options.overrides)
-    if not options.saved or composed or options.verl or options.config:
+    if saved is None or composed or options.verl or options.config:
         return read_config(options)
-    return config_of_run(options.saved, dict(map(_read, options.overrides)))
-
-
-def _device(run: str | None) -> str | None:
-    return device_of_run(run) if run else None
+    return saved.config(dict(map(_read, options.overrides)))
 
 
 def _read_gpus(options: argparse.Namespace) -> None:

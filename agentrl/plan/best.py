@@ -15,10 +15,10 @@ from agentrl.plan.hardware import Fleet
 from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import Lengths
 from agentrl.plan.memory.changes import keys_text, refused
-from agentrl.plan.memory.fit import GIB, fit_of, kv_tokens
+from agentrl.plan.memory.fit import GIB, Use, fit_of, kv_tokens
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.keys import server_keys, training_keys
-from agentrl.plan.split.search import Candidate, Found, search
+from agentrl.plan.split.search import Candidate, Found, Lack, search
 
 NUM_SHOWN = 3
 """Divisions behind the best that are shown."""
@@ -36,9 +36,8 @@ class Best:
 
     def keys(self, candidate: Candidate) -> str:
         """Return the keys that change the configuration into a candidate."""
-        per_node, layout = self.fleet.hardware.devices_per_node, candidate.layout
-        values = training_keys(layout, self.config, per_node)
-        return keys_text(values | server_keys(candidate.servers, self.config, layout, per_node))
+        per_node = self.fleet.hardware.devices_per_node
+        return keys_text(_keys(self.config, per_node, candidate.layout, candidate.servers))
 
 
 def best_of(
@@ -47,24 +46,35 @@ def best_of(
     """Search for the division with the shortest step whose devices have enough memory."""
     memory = fleet.hardware.memory_gib * GIB
     lacks = partial(_lacks, config, shape, memory, fleet.hardware.devices_per_node)
-    room = partial(_room, config, shape, memory)
-    return Best(config, fleet, search(shape, fleet, lengths, config, lacks, room, calibration))
+    room = partial(kv_tokens, config, shape, memory=memory)
+    both = partial(_refused_together, config, shape, memory, fleet.hardware.devices_per_node)
+    return Best(config, fleet, search(shape, fleet, lengths, config, lacks, room, both, calibration))
 
 
-def _lacks(config: RunConfig, shape: Shape, memory: float, per_node: int, layout: Layout) -> str | None:
-    """What a training layout lacks: memory, or agreement with other keys."""
+def _keys(config: RunConfig, per_node: int, layout: Layout, servers: Servers) -> dict[str, object]:
+    return training_keys(layout, config, per_node) | server_keys(servers, config, layout, per_node)
+
+
+def _lacks(config: RunConfig, shape: Shape, memory: float, per_node: int, layout: Layout) -> Lack | None:
+    """The memory that a training layout lacks."""
     changed = with_values(config, {"rollout.engine": "sglang", **training_keys(layout, config, per_node)})
-    use = next((use for use in fit_of(changed, shape, memory).uses if use.device.startswith("trainer")), None)
-    if use is None or use.fits:
-        return refused(changed)
+    uses = fit_of(changed, shape, memory).uses
+    return next((_lacking(use) for use in uses if use.device.startswith("trainer") and not use.fits), None)
+
+
+def _refused_together(
+    config: RunConfig, shape: Shape, memory: float, per_node: int, layout: Layout, servers: Servers
+) -> str | None:
+    """Why trainer and servers are not possible together: they share memory, or `agentrl train` refuses the keys."""
+    changed = with_values(config, _keys(config, per_node, layout, servers))
+    lacking = (_lacking(use).text for use in fit_of(changed, shape, memory).uses if not use.fits)
+    return next(lacking, None) or refused(changed)
+
+
+def _lacking(use: Use) -> Lack:
     part, size = use.largest, use.parts[use.largest]
-    return f"{use.total / GIB:.0f} of {memory / GIB:.0f} GiB, most of it {part}, {size / GIB:.0f} GiB"
-
-
-def _room(config: RunConfig, shape: Shape, memory: float, servers: Servers) -> float:
-    """Tokens of KV cache of a server; 0 if it has no room for the longest rollout."""
-    tokens = kv_tokens(config, shape, servers, memory)
-    return tokens if tokens >= config.data.max_sequence_length else 0
+    text = f"{use.total / GIB:.0f} of {use.available / GIB:.0f} GiB, most of it {part}, {size / GIB:.0f} GiB"
+    return Lack(use.total / max(1.0, use.available), text)
 
 
 def best_lines(best: Best, step_s: float | None) -> Iterator[str]:
@@ -75,8 +85,9 @@ def best_lines(best: Best, step_s: float | None) -> Iterator[str]:
     """
     ranked = best.found.ranked
     if not ranked:
-        devices, why = max(best.found.refused.items(), default=(best.fleet.num_devices, "no server fits"))
-        yield f"no division of {best.fleet} fits; with {devices} devices for training: {why}"
+        devices, lack = min(best.found.refused.items(), key=lambda item: item[1], default=(0, None))
+        closest = f"closest: {devices} for training, {lack.text}" if lack else "no servers have room for the rollouts"
+        yield f"no division of {best.fleet} fits; {closest}"
         return
     first = ranked[0]
     if step_s is not None and step_s <= first.step_s * NOTICEABLE:

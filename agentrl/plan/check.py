@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentrl.config.run import RunConfig
@@ -62,6 +62,13 @@ def predicted_phases(measured: Measured, shape: Shape, hardware: Hardware, confi
         "score": split.score_s,
         "publish": sent_s,
     }
+
+
+def check_lines(phases: Sequence[Phase]) -> Iterator[str]:
+    """Yield the table of `agentrl plan --check RUN`: predicted and measured seconds, and the difference."""
+    yield f"{'phase':<16}{'predicted':>12}{'measured':>12}{'difference':>12}"
+    for phase in phases:
+        yield f"{phase.name:<16}{phase.predicted_s:>10.4g} s{phase.measured_s:>10.4g} s{phase.off:>+12.0%}"
 
 
 def _measured(measured: Measured) -> Iterator[tuple[str, float]]:

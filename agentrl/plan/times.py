@@ -1,16 +1,14 @@
-"""Times of a configuration on a fleet, and of a saved run: what `agentrl plan` prints about time."""
+"""Times of a configuration on a fleet: what `agentrl plan` prints about time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.plan.answer import TimeAnswer
 from agentrl.plan.calibration import Calibration
-from agentrl.plan.check import Phase
 from agentrl.plan.devices import num_used, too_many
 from agentrl.plan.hardware import Fleet
 from agentrl.plan.layout import layout_of, servers_of
@@ -60,10 +58,3 @@ def times_of(
     )
     devices = f"{num_used(config)}x{fleet.hardware.name}"
     return TimeAnswer(phases, split, hourly_price(layout, servers, fleet.hardware), devices)
-
-
-def check_lines(phases: Sequence[Phase]) -> Iterator[str]:
-    """Yield the table of `agentrl plan --check RUN`: predicted and measured seconds, and the difference."""
-    yield f"{'phase':<16}{'predicted':>12}{'measured':>12}{'difference':>12}"
-    for phase in phases:
-        yield f"{phase.name:<16}{phase.predicted_s:>10.4g} s{phase.measured_s:>10.4g} s{phase.off:>+12.0%}"

@@ -13,7 +13,8 @@ from agentrl.plan.hardware import load_hardware
 from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
-from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.split.setting import Setting
+from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import Passes
 from agentrl.plan.time.sampling import Sampling
 from agentrl.plan.time.step import Instant, publish_s

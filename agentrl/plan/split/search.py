@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
@@ -22,17 +24,29 @@ from agentrl.plan.time.sampling import sampling_of
 from agentrl.plan.time.step import hourly_price, planned_of, publish_s, setting_of
 from agentrl.plan.time.training import Training
 
-NUM_SIMULATED = 3
-"""Divisions that are simulated; the others are ranked by a bound."""
+MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
+"""Divisions are simulated until they have so many rollouts together; the others are ranked by a bound."""
+_PARTS = 16
+"""Parts of the requests that are taken to end together."""
 SERVER_NODES = 4
 """Nodes of one server, if servers run already."""
 NUM_DIVISIONS = 12
 """Divisions that are tried. Of more, some with equal distances are."""
 
-Fits = Callable[[Layout], str | None]
+
+class Lack(NamedTuple):
+    """Why a training layout does not fit. `share`: memory that it uses, as a multiple of what there is."""
+
+    share: float
+    text: str
+
+
+Fits = Callable[[Layout], Lack | None]
 """Returns None if a training layout fits into the memory of its devices, else what is missing."""
 KVTokens = Callable[[Servers], float]
 """Returns the tokens of KV that a server holds; 0 if its weights do not fit."""
+Together = Callable[[Layout, Servers], str | None]
+"""Returns None if a training layout and servers are possible together, else why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +81,11 @@ class Found:
 
     Attributes:
         ranked: the candidates, best first; those without a simulation come last.
-        refused: why no layout fits, for trainers of each number of devices without one.
+        refused: what the layout lacks that lacks least, for trainers of each number of devices without one that fits.
     """
 
     ranked: list[Candidate]
-    refused: dict[int, str]
+    refused: dict[int, Lack]
 
     def why_not(self, candidate: Candidate) -> str:
         """Return why a candidate is behind the best, in a few words."""
@@ -93,13 +107,15 @@ def search(
     config: RunConfig,
     fits: Fits,
     kv_tokens: KVTokens,
+    together: Together = lambda layout, servers: None,
     calibration: Calibration | None = None,
 ) -> Found:
     """Search divisions of a fleet in nodes (in devices, if there is one node), and sharing the devices of one node.
 
     For each, the training layout with the fastest update and the servers with the fastest sampling are taken.
     """
-    return _Search(shape, fleet, lengths, config, fits, kv_tokens, calibration or Calibration(fleet.hardware)).found()
+    fitted = calibration or Calibration(fleet.hardware)
+    return _Search(shape, fleet, lengths, config, fits, kv_tokens, together, fitted).found()
 
 
 @dataclass(frozen=True)
@@ -110,14 +126,15 @@ class _Search:
     config: RunConfig
     fits: Fits
     kv_tokens: KVTokens
+    together: Together
     calibration: Calibration
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, Lack] = field(default_factory=dict)
 
     def found(self) -> Found:
         ranked: list[Candidate] = []
         for candidate in sorted(self._candidates(), key=lambda candidate: candidate.bound_s):
-            best = min((each.step_s for each in ranked if each.split), default=float("inf"))
-            promising = len(ranked) < NUM_SIMULATED and candidate.bound_s < best
+            best = min((each.step_s for each in ranked if each.split), default=math.inf)
+            promising = len(ranked) < self._num_simulated and candidate.bound_s < best
             ranked.append(self._simulated(candidate) if promising else candidate)
         return Found(sorted(ranked, key=lambda each: (each.split is None, each.step_s)), self.refused)
 
@@ -128,6 +145,9 @@ class _Search:
             if layout is None or servers is None:
                 continue
             (train_s, of_trainer), (rollout_s, of_engine) = layout, servers
+            if reason := self.together(of_trainer, of_engine):
+                self.refused[devices] = Lack(1.0, reason)
+                continue
             serial = colocate or not self.config.trainer.max_staleness
             bound_s = train_s + rollout_s if serial else max(train_s, rollout_s)
             yield Candidate(of_trainer, of_engine, train_s, rollout_s, bound_s)
@@ -138,12 +158,12 @@ class _Search:
         per_node, base = self.fleet.hardware.devices_per_node, self.config.actor.megatron
         layouts = layouts_for(self.shape, devices, per_node, kind, base)
         ranked = [(self._training(layout).even_s(*self._work), n, layout) for n, layout in enumerate(layouts)]
-        missing = "no layout divides the model and the devices"
+        lacks: list[Lack] = []
         for seconds, _, layout in sorted(ranked, key=lambda each: each[:2]):
             if (found := self.fits(layout)) is None:
                 return seconds, layout
-            missing = found
-        self.refused[devices] = missing
+            lacks.append(found)
+        self.refused[devices] = min(lacks, default=Lack(math.inf, "no layout divides the model and the devices"))
         return None
 
     def _best_servers(self, devices: int, colocate: bool) -> tuple[float, Servers] | None:
@@ -158,20 +178,37 @@ class _Search:
         return (seconds, servers[number]) if found else None
 
     def _sampling_s(self, servers: Servers, room: float) -> float:
-        """Seconds to sample the tokens of a step, if all requests of a replica run all the time."""
-        planned, staleness = self._planned, self.config.trainer.max_staleness
+        """Seconds to sample the tokens of a step, if replicas have equal work and tools take no time.
+
+        Requests above the largest number of a replica start when others end. With staleness, those of later steps do.
+        """
+        planned, replicas = self._planned, servers.replicas * servers.data
         context = sum(each.num_tokens for each in planned) / len(planned) / 2  # half of its tokens, on average
-        running = min(len(planned) * (staleness + 1) / servers.replicas, room / context)
-        rows = max(1.0, min(running, setting_of(self.config, servers).max_running))
-        engine = self._engine(servers)
-        sampled, computed = self._sampled
-        decode_s = sampled / servers.replicas / rows * engine.decode_s(rows, rows * context)
-        return decode_s + engine.prefill_s(computed / servers.replicas, context)
+        engine, number = self._engine(servers), len(planned) / replicas
+        most = min(setting_of(self.config, servers).max_running, room / servers.data / context)
+        staleness = self.config.trainer.max_staleness
+        rows = max(1.0, min(number * (staleness + 1), most))
+        later = number if staleness else number - rows
+        turns = [turn for each in planned for turn in each.turns]
+        sampled = sum(turn.sampled for turn in turns) / len(planned)
+        decode_s = later * sampled / rows * engine.decode_s(rows, rows * context)
+        decode_s += 0.0 if staleness else self._drained_s(engine, rows, context)
+        new = sum(turn.new for turn in turns) / len(turns)
+        return decode_s + len(turns) / replicas * engine.prefill_s(new, max(new, context))
+
+    def _drained_s(self, engine: EngineSpeed, rows: float, context: float) -> float:
+        """Seconds until `rows` requests have ended that start together: the shorter ones end first."""
+        seconds, before = 0.0, 0
+        for part, length in enumerate(self._quantiles):
+            active = max(1.0, rows * (1 - part / _PARTS))
+            seconds += (length - before) * engine.decode_s(active, active * context)
+            before = length
+        return seconds
 
     def _simulated(self, candidate: Candidate) -> Candidate:
         servers, layout, hardware = candidate.servers, candidate.layout, self.fleet.hardware
         sent_s = publish_s(self.shape, layout, servers, hardware, hardware)
-        room = self.kv_tokens(servers)
+        room = self.kv_tokens(servers) / servers.data
         setting = setting_of(self.config, servers, max_kv_tokens=room, publish_s=sent_s)
         setting = replace(setting, other_s=self.calibration.other_s)
         split = simulate(self.lengths, self._engine(servers), self._training(layout), setting)
@@ -193,10 +230,16 @@ class _Search:
         return planned_of(self.lengths, self.config, 0)
 
     @cached_property
-    def _sampled(self) -> tuple[int, int]:
-        """Sampled tokens, and tokens of prompts and tools, of a step."""
-        turns = [turn for each in self._planned for turn in each.turns]
-        return sum(turn.sampled for turn in turns), sum(turn.new for turn in turns)
+    def _quantiles(self) -> list[int]:
+        """Sampled tokens of a rollout: the quantiles 1 / n, 2 / n, ..., 1."""
+        ordered = sorted(each.num_sampled for each in self._planned)
+        return [ordered[-(-part * len(ordered) // _PARTS) - 1] for part in range(1, _PARTS + 1)]
+
+    @property
+    def _num_simulated(self) -> int:
+        setting = setting_of(self.config, servers_of(self.config))
+        of_one = len(self._planned) * (setting.num_steps + 2 * setting.warm_up)
+        return max(LEAST_SIMULATED, min(MOST_SIMULATED, MOST_ROLLOUTS // of_one))
 
     @cached_property
     def _work(self) -> tuple[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import statistics
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +18,7 @@ from agentrl.plan.split.clock import run_virtual
 from agentrl.plan.split.machine import Machine, Span
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.rollouts import Simulator
+from agentrl.plan.split.setting import Setting
 from agentrl.rollouts.collector import roll_out
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.loop import train
@@ -29,10 +29,6 @@ from agentrl.trainer.sources.streaming import StreamingSource
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 from agentrl.types.task import Task
-
-ENOUGH = 4096
-"""Rollouts over which averages are taken."""
-MAX_STEPS = 8
 
 
 class LearnSpeed(Protocol):
@@ -45,51 +41,6 @@ class LearnSpeed(Protocol):
     def learn_s(self, samples: Sequence[Sample]) -> float:
         """Return the seconds of the update."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the simulation needs to know of a run.
-
-    Attributes:
-        max_running: largest number of requests computed together in a replica.
-        max_kv_tokens: tokens of KV that a replica holds.
-        max_concurrent: largest number of rollouts that run together.
-        publish_s: seconds in which the replicas stop for new weights.
-        other_s: seconds of a step in which the trainer does anything else: storing, logging.
-        recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
-        contention, exclusive: see `Machine`.
-    """
-
-    groups_per_step: int
-    group_size: int
-    max_staleness: int = 0
-    over_sampling: float = 0.0
-    num_replicas: int = 1
-    max_running: int = 256
-    max_kv_tokens: float = math.inf
-    max_concurrent: int = 1 << 20
-    publish_s: float = 0.0
-    other_s: float = 0.0
-    recompute: bool = True
-    contention: tuple[float, float] = (1.0, 1.0)
-    exclusive: bool = False
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether rollouts run during updates, so that steps depend on each other."""
-        return bool(self.max_staleness or self.over_sampling)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps with about `ENOUGH` rollouts, at most `MAX_STEPS`."""
-        least = 2 if self.overlaps else 1
-        return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
-
-    @property
-    def warm_up(self) -> int:
-        """Steps at the start that the averages leave out: if rollouts overlap with updates, none runs before them."""
-        return 1 + self.max_staleness if self.overlaps else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from agentrl.plan.layout import Layout, Servers, servers_of
 from agentrl.plan.lengths import Lengths, RolloutLengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
-from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.split.setting import Setting
+from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import max_running, sampling_of
 from agentrl.plan.time.training import BYTES, Training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from large_models import shape_of as content_of
 
 from agentrl.cli.compose import compose_config
 from agentrl.config.resolve import with_values
@@ -10,7 +11,6 @@ from agentrl.plan.counts import shape_of
 from agentrl.plan.layout import layout_of, servers_of
 from agentrl.plan.split.keys import server_keys, training_keys
 from agentrl.plan.split.layouts import layouts_for, servers_for
-from large_models import shape_of as content_of
 
 
 def divisions(name: str, devices: int, kind):
@@ -22,7 +22,8 @@ def divisions(name: str, devices: int, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "kind"), [("qwen3_8b", 4, "fsdp"), ("qwen3_30b_a3b", 32, "megatron"), ("glm_4_5", 16, "megatron")]
+    ("name", "devices", "kind"),
+    [("qwen3_8b", 4, "fsdp"), ("qwen3_30b_a3b", 32, "megatron"), ("glm_4_5", 16, "megatron")],
 )
 def test_the_keys_make_the_division(name, devices, kind):
     config = compose_config([f"+experiment={name}"])
