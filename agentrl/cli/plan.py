@@ -45,14 +45,14 @@ def plan(options: argparse.Namespace) -> None:
         _check(options)
         return
     saved = _Saved(options.saved) if options.saved else None
-    fleet, config = placed(options.gpus, _config(options, saved), saved and saved.device)
-    shape = _shape(config)
+    fleet, config = placed(options.gpus, _config(options, saved), saved.device if saved else None)
     refuse_huge(config)
+    shape = _shape(config)
     fitted = calibrate(saved.measured, shape, fleet.hardware, saved.config()) if saved else None
-    lengths = Remembered(_lengths(options.lengths, saved and saved.measured, config))
-    found = {"memory": _memory(config, shape, fleet.hardware)}
-    answer = _times(config, shape, fleet, lengths, fitted)
-    found |= as_json(answer) if answer else {}
+    lengths = Remembered(_lengths(options.lengths, saved.measured if saved else None, config))
+    found: dict[str, JsonValue] = {"memory": _memory(config, shape, fleet.hardware)}
+    if answer := _times(config, shape, fleet, lengths, fitted):
+        found |= as_json(answer)
     if is_divided(config, fleet):
         best = best_of(config, shape, fleet, lengths, fitted)
         print("\n".join(best_lines(best, answer.split.step_s if answer else None)))

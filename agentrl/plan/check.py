@@ -18,6 +18,7 @@ from agentrl.plan.time.training import Training
 
 STEPS = 6
 """Steps that are simulated with the lengths of the run."""
+LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,19 @@ class Phase:
 
 
 def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> list[Phase]:
-    """Return the phases that the run measured, longest first.
+    """Return the phases that the run measured, longest first, without those below a thousandth of a step.
 
     Args:
         measured: the run. Its own lengths and tool latencies are used, so errors are those of speeds.
         config: of the run.
     """
     predicted = predicted_phases(measured, shape, hardware, config)
-    found = [Phase(name, predicted[name], seconds) for name, seconds in _measured(measured) if name in predicted]
+    least = LEAST * (measured.median("timing_s/step") or 0.0)
+    found = [
+        Phase(name, predicted[name], seconds)
+        for name, seconds in _measured(measured)
+        if name in predicted and seconds >= least
+    ]
     return sorted(found, key=lambda phase: -phase.measured_s)
 
 

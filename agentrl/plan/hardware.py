@@ -49,6 +49,8 @@ class Hardware(Section):
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    row_overhead_ms: NonNegativeFloat = 0
+    """Fixed time of each token that decoding samples, in milliseconds: sampling and Python."""
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
     overlaps: bool = True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.base import Section
+from agentrl.types.sample import Sample
 from agentrl.utils.seeds import derive_seed
 
 _Z95 = 1.6448536269514722
@@ -43,11 +44,14 @@ class RolloutLengths:
         turns: the turns, in order.
         trajectories: tokens of each trajectory, as training computes them.
         prompt: tokens that the rollouts of a task have in common.
+        shared: first tokens of each trajectory that another trajectory of the task has too. Training computes them once
+            with `actor.share_prefixes`. Empty: none.
     """
 
     turns: tuple[Turn, ...]
     trajectories: tuple[int, ...]
     prompt: int
+    shared: tuple[int, ...] = ()
 
     @property
     def num_sampled(self) -> int:
@@ -58,6 +62,17 @@ class RolloutLengths:
     def num_tokens(self) -> int:
         """Tokens of all trajectories."""
         return sum(self.trajectories)
+
+    def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
+        """Yield a sample for each trajectory, whose token ids are the positions that training computes.
+
+        Args:
+            share: leave out shared tokens.
+        """
+        shared = self.shared if share and self.shared else (0,) * len(self.trajectories)
+        for length, start in zip(self.trajectories, shared, strict=True):
+            if length:
+                yield Sample(range(min(start, length - 1), length), (), (), (), rollout_id=rollout_id, uid=uid)
 
 
 class Lengths(Protocol):
@@ -152,7 +167,8 @@ class LengthsConfig(Section):
         """See `Lengths.group`."""
         prompt = self.prompt_tokens.draw_count(random.Random(derive_seed(self.seed, "prompt", number)))
         rngs = [random.Random(derive_seed(self.seed, "rollout", number, each)) for each in range(size)]
-        return [self._rollout(rng, prompt) for rng in rngs]
+        first, *others = (self._rollout(rng, prompt) for rng in rngs)
+        return [first, *(replace(each, shared=(prompt,)) for each in others)]
 
     def _rollout(self, rng: random.Random, prompt: int) -> RolloutLengths:
         turns, context, computed = list[Turn](), prompt, 0

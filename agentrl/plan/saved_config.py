@@ -15,6 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.folder import is_folder
 from agentrl.replay.saved_run import open_saved
 from agentrl.replay.trusted_config import lookup, trusted_values
+from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment
 
 NOTHING: Mapping[str, object] = {}
 _SGLANG = "rollout.sglang"
@@ -49,8 +50,6 @@ def config_of_run(where: str, changes: Mapping[str, object] = NOTHING) -> RunCon
 
 def device_of_run(where: str) -> str | None:
     """Return the name of the device on which a saved run trained; None if it is unknown."""
-    from agentrl.run_folder.environment import ENVIRONMENT_FILE, read_environment  # imports torch
-
     folder = open_saved(where).folder
     found = lookup(read_environment(folder / ENVIRONMENT_FILE), "devices.actor") if folder else None
     return found if isinstance(found, str) else None

@@ -21,7 +21,7 @@ from agentrl.plan.split.simulate import Split, simulate
 from agentrl.plan.time.flops import attention_flops
 from agentrl.plan.time.passes import Passes, passes_of
 from agentrl.plan.time.sampling import sampling_of
-from agentrl.plan.time.step import hourly_price, planned_of, publish_s, setting_of
+from agentrl.plan.time.step import hourly_price, planned_of, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
@@ -244,8 +244,9 @@ class _Search:
     @cached_property
     def _work(self) -> tuple[int, float]:
         """Tokens of the samples of a step, and the FLOPs of their attention."""
-        lengths = [length for each in self._planned for length in each.trajectories]
-        return sum(lengths), sum(attention_flops(self.shape, length) for length in lengths)
+        positions = [each.token_ids for each in samples_of(self.lengths, self.config, 0)]
+        attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
+        return sum(map(len, positions)), attention
 
 
 def _divisions(fleet: Fleet, config: RunConfig) -> Iterator[tuple[int, bool]]:

@@ -21,6 +21,7 @@ class Setting:
         publish_s: seconds in which the replicas stop for new weights.
         other_s: seconds of a step in which the trainer does anything else: storing, logging.
         recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
+        shares_prompts: training computes equal prompts of a task once.
         contention, exclusive: see `Machine`.
     """
 
@@ -35,6 +36,7 @@ class Setting:
     publish_s: float = 0.0
     other_s: float = 0.0
     recompute: bool = True
+    shares_prompts: bool = False
     contention: tuple[float, float] = (1.0, 1.0)
     exclusive: bool = False
 

@@ -138,7 +138,9 @@ class _Run:
             setting.contention,
             setting.exclusive,
         )
-        self._simulator = Simulator(self._machine, self._lengths, setting.group_size, setting.recompute)
+        self._simulator = Simulator(
+            self._machine, self._lengths, setting.group_size, setting.recompute, setting.shares_prompts
+        )
         self._source = self._open_source()
         taking = _Taking(self._source, self._took)
         await train(Parts(taking, _PassThrough(self._simulator), self._score, self._learn_step, self._publish, self))
@@ -182,7 +184,7 @@ class _Run:
 
     async def _learn_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         await self._machine.learn(self._learner.learn_s(samples))
-        self._tokens.append(sum(len(sample.token_ids) for sample in samples))
+        self._tokens.append(sum(sample.token_ids[-1] + 1 for sample in samples))
         return {}
 
     async def _publish(self, version: int) -> None:

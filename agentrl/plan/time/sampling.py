@@ -32,7 +32,7 @@ class Sampling:
         self._parts = self._all / servers.data  # devices that share a request
         self._bytes = 1 if number == "fp8" else BYTES[number]
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
-        self._pass_s = hardware.pass_overhead_ms / 1e3
+        self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
         self._head = head_flops_per_token(shape)
         self._experts, self._others = shape.weights.experts, _dense_weights(shape)
@@ -45,7 +45,7 @@ class Sampling:
         read = self._bytes * (self._read(rows) + self._cached * context / self._parts)
         flops = (rows * (self._body + self._head) + self._per_key * context) / self._parts
         work = max(read / self._bytes_per_s, flops / self._flops_per_s)
-        return work + self._pass_s + self._layers_s(rows)
+        return work + self._pass_s + self._row_s * rows + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""

@@ -119,10 +119,11 @@ def planned_of(lengths: Lengths, config: RunConfig, step: int) -> list[RolloutLe
 
 def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
     """Return the samples of a step. Only their token counts and ids are real."""
+    share = passes_of(config).shares_prompts
     return [
-        Sample(range(length), (), (), (), rollout_id=str(number), uid=str(number // config.group_size))
+        sample
         for number, planned in enumerate(planned_of(lengths, config, step))
-        for length in planned.trajectories
+        for sample in planned.samples(str(number), str(number // config.group_size), share=share)
     ]
 
 
@@ -138,6 +139,7 @@ def setting_of(
         "num_replicas": servers.replicas * servers.data,
         "max_running": max_running(config),
         "max_kv_tokens": max_kv_tokens,
+        "shares_prompts": passes_of(config).shares_prompts,
         "max_concurrent": config.trainer.max_concurrent_rollouts,
         "publish_s": publish_s,
         "recompute": config.rollout.weight_update_mode == "retract",

@@ -73,34 +73,33 @@ class Training:
         size = -(-len(samples) // self.passes.updates)
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    def _ranks(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Lengths of the samples of each data-parallel rank, divided by the code that real runs use."""
-        return [
-            [len(samples[index].token_ids) for index in rank] for rank in assign(samples, self.layout.data_parallel)
-        ]
+    def _ranks(self, samples: Sequence[Sample]) -> list[list[Sequence[int]]]:
+        """Positions of the samples of each data-parallel rank, divided by the code that real runs use."""
+        return [[samples[index].token_ids for index in rank] for rank in assign(samples, self.layout.data_parallel)]
 
-    def _rank_s(self, lengths: Sequence[int], forwards: float) -> float:
+    def _rank_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
         """Seconds of the micro-batches of one rank.
 
         With p stages and v chunks per stage, m micro-batches take (m + (p - 1) / v) x the time of one (Narayanan et al.
         2021, arXiv:2104.04473, section 2.2): the bubble.
         """
         limit = self.passes.max_tokens * self.layout.context
-        packs = pack(lengths, limit, padded=False)
-        each = [self.micro_batch_s([lengths[index] for index in members], forwards) for members in packs]
+        packs = pack([len(each) for each in positions], limit, padded=False)
+        each = [self.micro_batch_s([positions[index] for index in members], forwards) for members in packs]
         if not each:
             return 0.0
         bubble = (self.layout.pipeline - 1) / self.layout.chunks * sum(each) / len(each)
         return sum(each) + bubble
 
-    def micro_batch_s(self, lengths: Sequence[int], forwards: float) -> float:
+    def micro_batch_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
         """Return the seconds of one pipeline stage for one micro-batch of a rank.
 
         Args:
+            positions: of the tokens of each sample, such as `range(100)`; those before the first are shared.
             forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
         """
-        attention = sum(attention_flops(self.shape, length) for length in lengths)
-        return self._stage_s(sum(lengths), attention, forwards)
+        attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
+        return self._stage_s(sum(map(len, positions)), attention, forwards)
 
     def _stage_s(self, tokens: float, attention: float, forwards: float) -> float:
         """Seconds of a stage for a micro-batch of `tokens` tokens; `attention` are the FLOPs of its attention."""
