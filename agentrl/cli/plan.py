@@ -19,8 +19,9 @@ from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
 from agentrl.plan.counts import shape_of
-from agentrl.plan.devices import is_divided, num_used, placed, refuse_huge, too_many
-from agentrl.plan.hardware import CPU, Fleet, Hardware
+from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
+from agentrl.plan.hardware import CPU, Fleet
+from agentrl.plan.layout import num_used
 from agentrl.plan.lengths import Lengths, LengthsConfig, Remembered, Spread
 from agentrl.plan.memory.changes import changes_for
 from agentrl.plan.memory.fit import GIB, fit_of, room_for_kv
@@ -50,8 +51,9 @@ def plan(options: argparse.Namespace) -> None:
     shape = _shape(config)
     fitted = calibrate(saved.measured, shape, fleet.hardware, saved.config()) if saved else None
     lengths = Remembered(_lengths(options.lengths, saved.measured if saved else None, config))
-    found: dict[str, JsonValue] = {"memory": _memory(config, shape, fleet.hardware)}
-    if answer := _times(config, shape, fleet, lengths, fitted):
+    memory = _memory(config, shape, fleet)
+    found: dict[str, JsonValue] = {"memory": memory}
+    if answer := _times(config, shape, fleet, lengths, fitted, prefix="" if memory["fits"] else "if it fitted: "):
         found |= as_json(answer)
     if is_divided(config, fleet):
         best = best_of(config, shape, fleet, lengths, fitted)
@@ -76,12 +78,12 @@ class _Saved:
         return config_of_run(self._where, changes)
 
 
-def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, JsonValue]:
+def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValue]:
     """Print whether the run fits, and return all numbers."""
-    memory = hardware.memory_gib * GIB
-    on_cpu = hardware.name == CPU
+    memory, on_cpu = fleet.hardware.memory_gib * GIB, fleet.hardware.name == CPU
     fit = fit_of(config, shape, memory, on_cpu=on_cpu)
-    changes = [] if fit.fits else changes_for(config, shape, memory, on_cpu=on_cpu)
+    most = fleet.num_devices
+    changes = [] if fit.fits else changes_for(config, shape, memory, on_cpu=on_cpu, num_devices=most)
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")
@@ -89,7 +91,7 @@ def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, Js
 
 
 def _times(
-    config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, fitted: Calibration | None
+    config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, fitted: Calibration | None, prefix: str
 ) -> TimeAnswer | None:
     """Print the times of the configuration; None if it uses more devices than there are."""
     if problem := too_many(config, fleet):
@@ -97,7 +99,7 @@ def _times(
         return None
     room = room_for_kv(config, shape, fleet.hardware.memory_gib * GIB)
     answer = times_of(config, shape, fleet, lengths, calibration=fitted, max_kv_tokens=room)
-    print(verdict(answer))
+    print(f"{prefix}{verdict(answer)}")
     for line in table(answer):
         print(f"  {line}")
     if (unused := fleet.num_devices - num_used(config)) > 0:

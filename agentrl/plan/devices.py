@@ -7,8 +7,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.plan.gpu import gpu_name
 from agentrl.plan.hardware import CPU, Fleet, hardware_in, parse_fleet
-from agentrl.plan.layout import layout_of, servers_of
-from agentrl.plan.time.step import devices_of
+from agentrl.plan.layout import devices_of, layout_of, num_used, servers_of
 
 MAX_ROLLOUTS, MAX_DEVICES = 200_000, 100_000
 _ARGS = "rollout.sglang.server_args"
@@ -64,11 +63,6 @@ def refuse_huge(config: RunConfig) -> None:
     for number, most, what in limits:
         if number > most:
             raise ConfigError.keyless(f"the configuration has {number:.4g} {what}; the plan simulates up to {most:,}")
-
-
-def num_used(config: RunConfig) -> int:
-    """Return the number of devices that a configuration uses."""
-    return devices_of(layout_of(config), servers_of(config))
 
 
 def _uses(config: RunConfig) -> str:

@@ -173,3 +173,15 @@ def servers_of(config: RunConfig) -> Servers:
         sized=not sglang.urls or "tp_size" in given,
         memory_share=float(share) if isinstance(share, int | float) and not isinstance(share, bool) else None,
     )
+
+
+def devices_of(layout: Layout, servers: Servers) -> int:
+    """Return the devices of trainer and engine together."""
+    if servers.embedded:  # in the process of rank 0
+        return layout.devices
+    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
+
+
+def num_used(config: RunConfig) -> int:
+    """Return the number of devices that a configuration uses."""
+    return devices_of(layout_of(config), servers_of(config))

@@ -9,9 +9,9 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.plan.answer import TimeAnswer
 from agentrl.plan.calibration import Calibration
-from agentrl.plan.devices import num_used, too_many
+from agentrl.plan.devices import too_many
 from agentrl.plan.hardware import Fleet
-from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.layout import layout_of, num_used, servers_of
 from agentrl.plan.lengths import Lengths, Remembered, Rows
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import simulate

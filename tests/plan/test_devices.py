@@ -8,9 +8,9 @@ from agentrl.cli.compose import compose_config
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.plan import devices
-from agentrl.plan.devices import is_divided, num_used, placed, refuse_huge, too_many
+from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
 from agentrl.plan.hardware import parse_fleet
-from agentrl.plan.layout import servers_of
+from agentrl.plan.layout import num_used, servers_of
 
 MODEL = "model.path=x"
 URLS = ("rollout.engine=sglang", "rollout.sglang.urls=[http://a:1,http://b:1]", "trainer.n_gpus_per_node=8")

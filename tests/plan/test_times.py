@@ -9,10 +9,10 @@ from agentrl.errors import ConfigError
 from agentrl.plan.check import Phase, check_lines
 from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import load_hardware, parse_fleet
-from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.layout import devices_of, layout_of, servers_of
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
-from agentrl.plan.time.step import devices_of, hourly_price, predict, publish_s
+from agentrl.plan.time.step import hourly_price, predict, publish_s
 from agentrl.plan.times import times_of
 
 ONE = ("actor.megatron.expert_tensor_parallel_size=1",)

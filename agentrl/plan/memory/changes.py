@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import log2
 
 from agentrl.config.resolve import with_values
 from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.plan.layout import Layout, is_embedded, layout_of, servers_of
+from agentrl.plan.layout import Layout, is_embedded, layout_of, num_used, servers_of
 from agentrl.plan.memory.fit import fit_of
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import last_stage, possible
@@ -55,15 +55,21 @@ def keys_text(values: Values) -> str:
     return " ".join(f"{key}={_written(value)}" for key, value in values.items())
 
 
-def changes_for(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False) -> list[Change]:
-    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found."""
+def changes_for(
+    config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False, num_devices: float = math.inf
+) -> list[Change]:
+    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found.
+
+    Args:
+        num_devices: changes that use more devices come last.
+    """
     fits = partial(_fits, shape, memory, on_cpu)
     if fits("trainer", config):
-        return _distinct(_fitting(config, _engines(config), partial(fits, "engine")))
+        return _distinct(_fitting(config, _engines(config), partial(fits, "engine"), num_devices))
     found, trains = list[Change](), partial(fits, "trainer")
-    for change in _distinct(_fitting(config, _training(config, shape, trains), trains)):
+    for change in _distinct(_fitting(config, _training(config, shape, trains), trains, num_devices)):
         changed = with_values(config, change.values)
-        engine = next(_fitting(changed, _engines(changed), partial(fits, "engine")), None)
+        engine = next(_fitting(changed, _engines(changed), partial(fits, "engine"), num_devices), None)
         found += [] if engine is None else [change | engine]
     return found
 
@@ -78,10 +84,10 @@ def _distinct(changes: Iterator[Change]) -> list[Change]:
     return found
 
 
-def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits) -> Iterator[Change]:
-    """Yield the options, cheapest first, with which the devices fit and the rules hold."""
-    for change in sorted(options, key=lambda option: option.cost):
-        changed = with_values(config, change.values)
+def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits, num_devices: float) -> Iterator[Change]:
+    """Yield the options with which the devices fit and the rules hold: cheapest first, those with more devices last."""
+    changes = [(change, with_values(config, change.values)) for change in options]
+    for change, changed in sorted(changes, key=lambda each: (num_used(each[1]) > num_devices, each[0].cost)):
         if fits(changed) and (not change.values or refused(changed) is None):
             yield change
 
@@ -118,7 +124,7 @@ def _engines(config: RunConfig) -> Iterator[Change]:
         if fewer > 1:
             running = _running(config)
             values["rollout.max_num_seqs"] = max(1, running // fewer)
-        yield Change(values, len(values) + log2(tensor * more) + 1.2 * log2(fewer))
+        yield Change(values, len(values) + math.log2(tensor * more) + 1.2 * math.log2(fewer))
 
 
 def _running(config: RunConfig) -> int:
@@ -191,7 +197,7 @@ def _layouts(config: RunConfig, shape: Shape) -> Iterator[Change]:
     present = layout_of(config)
     for factor in _FACTORS:
         devices = present.devices * factor
-        more = Change(_devices(devices), 1 + log2(factor)) if factor > 1 else Change({}, 0)
+        more = Change(_devices(devices), 1 + math.log2(factor)) if factor > 1 else Change({}, 0)
         if present.kind == "megatron":
             yield from (more | each for each in _megatron(present, shape, devices))
         else:
@@ -223,7 +229,7 @@ def _megatron(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
         if not possible(shape, devices, _PER_NODE, *new):
             continue
         keys = {f"{_SECTION}.{name}": size for name, size in zip(sizes, new, strict=True) if size != sizes[name]}
-        cost = sum(0.6 + 0.4 * log2(factor) for factor in factors if factor > 1)
+        cost = sum(0.6 + 0.4 * math.log2(factor) for factor in factors if factor > 1)
         ends: dict[str, object] = {}
         if new[1] != present.pipeline:
             ends = dict.fromkeys((f"{_SECTION}.{name}" for name in _ENDS), None)

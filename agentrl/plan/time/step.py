@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware
-from agentrl.plan.layout import Layout, Servers, servers_of
+from agentrl.plan.layout import Layout, Servers, devices_of, servers_of
 from agentrl.plan.lengths import Lengths, RolloutLengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
@@ -161,13 +161,6 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     if devices_of(layout, servers) <= hardware.devices_per_node:
         return size / (1e9 * hardware.link_gb_s)
     return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
-
-
-def devices_of(layout: Layout, servers: Servers) -> int:
-    """Return the devices of trainer and engine together."""
-    if servers.embedded:  # in the process of rank 0
-        return layout.devices
-    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
 
 
 def hourly_price(layout: Layout, servers: Servers, hardware: Hardware) -> float | None:
