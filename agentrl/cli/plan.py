@@ -15,6 +15,7 @@ from agentrl.cli.train import read_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.facts import model_content
+from agentrl.models.shape import number
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from agentrl.plan.measured import Measured
 
 PICTURED_STEPS = 5
+MOST_PARTS = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_experts": 100_000, "num_local_experts": 100_000}
+"""Largest numbers in a `config.json`: the model of a saved run may be anybody's."""
 NO_CHANGES: Mapping[str, object] = {}
 _GPUS = "cluster.gpus="
 """Another way to write `--gpus`."""
@@ -158,6 +161,10 @@ def _shape(config: RunConfig) -> Shape:
     if not (content := model_content(config.model.path)):
         text = f"model.path={config.model.path}: there is no readable config.json"
         raise ConfigError.at("model.path", Kind.NOT_FOUND, text)
+    for name, most in MOST_PARTS.items():
+        if (given := number(content, name) or 0) > most:
+            text = f"model.path={config.model.path}: {name} is {given}; the plan counts up to {most:,}"
+            raise ConfigError.at("model.path", Kind.NOT_SUPPORTED, text)
     if found := shape_of(content):
         return found
     from agentrl.plan.meta import counted  # imports torch and transformers

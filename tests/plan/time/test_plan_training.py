@@ -10,7 +10,7 @@ from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import Hardware
 from agentrl.plan.layout import Layout
 from agentrl.plan.shapes import Shape
-from agentrl.plan.time.flops import forward_flops
+from agentrl.plan.time.flops import attention_flops, forward_flops
 from agentrl.plan.time.passes import Passes
 from agentrl.plan.time.training import Training
 from agentrl.types.sample import Sample
@@ -126,3 +126,18 @@ def test_fsdp_gathers_beside_the_computation_on_gpus_only():
     compute = 3 * forward_flops(shape(), [4000]) / 500e12
     assert beside.micro_batch_s([range(4000)], 3) == pytest.approx(max(compute, gathered), rel=1e-3)
     assert after.micro_batch_s([range(4000)], 3) == pytest.approx(compute + gathered, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", [Layout(kind="torch"), megatron(8, tensor=2, pipeline=2)])
+def test_equal_samples_take_what_an_equal_division_takes(layout):
+    trainer = Training(shape(), layout, FAST, Passes(num_scored=1, max_tokens=2000))
+    step = samples(*[1000] * 64)
+    attention = 64 * attention_flops(shape(), 1000)
+    assert trainer.even_s(64_000, attention) == pytest.approx(trainer.score_s(step) + trainer.learn_s(step), rel=1e-3)
+
+
+def test_shared_tokens_are_not_computed_but_attended_to():
+    trainer = Training(shape(), Layout(kind="torch"), FAST, Passes())
+    part, whole = (trainer.micro_batch_s([positions], 3) for positions in (range(900, 1000), range(1000)))
+    without = trainer.micro_batch_s([range(100)], 3)
+    assert without < part < whole
