@@ -41,11 +41,6 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
         ),
         (
             {"rollout": {"engine": "sglang", "sglang": {"urls": ["http://a"], "server_args": {"tp-size": 2, "x": 1}}}},
-                "rollout": {
-                    "engine": "sglang",
-                    "sglang": {"urls": ["http://a"], "server_args": {"--tp-size": 2, "x": 1}},
-                }
-            },
             ("rollout.sglang.server_args.x", Kind.UNUSED),
         ),
         (
