@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from large_models import PUBLISHED
 from planned_run import saved_run
 from tiny_models import save_model
 
@@ -150,3 +154,24 @@ def test_a_hostile_run_is_refused_at_once(flag, values, tmp_path, capsys):
     run = saved_run(tmp_path / "run", config=config, learn=0.9, collect=0.7, step=1.6)
     assert main(["plan", flag, str(run), "--gpus", "cpu"]) == 2
     assert "agentrl: error: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_answer_takes_less_than_five_seconds(name, model):
+    (model / "config.json").write_text((MODEL.parent / f"{name}.json").read_text())
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["plan", f"+experiment={name}", f"model.path={model}", "--gpus", "h100"]
+    subprocess.run([sys.executable, "-m", "agentrl", *command], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+
+
+def test_an_algorithm_without_rollouts_waits_for_none(model, tmp_path):
+    file = tmp_path / "plan.json"
+    command = ["plan", "+experiment=calculator_sft", f"model.path={model}", "--gpus", "h100", "--json", str(file)]
+    assert main(command) == 0
+    found = json.loads(file.read_text())
+    assert (found["phases"]["rollout_s"], found["phases"]["publish_s"], found["simulated"]["trainer_idle"]) == (0, 0, 0)
+    assert found["bottleneck"] == "learn"
+    assert "divisions" not in found
