@@ -17,11 +17,14 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -121,23 +124,46 @@ class Kept:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda box: box[0]):
+        again = patch("torch.utils.checkpoint._recomputation_hook", partial(_Recomputed, self))
+        with again, torch.autograd.graph.saved_tensors_hooks(self._pack, lambda box: box[0]):
             yield
 
     def _pack(self, value: Tensor) -> Any:
         box = _Box([value.detach()])
+        self.hold(box, value)
+        return box
+
+    def hold(self, owner: object, value: Tensor) -> None:
+        """Count the memory of a tensor until `owner` is deleted."""
         own = {_memory(local_part(each)) for module in self._modules for each in module.parameters()}
         if (key := _memory(value)) not in own:
             self._uses[key] += 1
             self._sizes[key] = value.untyped_storage().nbytes()
             self.most = max(self.most, sum(self._sizes.values()))
-            weakref.finalize(box, self._release, key)
-        return box
+            weakref.finalize(owner, self._release, key)
 
     def _release(self, key: int) -> None:
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._sizes[key]
+
+
+class _Recomputed(checkpoint._recomputation_hook):
+    """Counts what a checkpoint of torch keeps when it computes a layer again. These tensors pass no other hook."""
+
+    def __init__(self, kept: Kept, frame: weakref.ref[Any], gid: int) -> None:
+        super().__init__(frame, gid)
+        self._kept, self._frame, self._gid, self._keep = kept, frame, gid, self.pack_hook
+        self.pack_hook = self._count
+
+    def _count(self, value: Tensor) -> Tensor:
+        try:
+            return self._keep(value)
+        finally:  # the last tensor ends the computation by an exception
+            of = self._frame()
+            holder = of.weak_holders[of.recomp_counter[self._gid] - 1]()
+            if holder is not None and (handle := holder.handles.get(self._gid)):
+                self._kept.hold(handle, value)
 
 
 class _Box(list[Tensor]):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import JsonValue, ValidationError
@@ -13,92 +15,145 @@ from agentrl.cli.train import read_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.facts import model_content
+from agentrl.models.shape import number
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
-from agentrl.plan.calibration import calibrate
-from agentrl.plan.check import check
+from agentrl.plan.best import best_json, best_lines, best_of
+from agentrl.plan.calibration import Calibration, calibrate
 from agentrl.plan.counts import shape_of
-from agentrl.plan.hardware import Fleet, Hardware, parse_fleet
-from agentrl.plan.layout import layout_of, servers_of
-from agentrl.plan.lengths import Lengths, LengthsConfig, Spread
-from agentrl.plan.measured import Measured, read_run
+from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
+from agentrl.plan.hardware import CPU, Fleet
+from agentrl.plan.layout import num_used
+from agentrl.plan.lengths import Lengths, LengthsConfig, Remembered, Spread
 from agentrl.plan.memory.changes import changes_for
-from agentrl.plan.memory.fit import GIB, fit_of
+from agentrl.plan.memory.fit import GIB, fit_of, room_for_kv
 from agentrl.plan.memory.report import memory_json, memory_table, memory_verdict
 from agentrl.plan.shapes import Shape
-from agentrl.plan.time.step import devices_of
 from agentrl.plan.timeline import timeline
-from agentrl.plan.times import check_lines, config_of_run, times_of
+from agentrl.plan.times import times_of
 
-CPU = "CPU"
-"""Name of the hardware whose devices are CPU processes."""
+if TYPE_CHECKING:
+    from agentrl.plan.measured import Measured
+
 PICTURED_STEPS = 5
+MOST_PARTS = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_experts": 100_000, "num_local_experts": 100_000}
+"""Largest numbers in a `config.json`: the model of a saved run may be anybody's."""
+NO_CHANGES: Mapping[str, object] = {}
+_GPUS = "cluster.gpus="
+"""Another way to write `--gpus`."""
 
 
 def plan(options: argparse.Namespace) -> None:
     """Print the predicted memory and times of a run; with `--check`, measured and predicted times of a finished run."""
+    _read_gpus(options)
     if options.check:
         _check(options)
         return
-    saved = read_run(options.saved) if options.saved else None
-    config = _config(options)
-    shape, fleet = _shape(config), _fleet(options.gpus, config)
-    fitted = calibrate(saved, shape, fleet.hardware, config_of_run(options.saved)) if saved else None
-    memory = _memory(config, shape, fleet.hardware)
-    answer = times_of(config, shape, fleet, _lengths(options.lengths, saved, config), calibration=fitted)
-    _show(answer, options, memory)
+    saved = _Saved(options.saved) if options.saved else None
+    fleet, config = placed(options.gpus, _config(options, saved), saved.device if saved else None)
+    refuse_huge(config)
+    shape = _shape(config)
+    fitted = calibrate(saved.measured, shape, fleet.hardware, saved.config()) if saved else None
+    lengths = Remembered(_lengths(options.lengths, saved.measured if saved else None, config))
+    memory = _memory(config, shape, fleet)
+    found: dict[str, JsonValue] = {"memory": memory}
+    if answer := _times(config, shape, fleet, lengths, fitted, prefix="" if memory["fits"] else "if it fitted: "):
+        found |= as_json(answer)
+    if is_divided(config, fleet):
+        best = best_of(config, shape, fleet, lengths, fitted)
+        print("\n".join(best_lines(best, answer.split.step_s if answer else None)))
+        found["divisions"] = best_json(best)
+    _write(options, found, answer)
 
 
-def _memory(config: RunConfig, shape: Shape, hardware: Hardware) -> dict[str, JsonValue]:
+class _Saved:
+    """A saved run. Its modules are imported only if there is one, because the import takes half a second."""
+
+    def __init__(self, where: str) -> None:
+        from agentrl.plan.measured import read_run
+        from agentrl.plan.saved_config import device_of_run
+
+        self._where, self.measured, self.device = where, read_run(where), device_of_run(where)
+
+    def config(self, changes: Mapping[str, object] = NO_CHANGES) -> RunConfig:
+        """The configuration of the run, with other values under dotted keys."""
+        from agentrl.plan.saved_config import config_of_run
+
+        return config_of_run(self._where, changes)
+
+
+def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValue]:
     """Print whether the run fits, and return all numbers."""
-    memory = hardware.memory_gib * GIB
-    fit = fit_of(config, shape, memory, on_cpu=hardware.name == CPU)
-    changes = [] if fit.fits else changes_for(config, shape, memory)
+    memory, on_cpu = fleet.hardware.memory_gib * GIB, fleet.hardware.name == CPU
+    fit = fit_of(config, shape, memory, on_cpu=on_cpu)
+    most = fleet.num_devices
+    changes = [] if fit.fits else changes_for(config, shape, memory, on_cpu=on_cpu, num_devices=most)
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")
     return memory_json(fit, changes)
 
 
+def _times(
+    config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, fitted: Calibration | None, prefix: str
+) -> TimeAnswer | None:
+    """Print the times of the configuration; None if it uses more devices than there are."""
+    if problem := too_many(config, fleet):
+        print(f"devices: not enough; {problem}")
+        return None
+    room = room_for_kv(config, shape, fleet.hardware.memory_gib * GIB)
+    answer = times_of(config, shape, fleet, lengths, calibration=fitted, max_kv_tokens=room)
+    print(f"{prefix}{verdict(answer)}")
+    for line in table(answer):
+        print(f"  {line}")
+    if (unused := fleet.num_devices - num_used(config)) > 0:
+        print(f"  {unused} of {fleet} are not used")
+    return answer
+
+
 def _check(options: argparse.Namespace) -> None:
-    measured, config = read_run(options.check), config_of_run(options.check)
-    hardware = _fleet(options.gpus, config).hardware
-    for line in check_lines(check(measured, _shape(config), hardware, config)):
+    from agentrl.plan.check import check, check_lines
+
+    saved = _Saved(options.check)
+    fleet, config = placed(options.gpus, saved.config(), saved.device)
+    refuse_huge(config)
+    for line in check_lines(check(saved.measured, _shape(config), fleet.hardware, config)):
         print(line)
 
 
-def _show(answer: TimeAnswer, options: argparse.Namespace, memory: dict[str, JsonValue]) -> None:
-    print(verdict(answer))
-    for line in table(answer):
-        print(f"  {line}")
+def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: TimeAnswer | None) -> None:
     if options.json:
-        options.json.write_text(json.dumps({"memory": memory, **as_json(answer)}, indent=2) + "\n", encoding="utf-8")
-    if options.picture:
+        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if options.picture and answer:
         end_s = PICTURED_STEPS * answer.split.step_s
         options.picture.write_text(timeline(answer.split.spans, end_s), encoding="utf-8")
 
 
-def _config(options: argparse.Namespace) -> RunConfig:
+def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
     """The configuration of the command line; with `--from` and without an experiment, that of the run with changes."""
     composed = any(override.startswith("+") for override in options.overrides)
-    if not options.saved or composed or options.verl or options.config:
+    if saved is None or composed or options.verl or options.config:
         return read_config(options)
-    return config_of_run(options.saved, dict(map(_read, options.overrides)))
+    return saved.config(dict(map(_read, options.overrides)))
+
+
+def _read_gpus(options: argparse.Namespace) -> None:
+    """Read `cluster.gpus=64xH100` as `--gpus 64xH100`."""
+    given = [each for each in options.overrides if each.startswith(_GPUS)]
+    if given and options.gpus:
+        raise ConfigError.keyless(f"--gpus {options.gpus} and {given[0]} name devices: give one of them")
+    for each in given:
+        options.gpus = each.removeprefix(_GPUS)
+        options.overrides.remove(each)
 
 
 def _read(override: str) -> tuple[str, object]:
     key, equals, value = override.partition("=")
     if not equals:
         raise ConfigError.keyless(f"'{override}': expected key=value")
-    return key, yaml.safe_load(value)
-
-
-def _fleet(text: str | None, config: RunConfig) -> Fleet:
-    """The devices of `--gpus`; without a number, as many as the configuration uses."""
-    if text is None:
-        raise ConfigError.keyless("--gpus is missing: expected a number and a device, such as --gpus 64xH100")
-    fleet = parse_fleet(text)
-    used = devices_of(layout_of(config), servers_of(config))
-    return fleet if text.strip()[:1].isdigit() else fleet._replace(num_devices=used)
+    try:
+        return key, yaml.safe_load(value)
+    except (yaml.YAMLError, RecursionError):
+        raise ConfigError.keyless(f"'{override}': the value is no YAML") from None
 
 
 def _shape(config: RunConfig) -> Shape:
@@ -106,6 +161,10 @@ def _shape(config: RunConfig) -> Shape:
     if not (content := model_content(config.model.path)):
         text = f"model.path={config.model.path}: there is no readable config.json"
         raise ConfigError.at("model.path", Kind.NOT_FOUND, text)
+    for name, most in MOST_PARTS.items():
+        if (given := number(content, name) or 0) > most:
+            text = f"model.path={config.model.path}: {name} is {given}; the plan counts up to {most:,}"
+            raise ConfigError.at("model.path", Kind.NOT_SUPPORTED, text)
     if found := shape_of(content):
         return found
     from agentrl.plan.meta import counted  # imports torch and transformers

@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.config.rules.unused import wrong
-from agentrl.engines.sglang.servers.command import num_gpus, snake_case
+from agentrl.engines.sglang.servers.command import num_gpus
 from agentrl.errors import ConfigError, Kind, Problem
 
 Bundle: TypeAlias = dict[str, float]
@@ -73,7 +73,7 @@ def num_servers(config: RunConfig) -> int:
 
 
 def _gpus_of_a_server(config: RunConfig, with_gpus: bool) -> Bundle:
-    options = {snake_case(key): value for key, value in config.rollout.sglang.server_args.items()}
+    options = config.rollout.sglang.options
     if not with_gpus or options.get("device") == "cpu":
         return {}
     return {"GPU": float(num_gpus(options))}

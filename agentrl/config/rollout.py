@@ -188,7 +188,8 @@ class SglangConfig(Section):
     num_replicas: PositiveInt = 1
     """Number of servers to start."""
     server_args: Annotated[dict[str, JsonValue], code()] = {}
-    """Further options of `python -m sglang.launch_server`, such as {mem_fraction_static: 0.8, tp_size: 2}."""
+    """Further options of `python -m sglang.launch_server`, such as {mem_fraction_static: 0.8, tp_size: 2}. With `urls`:
+    the sizes of these servers (tp_size, pp_size, dp_size, enable_dp_attention), which the run checks."""
     env: Annotated[dict[str, str], SECRET] = {}
     """Environment variables of the started servers."""
     start_timeout_s: PositiveFloat = 600.0
@@ -208,6 +209,11 @@ class SglangConfig(Section):
     """Engine and trainer share a GPU: the engine's memory is released during policy updates."""
     probe_tokens: NonNegativeInt = 8
     """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
+
+    @property
+    def options(self) -> dict[str, JsonValue]:
+        """`server_args` with names in snake case: `--tp-size` is `tp_size`."""
+        return {key.lstrip("-").replace("-", "_"): value for key, value in self.server_args.items()}
 
 
 TRAIN_RULES, CREDIT_RULES = ("all", "main", "continued"), ("shared", "per_trajectory")

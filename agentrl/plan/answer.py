@@ -44,10 +44,9 @@ def verdict(answer: TimeAnswer) -> str:
     """Return the answer in one line."""
     split = answer.split
     price = "price unknown" if answer.price is None else f"${answer.price:.3g} a step"
-    return (
-        f"{split.step_s:.3g} s a step on {answer.devices}, {price}; bottleneck: {answer.bottleneck}"
-        f" (trainer idle {split.trainer_idle:.0%}, engine idle {split.engine_idle:.0%})"
-    )
+    idle = f" (trainer idle {split.trainer_idle:.0%}, engine idle {split.engine_idle:.0%})"
+    rollouts = idle if split.engine_idle < 1 else ""  # an algorithm that samples nothing has no engine
+    return f"{split.step_s:.3g} s a step on {answer.devices}, {price}; bottleneck: {answer.bottleneck}{rollouts}"
 
 
 def table(answer: TimeAnswer) -> Iterator[str]:

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.plan.hardware import Hardware
 from agentrl.plan.layout import layout_of, servers_of
-from agentrl.plan.measured import Measured
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import simulate
@@ -19,6 +19,9 @@ from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import sampling_of
 from agentrl.plan.time.step import Instant, samples_of, setting_of
 from agentrl.plan.time.training import Training
+
+if TYPE_CHECKING:
+    from agentrl.plan.measured import Measured  # imports what reads saved rollouts
 
 STEPS = 4
 """Steps of the run whose lengths are used."""

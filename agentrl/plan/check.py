@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentrl.config.run import RunConfig
@@ -18,6 +18,7 @@ from agentrl.plan.time.training import Training
 
 STEPS = 6
 """Steps that are simulated with the lengths of the run."""
+LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,19 @@ class Phase:
 
 
 def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> list[Phase]:
-    """Return the phases that the run measured, longest first.
+    """Return the phases that the run measured, longest first, without those below a thousandth of a step.
 
     Args:
         measured: the run. Its own lengths and tool latencies are used, so errors are those of speeds.
         config: of the run.
     """
     predicted = predicted_phases(measured, shape, hardware, config)
-    found = [Phase(name, predicted[name], seconds) for name, seconds in _measured(measured) if name in predicted]
+    least = LEAST * (measured.median("timing_s/step") or 0.0)
+    found = [
+        Phase(name, predicted[name], seconds)
+        for name, seconds in _measured(measured)
+        if name in predicted and seconds >= least
+    ]
     return sorted(found, key=lambda phase: -phase.measured_s)
 
 
@@ -62,6 +68,13 @@ def predicted_phases(measured: Measured, shape: Shape, hardware: Hardware, confi
         "score": split.score_s,
         "publish": sent_s,
     }
+
+
+def check_lines(phases: Sequence[Phase]) -> Iterator[str]:
+    """Yield the table of `agentrl plan --check RUN`: predicted and measured seconds, and the difference."""
+    yield f"{'phase':<16}{'predicted':>12}{'measured':>12}{'difference':>12}"
+    for phase in phases:
+        yield f"{phase.name:<16}{phase.predicted_s:>10.4g} s{phase.measured_s:>10.4g} s{phase.off:>+12.0%}"
 
 
 def _measured(measured: Measured) -> Iterator[tuple[str, float]]:

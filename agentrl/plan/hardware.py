@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -18,6 +19,8 @@ Number = Literal["bf16", "fp8", "fp32"]
 """Number formats that have a peak."""
 Share = Annotated[float, Field(gt=0, le=1)]
 
+CPU = "CPU"
+"""Name of the hardware whose devices are CPU processes."""
 _FLEET = re.compile(r"(?:(\d{1,7})\s*[xX*]\s*)?(\S.*)")
 
 
@@ -46,6 +49,8 @@ class Hardware(Section):
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    row_overhead_ms: NonNegativeFloat = 0
+    """Fixed time of each token that decoding samples, in milliseconds: sampling and Python."""
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
     overlaps: bool = True
@@ -81,8 +86,8 @@ class Fleet(NamedTuple):
         return f"{self.num_devices}x{self.hardware.name}"
 
 
-def parse_fleet(text: str) -> Fleet:
-    """Read `64xH100`, `H100` (one device) or `8xpath/to/own.yaml`.
+def parse_fleet(text: str, default: int = 1) -> Fleet:
+    """Read `64xH100`, `H100` (`default` devices) or `8xpath/to/own.yaml`.
 
     Raises:
         ConfigError: the number is 0, or the hardware is unknown or invalid.
@@ -90,7 +95,7 @@ def parse_fleet(text: str) -> Fleet:
     match = _FLEET.fullmatch(text.strip())
     if not match or (match[1] is not None and not int(match[1])):
         raise ConfigError.keyless(f"'{text}': expected a number and a device, such as 64xH100; {_names_end('')}")
-    return Fleet(int(match[1] or 1), load_hardware(match[2]))
+    return Fleet(int(match[1] or default), load_hardware(match[2]))
 
 
 def load_hardware(name: str) -> Hardware:
@@ -105,6 +110,13 @@ def load_hardware(name: str) -> Hardware:
     if found := known.get(_plain(name)):
         return _read(found)
     raise ConfigError.keyless(f"no hardware '{name}' (for your own, give a YAML file); {_names_end(name)}")
+
+
+def hardware_in(text: str) -> str | None:
+    """Return the name of the known hardware that the words of a text name: H100 for `NVIDIA H100 80GB HBM3`."""
+    words = [word.lower() for word in re.split(r"[\s_-]+", text)]
+    pairs = map("".join, pairwise(words))
+    return next((word for word in (*words, *pairs) if word in _known()), None)
 
 
 def hardware_names() -> list[str]:

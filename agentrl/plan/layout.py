@@ -9,7 +9,7 @@ from agentrl.capabilities import engine_spec
 from agentrl.config.megatron import MegatronConfig
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
-from agentrl.engines.sglang.servers.command import integer, num_gpus, snake_case
+from agentrl.engines.sglang.servers.command import integer, num_gpus
 
 Kind = Literal["torch", "fsdp", "megatron"]
 
@@ -113,7 +113,8 @@ class Servers:
         tensor, pipeline: devices of a server that share the matrices, and its pipeline stages.
         data: parts of a server with their own KV cache (`dp_size` with `enable_dp_attention`).
         colocate: engines and training share the devices.
-        elsewhere: servers that run already, whose sizes the run does not know.
+        elsewhere: servers that run already.
+        sized: the configuration names their sizes; false only for servers that run already.
         memory_share: share of a device's memory for weights and KV cache (`mem_fraction_static`); None: SGLang chooses.
     """
 
@@ -124,6 +125,7 @@ class Servers:
     data: int = 1
     colocate: bool = True
     elsewhere: bool = False
+    sized: bool = True
     memory_share: float | None = None
 
     @property
@@ -157,7 +159,7 @@ def servers_of(config: RunConfig) -> Servers:
     sglang = config.rollout.sglang
     if is_embedded(config):
         return Servers()
-    given = {snake_case(key): value for key, value in sglang.server_args.items()}
+    given = sglang.options
     pipeline = integer(given, "pp_size") or 1
     share = given.get("mem_fraction_static")
     return Servers(
@@ -168,5 +170,18 @@ def servers_of(config: RunConfig) -> Servers:
         data=(integer(given, "dp_size") or 1) if given.get("enable_dp_attention") else 1,
         colocate=sglang.colocate,
         elsewhere=bool(sglang.urls),
+        sized=not sglang.urls or "tp_size" in given,
         memory_share=float(share) if isinstance(share, int | float) and not isinstance(share, bool) else None,
     )
+
+
+def devices_of(layout: Layout, servers: Servers) -> int:
+    """Return the devices of trainer and engine together."""
+    if servers.embedded:  # in the process of rank 0
+        return layout.devices
+    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
+
+
+def num_used(config: RunConfig) -> int:
+    """Return the number of devices that a configuration uses."""
+    return devices_of(layout_of(config), servers_of(config))

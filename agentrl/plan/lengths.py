@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.base import Section
+from agentrl.types.sample import Sample
 from agentrl.utils.seeds import derive_seed
 
 _Z95 = 1.6448536269514722
@@ -43,11 +44,14 @@ class RolloutLengths:
         turns: the turns, in order.
         trajectories: tokens of each trajectory, as training computes them.
         prompt: tokens that the rollouts of a task have in common.
+        shared: first tokens of each trajectory that another trajectory of the task has too. Training computes them once
+            with `actor.share_prefixes`. Empty: none.
     """
 
     turns: tuple[Turn, ...]
     trajectories: tuple[int, ...]
     prompt: int
+    shared: tuple[int, ...] = ()
 
     @property
     def num_sampled(self) -> int:
@@ -59,6 +63,17 @@ class RolloutLengths:
         """Tokens of all trajectories."""
         return sum(self.trajectories)
 
+    def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
+        """Yield a sample for each trajectory, whose token ids are the positions that training computes.
+
+        Args:
+            share: leave out shared tokens.
+        """
+        shared = self.shared if share and self.shared else (0,) * len(self.trajectories)
+        for length, start in zip(self.trajectories, shared, strict=True):
+            if length:
+                yield Sample(range(min(start, length - 1), length), (), (), (), rollout_id=rollout_id, uid=uid)
+
 
 class Lengths(Protocol):
     """Source of lengths."""
@@ -66,6 +81,30 @@ class Lengths(Protocol):
     def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
         """Return the lengths of the `size` rollouts of task `number`; equal for equal arguments."""
         ...
+
+
+class Remembered:
+    """Lengths that are drawn once."""
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths, self._drawn = lengths, dict[tuple[int, int], Sequence[RolloutLengths]]()
+
+    def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
+        """See `Lengths.group`."""
+        if (found := self._drawn.get((number, size))) is None:
+            found = self._drawn[number, size] = self._lengths.group(number, size)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Lengths of rows that no engine samples, as long as the rollouts of `lengths`."""
+
+    lengths: Lengths
+
+    def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
+        """See `Lengths.group`."""
+        return [replace(each, turns=()) for each in self.lengths.group(number, size)]
 
 
 class Spread(Section):
@@ -128,7 +167,8 @@ class LengthsConfig(Section):
         """See `Lengths.group`."""
         prompt = self.prompt_tokens.draw_count(random.Random(derive_seed(self.seed, "prompt", number)))
         rngs = [random.Random(derive_seed(self.seed, "rollout", number, each)) for each in range(size)]
-        return [self._rollout(rng, prompt) for rng in rngs]
+        first, *others = (self._rollout(rng, prompt) for rng in rngs)
+        return [first, *(replace(each, shared=(prompt,)) for each in others)]
 
     def _rollout(self, rng: random.Random, prompt: int) -> RolloutLengths:
         turns, context, computed = list[Turn](), prompt, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.errors import DataError
 from agentrl.plan.lengths import RolloutLengths, Turn
@@ -17,7 +17,7 @@ from agentrl.types.trajectory import Author
 
 MAX_WAIT_S = 86_400.0
 """Longest tool call that is believed: a saved duration may be any number."""
-MAX_ROLLOUTS = 20_000
+MAX_ROLLOUTS = 4_096
 """Rollouts that are read, from the last steps."""
 COLUMNS = ("uid", "trajectories.segments", "tool_calls")
 
@@ -64,7 +64,7 @@ def read_run(where: str) -> Measured:
         DataError: there are no rollouts, or a file cannot be read.
     """
     run = open_saved(where)
-    groups = [[lengths_of(stored.rollout) for stored in members] for members in _last_groups(run)]
+    groups = [_lengths_of_group([stored.rollout for stored in members]) for members in _last_groups(run)]
     kept = [found for group in groups if (found := [each for each in group if each.turns])]
     if not kept:
         raise DataError(f"'{where}': no rollout has tokens of the model")
@@ -91,6 +91,18 @@ def lengths_of(rollout: Rollout) -> RolloutLengths:
     return RolloutLengths(tuple(turns), sizes, turns[0].context if turns else 0)
 
 
+def _lengths_of_group(rollouts: Sequence[Rollout]) -> list[RolloutLengths]:
+    """Return the lengths of the rollouts of a task, with the tokens that each shares with the one sorted before it."""
+    tokens = [[list(each.token_ids) for each in rollout.trajectories] for rollout in rollouts]
+    shared, before = [[0] * len(each) for each in tokens], list[int]()
+    places = [(rollout, number) for rollout, each in enumerate(tokens) for number in range(len(each))]
+    for rollout, number in sorted(places, key=lambda place: tokens[place[0]][place[1]]):
+        own = tokens[rollout][number]
+        shared[rollout][number], before = _num_common(before, own), own
+    found = map(lengths_of, rollouts)
+    return [replace(each, shared=tuple(common)) for each, common in zip(found, shared, strict=True)]
+
+
 def _wait_s(calls: Sequence[ToolCall]) -> float:
     """Seconds from the first call of a turn to the end of its last."""
     spans = [(call.started_s, call.started_s + call.duration_s) for call in calls]
@@ -100,9 +112,12 @@ def _wait_s(calls: Sequence[ToolCall]) -> float:
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    return next(
-        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
-    )
+    """Length of the common prefix, by bisection: comparing parts of lists is fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
 
 
 def _last_groups(run: SavedRun) -> Iterator[list[StoredRollout]]:

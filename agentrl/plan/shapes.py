@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class Weights:
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(astuple(self))
+        layers = self.attention + self.dense + self.experts + self.router + self.shared
+        return self.embeddings + self.head + layers + self.norms
 
 
 def sum_of(layers: Iterable[Weights]) -> Weights:
@@ -79,7 +81,7 @@ class Attention:
         return self.kv_rank + self.rope_dim if self.is_latent else self.kv_heads * (self.head_dim + self.value_dim)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """A causal language model.
 
@@ -122,7 +124,7 @@ class Shape:
         """Number of layers, without those of multi-token prediction."""
         return len(self.layers)
 
-    @property
+    @cached_property
     def weights(self) -> Weights:
         """All weights, without those of multi-token prediction."""
         return sum_of(self.layers) + self.outer

@@ -23,10 +23,10 @@ from agentrl.reporting.html import html_templates
 from agentrl.reporting.report_facts import facts_of, lookup, sampling_of
 from agentrl.reporting.samples import SampleView, by_task
 from agentrl.run_folder.checkpoints import read_best
-from agentrl.run_folder.environment import ENVIRONMENT_FILE, read_environment, reproducibility_text
 from agentrl.run_folder.files import write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE, REPORT_FILE, SAMPLES_FILE
 from agentrl.run_folder.saved_config import read_config
+from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment, reproducibility_text
 from agentrl.security.visible_text import visible
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from agentrl.capabilities import backend_spec, engine_spec
 from agentrl.config import RunConfig
 from agentrl.models.loading import find_device
 from agentrl.version import __version__
-
-ENVIRONMENT_FILE = "environment.json"
 
 
 def environment(config: RunConfig, live: bool) -> dict[str, JsonValue]:
@@ -37,25 +34,6 @@ def environment(config: RunConfig, live: bool) -> dict[str, JsonValue]:
         "devices": devices,
         "threads": torch.get_num_threads(),
     }
-
-
-def read_environment(path: Path) -> dict[str, JsonValue]:
-    """Read a saved environment; empty if the file is missing or unreadable."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
-
-
-def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
-    """Return a text that tells whether a run is reproducible, from its saved environment; None if unknown."""
-    saved = kept.get("reproducible")
-    if not isinstance(saved, dict) or "promised" not in saved:
-        return None
-    reasons = saved.get("why_not")
-    why = "; ".join(map(str, reasons if isinstance(reasons, list) else []))
-    return "yes" if saved["promised"] else f"no: {why}"
 
 
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:

@@ -10,8 +10,9 @@ from typing import TypeAlias
 from pydantic import JsonValue
 
 from agentrl.config import RunConfig
-from agentrl.run_folder.environment import ENVIRONMENT_FILE, environment, provided, read_environment, why_not
+from agentrl.run_folder.environment import environment, provided, why_not
 from agentrl.run_folder.files import write_atomically
+from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop
 
 Entry: TypeAlias = dict[str, JsonValue]

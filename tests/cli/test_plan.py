@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from large_models import PUBLISHED
 from planned_run import saved_run
 from tiny_models import save_model
 
@@ -61,6 +66,10 @@ def test_a_run_gives_lengths_and_speeds_and_keys_change_it(tmp_path, capsys):
     [
         (["--gpus", "8xH1000"], "H1000"),
         ([], "--gpus"),
+        (["cluster.gpus=8xA1000"], "A1000"),
+        (["cluster.gpus=h100", "--gpus", "h100"], "cluster.gpus"),
+        (["--gpus", "0xh100"], "0xh100"),
+        (["--gpus", "h100", "data.train_batch_size=100000000"], "rollouts"),
         (["--gpus", "h100", "--lengths", "none.yaml"], "none.yaml"),
         (["--gpus", "h100", "--from", "none"], "none"),
         (["--gpus", "h100", "--check", "none"], "none"),
@@ -69,3 +78,100 @@ def test_a_run_gives_lengths_and_speeds_and_keys_change_it(tmp_path, capsys):
 def test_bad_arguments_end_with_status_2_and_name_the_mistake(arguments, named, model, capsys):
     assert main(["plan", "+experiment=calculator", f"model.path={model}", *arguments]) == 2
     assert re.search(re.escape(named), capsys.readouterr().err)
+
+
+LONG = ("data.max_prompt_length=1024", "data.max_response_length=64512", "actor.ppo_max_token_len_per_gpu=65536")
+ONE_SERVER = (
+    *("data.max_prompt_length=1024", "data.max_response_length=31744", "data.train_batch_size=64", "rollout.n=8"),
+    *("rollout.sglang.num_replicas=1", "actor.ppo_max_token_len_per_gpu=32768", "actor.ppo_mini_batch_size=64"),
+    *("trainer.n_gpus_per_node=7", "rollout.sglang.server_args.base_gpu_id=7"),
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        (["--gpus", "rtx4090"], {"trainer.nnodes", "rollout.engine"}),
+        (["+experiment=qwen3_8b", *LONG, "ref.param_offload=false", "--gpus", "8xh100"], {"actor.ulysses"}),
+        (["+experiment=qwen3_8b", *ONE_SERVER, "--gpus", "8xh100"], {"rollout.max_num_seqs", "num_replicas"}),
+    ],
+)
+def test_wrong_configurations_are_answered_with_the_change(arguments, changes, model, lengths, tmp_path, capsys):
+    content = json.loads(MODEL.read_text())
+    if "+experiment=qwen3_8b" not in arguments:  # 70B
+        content |= {"num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64}
+    (model / "config.json").write_text(json.dumps(content))
+    file = tmp_path / "plan.json"
+    command = ["plan", f"model.path={model}", *arguments, "--json", str(file), "--lengths", str(lengths)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("memory: does not fit")
+    memory = json.loads(file.read_text())["memory"]
+    assert memory["fits"] is False
+    assert all(any(change in found for found in memory["changes"]) for change in changes)
+
+
+@pytest.mark.slow
+def test_the_best_division_is_named_with_its_keys(model, lengths, tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    fleet = ("cluster.gpus=8xh100", "data.train_batch_size=64", "actor.ppo_mini_batch_size=64")
+    command = ["plan", "+experiment=qwen3_8b", f"model.path={model}", *fleet, "--lengths", str(lengths)]
+    assert main([*command, "--json", str(file)]) == 0
+    best, *others = json.loads(file.read_text())["divisions"]
+    assert best["keys"] in capsys.readouterr().out
+    assert best["why_not"] is None
+    assert all(each["why_not"] for each in others)
+    assert main([*command, *shlex.split(best["keys"]), "--json", str(file)]) == 0
+    assert json.loads(file.read_text())["simulated"]["step_s"] == pytest.approx(best["step_s"], rel=0.01)
+
+
+def test_more_devices_than_there_are(model, lengths, tmp_path, capsys):
+    arguments = ("+experiment=qwen3_8b", f"model.path={model}", "--gpus", "6xh100", "--lengths", str(lengths))
+    assert main(["plan", *arguments, "data.train_batch_size=64", "actor.ppo_mini_batch_size=64"]) == 0
+    found = capsys.readouterr().out
+    assert "devices: not enough" in found
+    assert "best division of 6xH100" in found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rollout": {"engine": "sglang", "sglang": {"num_replicas": 10**9}}},
+        {"data": {"train_batch_size": 10**9}},
+        {"trainer": {"max_staleness": 10**9}},
+        {"trainer": {"nnodes": 10**9}},
+        {"actor": {"backend": "megatron", "megatron": {"pipeline_model_parallel_size": 10**9}}},
+        {"rollout": {"n": "many"}},
+        {},
+    ],
+)
+@pytest.mark.parametrize("flag", ["--from", "--check"])
+def test_a_hostile_run_is_refused_at_once(flag, values, tmp_path, capsys):
+    save_model(tmp_path / "model", "qwen3")
+    if not values:
+        content = json.loads((tmp_path / "model/config.json").read_text())
+        (tmp_path / "model/config.json").write_text(json.dumps(content | {"num_hidden_layers": 10**9}))
+    config = {"model": {"path": str(tmp_path / "model")}, **values}
+    run = saved_run(tmp_path / "run", config=config, learn=0.9, collect=0.7, step=1.6)
+    assert main(["plan", flag, str(run), "--gpus", "cpu"]) == 2
+    assert "agentrl: error: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_answer_takes_less_than_five_seconds(name, model):
+    (model / "config.json").write_text((MODEL.parent / f"{name}.json").read_text())
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["plan", f"+experiment={name}", f"model.path={model}", "--gpus", "h100"]
+    subprocess.run([sys.executable, "-m", "agentrl", *command], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+
+
+def test_an_algorithm_without_rollouts_waits_for_none(model, tmp_path):
+    file = tmp_path / "plan.json"
+    command = ["plan", "+experiment=calculator_sft", f"model.path={model}", "--gpus", "h100", "--json", str(file)]
+    assert main(command) == 0
+    found = json.loads(file.read_text())
+    assert (found["phases"]["rollout_s"], found["phases"]["publish_s"], found["simulated"]["trainer_idle"]) == (0, 0, 0)
+    assert found["bottleneck"] == "learn"
+    assert "divisions" not in found

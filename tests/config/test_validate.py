@@ -40,6 +40,10 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
             ("rollout.sglang.num_replicas", Kind.UNUSED),
         ),
         (
+            {"rollout": {"engine": "sglang", "sglang": {"urls": ["http://a"], "server_args": {"tp-size": 2, "x": 1}}}},
+            ("rollout.sglang.server_args.x", Kind.UNUSED),
+        ),
+        (
             {"rollout": {"engine": "sglang", "dtype": "bfloat16", "sglang": {"urls": ["http://a"]}}},
             ("rollout.dtype", Kind.UNUSED),
         ),

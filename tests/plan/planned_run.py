@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 from agentrl.store import TrajectoryStore
+from agentrl.store.schema import CONFIG
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 PROMPT, ANSWER, RESULT = 40, 60, 30
 TOOL_S = 0.5
+NO_CONFIG: dict[str, object] = {}
 
 
 def segment(author: Author, count: int, first: int = 0) -> Segment:
@@ -33,9 +35,9 @@ def rollout(number: int, duration_s: float = TOOL_S) -> Rollout:
     return Rollout([Trajectory(parts)], Stop.FINISHED, rewards={"score": 1.0}, tool_calls=[call])
 
 
-def saved_run(folder: Path, num_steps: int = 3, **times: float) -> Path:
+def saved_run(folder: Path, num_steps: int = 3, config: object = NO_CONFIG, **times: float) -> Path:
     """Save steps of 2 groups of 2 rollouts. `times` are the metrics `timing_s/*` of each step."""
-    store = TrajectoryStore(folder / "trajectories/train")
+    store = TrajectoryStore(folder / "trajectories/train", provenance={CONFIG: json.dumps(config)})
     for step in range(1, num_steps + 1):
         store.write(step, [Group(Task([], uid=f"{step}-{n}"), [rollout(0), rollout(8)]) for n in range(2)])
     rows = [

@@ -13,12 +13,12 @@ from agentrl.plan.hardware import load_hardware
 from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
-from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.split.setting import Setting
+from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import Passes
 from agentrl.plan.time.sampling import Sampling
 from agentrl.plan.time.step import Instant, publish_s
 from agentrl.plan.time.training import Training
-from agentrl.types.sample import Sample
 
 NEMO = "NeMo-RL 0.6, docs/about/performance-summary.md"
 VERL = "verl, docs/perf/dpsk.md"
@@ -215,8 +215,9 @@ def phases(recipe: Recipe) -> dict[str, float]:
     groups = recipe.rollouts // recipe.group_size
     planned = [each for number in range(groups) for each in lengths.group(number, recipe.group_size)]
     samples = [
-        Sample(range(each.num_tokens), (), (), (), rollout_id=str(number), uid=str(number // recipe.group_size))
+        sample
         for number, each in enumerate(planned)
+        for sample in each.samples(str(number), str(number // recipe.group_size), share=False)
     ]
     trainer = Training(of_model, recipe.layout, hardware, passes, recipe.offload_gb_s)
     engine = Sampling(of_model, recipe.servers, hardware)

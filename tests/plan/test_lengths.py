@@ -6,7 +6,7 @@ import statistics
 import pytest
 from pydantic import ValidationError
 
-from agentrl.plan.lengths import LengthsConfig, Spread
+from agentrl.plan.lengths import LengthsConfig, RolloutLengths, Rows, Spread
 
 
 def test_mean_and_p95_are_those_that_were_stated():
@@ -56,3 +56,22 @@ def test_no_rollout_is_longer_than_max_tokens():
     rollouts = [rollout for number in range(50) for rollout in lengths.group(number, 4)]
     assert max(rollout.num_tokens for rollout in rollouts) == 2000
     assert all(turn.sampled >= 1 for rollout in rollouts for turn in rollout.turns)
+
+
+def test_samples_leave_out_the_prompt_that_another_rollout_has():
+    lengths = LengthsConfig(prompt_tokens=Spread(mean=500))
+    first, second = lengths.group(0, 2)
+    (whole,), (rest,) = (list(each.samples("0", "u", share=True)) for each in (first, second))
+    assert (whole.token_ids[0], rest.token_ids[0], rest.token_ids[-1]) == (0, 500, second.num_tokens - 1)
+    (alone,) = second.samples("0", "u", share=False)
+    assert len(alone.token_ids) == second.num_tokens
+
+
+def test_equal_rollouts_still_compute_a_token_and_empty_ones_have_no_sample():
+    rollout = RolloutLengths((), (7, 0), 7, shared=(7, 0))
+    assert [list(each.token_ids) for each in rollout.samples("0", "u", share=True)] == [[6]]
+
+
+def test_rows_have_no_turns():
+    (row,) = Rows(LengthsConfig()).group(0, 1)
+    assert (row.turns, row.num_tokens) == ((), LengthsConfig().group(0, 1)[0].num_tokens)

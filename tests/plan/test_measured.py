@@ -64,3 +64,9 @@ def test_a_folder_without_rollouts_is_refused(tmp_path):
 def test_a_run_without_metrics_has_lengths_only(tmp_path):
     (saved_run(tmp_path) / "metrics.jsonl").unlink()
     assert read_run(str(tmp_path)).steps == []
+
+
+def test_tokens_that_rollouts_of_a_task_share_are_found(tmp_path):
+    """The two rollouts of a group are equal for 190 tokens; the second has 8 more."""
+    first, second = read_run(str(saved_run(tmp_path))).lengths.group(0, 2)
+    assert (first.shared, second.shared) == ((0,), (190,))

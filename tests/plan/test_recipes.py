@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from recipe_memory import RUNS, Memory, fullest
+from recipe_memory import table as memory_table
 from recipes import RECIPES, Recipe, lengths_of, phases, shape, table
 
 from agentrl.plan.hardware import load_hardware
@@ -43,3 +45,12 @@ def test_rollouts_are_the_longest_phase_except_where_weights_are_sent_over_a_slo
 
 def test_the_table_of_the_documentation_is_current():
     assert table() in DOCS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_what_the_authors_ran_fits_and_what_did_not_fit_does_not(run: Memory):
+    assert fullest(run).fits == run.fits
+
+
+def test_the_table_of_memory_in_the_documentation_is_current():
+    assert memory_table() in DOCS.read_text(encoding="utf-8")

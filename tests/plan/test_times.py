@@ -2,19 +2,18 @@ from __future__ import annotations
 
 import pytest
 from large_models import shape_of as content_of
-from planned_run import saved_run
 
 from agentrl.cli.compose import compose_config
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, ConfigError
-from agentrl.plan.check import Phase
+from agentrl.errors import ConfigError
+from agentrl.plan.check import Phase, check_lines
 from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import load_hardware, parse_fleet
-from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.layout import devices_of, layout_of, servers_of
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
-from agentrl.plan.time.step import devices_of, hourly_price, predict, publish_s
-from agentrl.plan.times import check_lines, config_of_run, times_of
+from agentrl.plan.time.step import hourly_price, predict, publish_s
+from agentrl.plan.times import times_of
 
 ONE = ("actor.megatron.expert_tensor_parallel_size=1",)
 LENGTHS = LengthsConfig(turn_tokens=Spread(mean=300, p95=900))
@@ -69,12 +68,6 @@ def test_weights_pass_the_slowest_link_by_hand():
     of_run, hardware = config(), load_hardware("h100")
     seconds = publish_s(shape(), layout_of(of_run), servers_of(of_run), hardware, hardware)
     assert seconds == pytest.approx(2 * shape().weights.total / 50e9)
-
-
-def test_the_configuration_of_a_run_is_read_without_what_runs_code(tmp_path):
-    assert config_of_run(str(saved_run(tmp_path))).data.train_batch_size > 0
-    with pytest.raises(AgentRLError):
-        config_of_run(str(tmp_path / "none"))
 
 
 def test_check_prints_a_line_for_each_phase():

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from agentrl.config import validate_config
-from agentrl.run_folder.environment import reproducibility_text, why_not
+from agentrl.run_folder.environment import why_not
 from agentrl.run_folder.reproducibility import MAX_EVENTS, ReproducibilityReport
+from agentrl.run_folder.saved_environment import reproducibility_text
 from agentrl.tools import tool
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox

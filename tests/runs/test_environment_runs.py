@@ -15,7 +15,7 @@ import agentrl
 from agentrl.audit.auditor import Auditor
 from agentrl.cli.main import main
 from agentrl.config import validate_config
-from agentrl.run_folder.environment import ENVIRONMENT_FILE, read_environment
+from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment
 from agentrl.trainer.builders.rollouts import UserObjects
 from agentrl.trainer.run import run_training
 from agentrl.types.rollout import Outcome, Stop

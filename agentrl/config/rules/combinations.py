@@ -25,6 +25,8 @@ from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
+SERVER_SIZES = {"tp_size", "pp_size", "dp_size", "enable_dp_attention"}
+"""Keys of `rollout.sglang.server_args` that describe servers which already run: `agentrl plan` needs their sizes."""
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
 
@@ -111,9 +113,13 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
         yield from unused_with("rollout.sglang", sglang, ("weight_transfer",), other)
     if sglang.urls:
         need = "servers that the run starts itself: `rollout.sglang.urls` lists servers that already run"
-        started = ("num_replicas", "server_args", "env", "max_restarts")
+        started = ("num_replicas", "env", "max_restarts")
         yield from unused("rollout", rollout, _OF_STARTED_SERVERS, need)
         yield from unused("rollout.sglang", sglang, started, need)
+        for option in sorted(sglang.options.keys() - SERVER_SIZES):
+            key = f"rollout.sglang.server_args.{option}"
+            text = f"`{key}` has no effect without {need}; of these, only their sizes are stated: "
+            yield Problem(key, Kind.UNUSED, text + ", ".join(sorted(SERVER_SIZES)))
         if sglang.router_url and rollout.routed_experts:
             yield Problem(
                 "rollout.sglang.router_url",

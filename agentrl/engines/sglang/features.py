@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import JsonValue
 
 from agentrl.engines.sglang.client import Answer, RefusedError, ServerClient, ServerError
+from agentrl.errors import ConfigError, Kind
 
 Reported = TypeVar("Reported", bool, int, str)
 
@@ -114,6 +116,23 @@ def features_of(server: Answer, model: Answer) -> Features:
         images=_reported(model, "has_image_understanding", bool),
         weight_loaders=_names(server.get("custom_weight_loader")),
     )
+
+
+def check_sizes(url: str, features: Features, stated: Mapping[str, JsonValue]) -> None:
+    """Check the sizes that the configuration states of a server that already runs.
+
+    Args:
+        stated: `rollout.sglang.server_args`, with names in snake case; sizes that are not given are not checked.
+
+    Raises:
+        ConfigError: a size differs.
+    """
+    actual = {key: getattr(features, key) for key in ("tp_size", "pp_size", "dp_size")}
+    actual["enable_dp_attention"] = features.dp_attention
+    wrong = [f"{key} {actual[key]}, not {stated[key]}" for key in actual if stated.get(key) not in (None, actual[key])]
+    if wrong:
+        text = f"{url} runs with {', '.join(wrong)}: correct rollout.sglang.server_args, or restart the server"
+        raise ConfigError.at("rollout.sglang.server_args", Kind.CONFLICT, text)
 
 
 async def _check_paths(client: ServerClient) -> None:

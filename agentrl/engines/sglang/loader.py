@@ -17,7 +17,7 @@ from agentrl.engines.base import WeightStream
 from agentrl.engines.sglang.api_key import key_of
 from agentrl.engines.sglang.client import ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.engine import SglangEngine
-from agentrl.engines.sglang.features import Features, read_features
+from agentrl.engines.sglang.features import Features, check_sizes, read_features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import RESERVED, Terms
 from agentrl.engines.sglang.servers.options import server_options
@@ -48,8 +48,8 @@ async def load_sglang_engine(
         run_dir: server logs and weight files are written to its folder `sglang/`.
 
     Raises:
-        ConfigError: the model does not exist, a server has another model or a shorter context, or SGLang is not
-            installed.
+        ConfigError: the model does not exist, a server has another model, another size or a shorter context, or SGLang
+            is not installed.
         ServerError: a server does not start or does not answer; names the server and its log.
     """
     check_model(model)
@@ -58,6 +58,8 @@ async def load_sglang_engine(
     replicas = await _open_replicas(model, rollout, max_sequence_length, run_dir / "sglang")
     try:
         stale = False
+        for replica in replicas if rollout.sglang.urls else ():
+            check_sizes(replica.client.url, replica.features, rollout.sglang.options)
         for replica in replicas:
             stale |= not await _is_as_started(replica, model, max_sequence_length)
         terms = _terms(_config(folder, model), replicas, rollout, max_sequence_length)

@@ -12,6 +12,10 @@ from agentrl.plan.memory.precision import Precision
 from agentrl.plan.shapes import Shape
 
 _FLOAT, _LONG = 4, 8
+_GATED = 5
+"""Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
+_ROTATIONS = 4
+"""Cosines and sines of queries and keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class Kept:
 
     Attributes:
         adapters: rank of LoRA adapters; 0 without.
+        on_cpu: norms of Megatron have no fused kernel.
         copies_keys: attention copies queries and keys of packed samples, as on a CPU.
     """
 
@@ -27,6 +32,7 @@ class Kept:
     layout: Layout
     precision: Precision
     adapters: int = 0
+    on_cpu: bool = False
     copies_keys: bool = False
 
     def layer(self, *, sparse: bool) -> float:
@@ -109,23 +115,35 @@ def _experts(kept: Kept) -> float:
 def _megatron(kept: Kept, *, sparse: bool) -> float:
     """The layers of megatron-core with agentrl's norm and attention in plain torch."""
     shape, size, layout = kept.shape, kept.precision.compute, kept.layout
-    of, tensor = shape.attention, layout.tensor
+    parts, norm = _slices(layout), _megatron_norm(kept)
+    found = 2 * norm * shape.hidden / parts + _megatron_attention(kept)
+    gated = _GATED * size
+    if not sparse:
+        return found + gated * shape.intermediate / layout.tensor
+    chosen = shape.experts_per_token * (size * 2 * shape.hidden / parts + gated * shape.expert_size / layout.tensor)
+    return found + chosen + _FLOAT * shape.experts / parts + gated * shape.shared_size / layout.tensor
+
+
+def _megatron_attention(kept: Kept) -> float:
+    """Projections together, queries and keys after rotation, outputs twice; with norms of heads, queries once more."""
+    shape, size = kept.shape, kept.precision.compute
+    of = shape.attention
     queries, keys = of.heads * of.head_dim, of.kv_heads * of.head_dim
     values, outputs = of.kv_heads * of.value_dim, of.heads * of.value_dim
-    states = _megatron_norm(size) * 2 * shape.hidden / _slices(layout)
-    heads = size * (2 * (queries + keys) + values + 2 * outputs) + _FLOAT * of.heads
+    found: float = size * (2 * (queries + keys) + values + 2 * outputs) + _FLOAT * of.heads
     if shape.normed_heads:
-        heads += (queries + keys) * (_megatron_norm(size) - size)
+        inner = _megatron_norm(kept) - size
+        found += (queries + keys) * inner - (size * keys if inner == 2 * size else 0)
+    found = found / kept.layout.tensor + _ROTATIONS * size * of.head_dim
     if of.is_latent:
-        states += (of.query_rank + of.kv_rank) * _megatron_norm(size)
-    if not sparse:
-        return states + (heads + 4 * size * shape.intermediate) / tensor
-    chosen = shape.experts_per_token / _slices(layout)
-    experts = chosen * size * (2 * shape.hidden + 4 * shape.expert_size / layout.expert_tensor * _slices(layout))
-    routed = experts + _FLOAT * shape.experts / _slices(layout)
-    return states + routed + (heads + 4 * size * shape.shared_size) / tensor
+        found += (of.query_rank + of.kv_rank) * _megatron_norm(kept) + size * of.rope_dim
+    return found
 
 
-def _megatron_norm(size: int) -> int:
-    """Bytes for each channel of a norm: its input, and its output, which the next linear layer keeps."""
-    return 2 * size
+def _megatron_norm(kept: Kept) -> int:
+    """Bytes for each channel of a norm: its input, and its output, which the next linear layer keeps.
+
+    Without a fused kernel also the normalized input, in float32.
+    """
+    size = kept.precision.compute
+    return 2 * _FLOAT + size if kept.on_cpu else 2 * size

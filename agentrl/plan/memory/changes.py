@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from math import log2
 
 from agentrl.config.resolve import with_values
 from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.plan.layout import Layout, is_embedded, layout_of, servers_of
-from agentrl.plan.memory.fit import Fit, fit_of
+from agentrl.plan.layout import Layout, is_embedded, layout_of, num_used, servers_of
+from agentrl.plan.memory.fit import fit_of
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import last_stage, possible
 
@@ -26,6 +27,7 @@ _SECTION = "actor.megatron"
 _ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 Values = Mapping[str, object]
+Fits = Callable[[RunConfig], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,29 @@ class Change:
     @property
     def text(self) -> str:
         """The keys, as on the command line."""
-        return " ".join(f"{key}={_written(value)}" for key, value in self.values.items())
+        return keys_text(self.values)
 
 
-def changes_for(config: RunConfig, shape: Shape, memory: float) -> list[Change]:
-    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found."""
-    fit = fit_of(config, shape, memory)
-    if _fits(fit, "trainer"):
-        return _distinct(_fitting(config, shape, memory, _engines(config), "engine"))
-    found = []
-    for change in _distinct(_fitting(config, shape, memory, _training(config, shape, memory), "trainer")):
+def keys_text(values: Values) -> str:
+    """Return keys and values as on the command line."""
+    return " ".join(f"{key}={_written(value)}" for key, value in values.items())
+
+
+def changes_for(
+    config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False, num_devices: float = math.inf
+) -> list[Change]:
+    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found.
+
+    Args:
+        num_devices: changes that use more devices come last.
+    """
+    fits = partial(_fits, shape, memory, on_cpu)
+    if fits("trainer", config):
+        return _distinct(_fitting(config, _engines(config), partial(fits, "engine"), num_devices))
+    found, trains = list[Change](), partial(fits, "trainer")
+    for change in _distinct(_fitting(config, _training(config, shape, trains), trains, num_devices)):
         changed = with_values(config, change.values)
-        engine = next(_fitting(changed, shape, memory, _engines(changed), "engine"), None)
+        engine = next(_fitting(changed, _engines(changed), partial(fits, "engine"), num_devices), None)
         found += [] if engine is None else [change | engine]
     return found
 
@@ -71,33 +84,34 @@ def _distinct(changes: Iterator[Change]) -> list[Change]:
     return found
 
 
-def _fitting(
-    config: RunConfig, shape: Shape, memory: float, options: Iterator[Change], device: str
-) -> Iterator[Change]:
-    """Yield the options, cheapest first, with which the devices of this kind fit and the rules hold."""
-    for change in sorted(options, key=lambda option: option.cost):
-        changed = with_values(config, change.values)
-        if _fits(fit_of(changed, shape, memory), device) and (not change.values or _allowed(changed)):
+def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits, num_devices: float) -> Iterator[Change]:
+    """Yield the options with which the devices fit and the rules hold: cheapest first, those with more devices last."""
+    changes = [(change, with_values(config, change.values)) for change in options]
+    for change, changed in sorted(changes, key=lambda each: (num_used(each[1]) > num_devices, each[0].cost)):
+        if fits(changed) and (not change.values or refused(changed) is None):
             yield change
 
 
-def _fits(fit: Fit, device: str) -> bool:
-    return all(use.fits for use in fit.uses if use.device.startswith(device))
+def _fits(shape: Shape, memory: float, on_cpu: bool, device: str, config: RunConfig) -> bool:
+    """Whether the devices of a kind fit."""
+    uses = fit_of(config, shape, memory, on_cpu=on_cpu).uses
+    return all(use.fits for use in uses if use.device.startswith(device))
 
 
-def _allowed(config: RunConfig) -> bool:
+def refused(config: RunConfig) -> str | None:
+    """Return the first mistake that `agentrl train` would report; None if there is none."""
     try:
         check_rules(config)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return error.problems[0].text
+    return None
 
 
 def _engines(config: RunConfig) -> Iterator[Change]:
     """Changes of SGLang servers: fewer rollouts at a time, a larger share, more devices of a server, more servers."""
     servers, args = servers_of(config), config.rollout.sglang.server_args
     yield Change({}, 0)
-    if servers.embedded or servers.elsewhere:
+    if servers.embedded:
         return
     for tensor, more, fewer in product((1, 2, 4, 8, 16), _FACTORS, _FACTORS):
         values: dict[str, object] = {}
@@ -105,10 +119,12 @@ def _engines(config: RunConfig) -> Iterator[Change]:
             values["rollout.sglang.server_args"] = {**args, "tp_size": servers.tensor * tensor}
         if more > 1:
             values["rollout.sglang.num_replicas"] = servers.replicas * more
+        if servers.elsewhere and (more > 1 or fewer > 1):
+            continue  # the run does not start them
         if fewer > 1:
             running = _running(config)
             values["rollout.max_num_seqs"] = max(1, running // fewer)
-        yield Change(values, len(values) + log2(tensor * more) + 1.2 * log2(fewer))
+        yield Change(values, len(values) + math.log2(tensor * more) + 1.2 * math.log2(fewer))
 
 
 def _running(config: RunConfig) -> int:
@@ -117,14 +133,13 @@ def _running(config: RunConfig) -> int:
     return config.rollout.max_num_seqs or -(-all_running // servers_of(config).replicas)
 
 
-def _training(config: RunConfig, shape: Shape, memory: float) -> Iterator[Change]:
+def _training(config: RunConfig, shape: Shape, fits: Fits) -> Iterator[Change]:
     """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
     sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape):
-        everything = with_values(config, (most | layout).values)
-        if _fits(fit_of(everything, shape, memory), "trainer"):  # else no part of it fits
+        if fits(with_values(config, (most | layout).values)):  # else no part of it fits
             yield from (each | layout for each in simple)
 
 
@@ -182,7 +197,7 @@ def _layouts(config: RunConfig, shape: Shape) -> Iterator[Change]:
     present = layout_of(config)
     for factor in _FACTORS:
         devices = present.devices * factor
-        more = Change(_devices(devices), 1 + log2(factor)) if factor > 1 else Change({}, 0)
+        more = Change(_devices(devices), 1 + math.log2(factor)) if factor > 1 else Change({}, 0)
         if present.kind == "megatron":
             yield from (more | each for each in _megatron(present, shape, devices))
         else:
@@ -214,7 +229,7 @@ def _megatron(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
         if not possible(shape, devices, _PER_NODE, *new):
             continue
         keys = {f"{_SECTION}.{name}": size for name, size in zip(sizes, new, strict=True) if size != sizes[name]}
-        cost = sum(0.6 + 0.4 * log2(factor) for factor in factors if factor > 1)
+        cost = sum(0.6 + 0.4 * math.log2(factor) for factor in factors if factor > 1)
         ends: dict[str, object] = {}
         if new[1] != present.pipeline:
             ends = dict.fromkeys((f"{_SECTION}.{name}" for name in _ENDS), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from agentrl.plan.memory.training import Trainer, stages_of
 from agentrl.plan.shapes import Shape
 
 GIB = 2.0**30
-ROOM = 0.5
+ROOM = 0.25
 """Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
 TRAINING_MODES = ("train", "train_only")
 
@@ -88,7 +89,7 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
     uses = [max(uses, key=lambda use: use.total)] if uses else []
     if not uses and beside:
         uses = [Use("engine", "rollouts", beside, memory)]
-    if engine is None or servers.elsewhere or servers.embedded or on_cpu:
+    if engine is None or servers.embedded or not servers.sized or on_cpu:
         return Fit(uses, None, 0)
     between = sum(trainer.between().values()) if servers.colocate and trains else 0
     share = min((servers.memory_share or USUAL_SHARE) * memory, memory - between)
@@ -97,9 +98,24 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
     return Fit(uses, min(engine.running, at_once), engine.running)
 
 
+def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
+    """Return the tokens of KV cache of each replica of the configured servers; infinite if nothing limits them.
+
+    Infinite also if the weights do not fit: `fit_of` reports it.
+    """
+    servers = servers_of(config)
+    if servers.embedded:
+        return config.rollout.max_kv_tokens or math.inf
+    engine = engine_of(config, shape, servers)
+    tokens = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    return tokens / servers.data if tokens >= engine.longest else math.inf
+
+
 def kv_tokens(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> int:
-    """Return the tokens of KV cache that a server holds; 0 if its weights do not fit."""
-    return engine_of(config, shape, servers).tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    """Return the tokens of KV cache that a server holds; 0 if it has no room for a run: see `ROOM`."""
+    engine = engine_of(config, shape, servers)
+    found = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    return found if found >= _needed_tokens(engine) else 0
 
 
 def _embedded(engine: Engine) -> dict[str, float]:
@@ -107,8 +123,12 @@ def _embedded(engine: Engine) -> dict[str, float]:
 
 
 def _needed(engine: Engine) -> float:
+    return engine.kv_token * _needed_tokens(engine)
+
+
+def _needed_tokens(engine: Engine) -> int:
     tokens = max(engine.longest, round(ROOM * engine.needed_tokens))
-    return engine.kv_token * (tokens if engine.limit is None else min(tokens, engine.limit))
+    return tokens if engine.limit is None else min(tokens, engine.limit)
 
 
 def _fullest(trainer: Trainer, beside: Mapping[str, float], memory: float) -> Use:

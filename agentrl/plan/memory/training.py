@@ -139,7 +139,8 @@ class Trainer:
         batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
         layout, precision = self.layout, self._precision
         copies = self.on_cpu and self.config.actor.share_prefixes
-        kept = Kept(shape, layout, precision, self.rank, copies_keys=copies)
+        compute = Precision(precision.compute, precision.compute) if layout.kind == "fsdp" else precision
+        kept = Kept(shape, layout, compute, self.rank, on_cpu=self.on_cpu, copies_keys=copies)
         own = layout.stages(shape.num_layers)[self.stage]
         of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
         layers = [of_kind[shape.is_sparse(number)] for number in own]
@@ -147,21 +148,16 @@ class Trainer:
         casts = cast_copies([shape.layers[number] for number in own], layout, precision)
         return {
             "activations": self._kept(kept, layers, batches.number) * batches.tokens + casts,
-            "backward of a layer": self._one_layer(kept, layers) * batches.tokens,
+            "backward of a layer": kept.working() * batches.tokens,
             "logits": self._logits(batches.tokens, shape) if last else 0,
         }
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
-        """Bytes for each token that the micro-batches in flight keep."""
+        """Bytes for each token that the micro-batches in flight keep, with the layer that is computed again."""
         ends = 2 * kept.boundary  # embeddings or received states, and the states of the head
         recomputed = self._recomputed(len(layers))
         stored = recomputed * kept.boundary + sum(layers[recomputed:])
-        return _in_flight(self.layout, self.stage, number) * (stored + ends)
-
-    def _one_layer(self, kept: Kept, layers: list[float]) -> float:
-        """Bytes for each token of the layer whose backward pass runs: recomputed activations, and gradients."""
-        again = max(layers, default=0.0) if self._recomputed(len(layers)) else 0
-        return again + kept.working()
+        return _in_flight(self.layout, self.stage, number) * (stored + ends) + max(layers[:recomputed], default=0.0)
 
     def _recomputed(self, number: int) -> int:
         """Layers of a stage that the backward pass computes again."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 from agentrl.config.run import RunConfig
 from agentrl.models.facts import model_content
 from agentrl.plan.counts import shape_of
+from agentrl.plan.gpu import gpu_memory
 from agentrl.plan.memory.changes import changes_for
 from agentrl.plan.memory.fit import fit_of
 from agentrl.plan.memory.report import memory_verdict
-
-_NVML = "libnvidia-ml.so.1"
 
 
 def memory_warning(config: RunConfig) -> str | None:
@@ -23,31 +21,9 @@ def memory_warning(config: RunConfig) -> str | None:
         memory = gpu or machine_memory() / config.trainer.num_processes
         if shape is None or (fit := fit_of(config, shape, memory, on_cpu=gpu is None)).fits:
             return None
-        return f"warning: {memory_verdict(fit, changes_for(config, shape, memory))}"
+        return f"warning: {memory_verdict(fit, changes_for(config, shape, memory, on_cpu=gpu is None))}"
     except Exception:  # a prediction must not end a run; a wrong configuration is refused elsewhere
         return None
-
-
-class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`."""
-
-    _fields_ = [
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    ]  # as in ctypes
-
-
-def gpu_memory() -> int | None:
-    """Return the bytes of the first NVIDIA GPU, without a CUDA context; None without a GPU."""
-    try:
-        library = ctypes.CDLL(_NVML)
-    except OSError:
-        return None
-    handle, memory = ctypes.c_void_p(), _Memory()
-    failed = library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
-    failed = failed or library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-    return None if failed else int(memory.total)
 
 
 def machine_memory() -> int:

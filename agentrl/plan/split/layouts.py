@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from agentrl.config.megatron import MegatronConfig
@@ -11,6 +12,7 @@ from agentrl.plan.shapes import Shape
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _CONTEXTS = (1, 2, 4, 8)
+_PARTS = (2, 4, 8)
 _DEFAULT = MegatronConfig()
 
 
@@ -42,7 +44,7 @@ def layouts_for(
                         "pipeline_model_parallel_size": pipeline,
                         "context_parallel_size": context,
                         "expert_model_parallel_size": expert,
-                        "expert_tensor_parallel_size": 1 if shape.experts else None,
+                        "expert_tensor_parallel_size": (1 if expert > 1 else tensor) if shape.experts else None,
                         "num_layers_in_first_pipeline_stage": None,
                         "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
                         "virtual_pipeline_model_parallel_size": None,
@@ -68,9 +70,16 @@ def last_stage(num_layers: int, pipeline: int) -> int | None:
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
-def servers_for(shape: Shape, devices: int, per_node: int, *, colocate: bool) -> Iterator[Servers]:
-    """Yield SGLang servers that use all `devices`, each over up to four nodes."""
+def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool) -> Iterator[Servers]:
+    """Yield SGLang servers that use all `devices`, with up to `most` devices each.
+
+    With fewer key-value heads than devices of a server (latent attention: one), also with data-parallel attention, so
+    that not every device has the KV cache of all rollouts.
+    """
+    heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:
-        if tensor > 4 * per_node or devices % tensor or shape.attention.heads % tensor:
+        if tensor > most or devices % tensor or shape.attention.heads % tensor:
             continue
-        yield Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)
+        servers = Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)
+        yield servers
+        yield from (replace(servers, data=data) for data in _PARTS if heads < tensor >= data)

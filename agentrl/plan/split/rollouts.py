@@ -23,6 +23,7 @@ class Simulator:
 
     Attributes:
         recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
+        share: training computes equal prompts of a task once.
         ended: id of a rollout that has ended -> (the rollout, so that the id is not used again; its lengths).
         spent_s: seconds of all ended rollouts.
         num_started: rollouts started, restarts included.
@@ -32,6 +33,7 @@ class Simulator:
     lengths: Lengths
     group_size: int
     recompute: bool = True
+    share: bool = False
     ended: dict[int, tuple[Rollout, RolloutLengths]] = field(default_factory=dict)
     spent_s: float = 0.0
     num_started: int = 0
@@ -45,11 +47,15 @@ class Simulator:
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
         """Return one sample for each trajectory of the groups. Only token counts and ids are real."""
         return [
-            Sample(range(length), (), (), (), rollout_id=f"{group.uid}/{number}", uid=group.uid)
+            sample
             for group in groups
             for number, rollout in enumerate(group.rollouts)
-            for length in self.ended[id(rollout)][1].trajectories
+            for sample in self.lengths_of(rollout).samples(f"{group.uid}/{number}", group.uid, share=self.share)
         ]
+
+    def lengths_of(self, rollout: Rollout) -> RolloutLengths:
+        """Return the lengths of a rollout that has ended."""
+        return self.ended[id(rollout)][1]
 
     async def _run(self, task: Task, lengths: RolloutLengths, priority: int) -> Rollout:
         loop, replica = asyncio.get_running_loop(), self.machine.least_loaded()

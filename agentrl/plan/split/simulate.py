@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import statistics
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +18,7 @@ from agentrl.plan.split.clock import run_virtual
 from agentrl.plan.split.machine import Machine, Span
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.rollouts import Simulator
+from agentrl.plan.split.setting import Setting
 from agentrl.rollouts.collector import roll_out
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.loop import train
@@ -29,9 +29,6 @@ from agentrl.trainer.sources.streaming import StreamingSource
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 from agentrl.types.task import Task
-
-WARM_UP = 1
-"""Steps at the start that the averages leave out: at staleness above 0, the first step has no rollouts in flight."""
 
 
 class LearnSpeed(Protocol):
@@ -44,35 +41,6 @@ class LearnSpeed(Protocol):
     def learn_s(self, samples: Sequence[Sample]) -> float:
         """Return the seconds of the update."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the simulation needs to know of a run.
-
-    Attributes:
-        max_running: largest number of requests computed together in a replica.
-        max_kv_tokens: tokens of KV that a replica holds.
-        max_concurrent: largest number of rollouts that run together.
-        publish_s: seconds in which the replicas stop for new weights.
-        other_s: seconds of a step in which the trainer does anything else: storing, logging.
-        recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
-        contention, exclusive: see `Machine`.
-    """
-
-    groups_per_step: int
-    group_size: int
-    max_staleness: int = 0
-    over_sampling: float = 0.0
-    num_replicas: int = 1
-    max_running: int = 256
-    max_kv_tokens: float = math.inf
-    max_concurrent: int = 1 << 20
-    publish_s: float = 0.0
-    other_s: float = 0.0
-    recompute: bool = True
-    contention: tuple[float, float] = (1.0, 1.0)
-    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +90,17 @@ def simulate(
     engine: EngineSpeed,
     learner: LearnSpeed,
     setting: Setting,
-    num_steps: int = 8,
-    warm_up: int = WARM_UP,
+    num_steps: int | None = None,
+    warm_up: int | None = None,
 ) -> Split:
-    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model."""
-    return run_virtual(_Run(lengths, engine, learner, setting, num_steps, warm_up).split())
+    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model.
+
+    Args:
+        num_steps, warm_up: None: those of `setting`.
+    """
+    steps = setting.num_steps if num_steps is None else num_steps
+    before = setting.warm_up if warm_up is None else warm_up
+    return run_virtual(_Run(lengths, engine, learner, setting, steps, before).split())
 
 
 class _Run:
@@ -164,7 +138,9 @@ class _Run:
             setting.contention,
             setting.exclusive,
         )
-        self._simulator = Simulator(self._machine, self._lengths, setting.group_size, setting.recompute)
+        self._simulator = Simulator(
+            self._machine, self._lengths, setting.group_size, setting.recompute, setting.shares_prompts
+        )
         self._source = self._open_source()
         taking = _Taking(self._source, self._took)
         await train(Parts(taking, _PassThrough(self._simulator), self._score, self._learn_step, self._publish, self))
@@ -175,7 +151,7 @@ class _Run:
         setting, seed, slots = self._setting, 0, asyncio.Semaphore(self._setting.max_concurrent)
         num_rows = (self._num_steps + setting.max_staleness + 2) * setting.groups_per_step * 2
         tasks, order = [Task([], index=row) for row in range(num_rows)], TaskOrder(num_rows, seed, shuffle=False)
-        if not (setting.max_staleness or setting.over_sampling):
+        if not setting.overlaps:
             collect = partial(roll_out, self._simulator.attempts, n=setting.group_size, slots=slots)
             return LiveSource(tasks, order, setting.groups_per_step, collect, seed)
         return StreamingSource(
@@ -208,7 +184,7 @@ class _Run:
 
     async def _learn_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         await self._machine.learn(self._learner.learn_s(samples))
-        self._tokens.append(sum(len(sample.token_ids) for sample in samples))
+        self._tokens.append(sum(sample.token_ids[-1] + 1 for sample in samples))
         return {}
 
     async def _publish(self, version: int) -> None:

@@ -28,22 +28,24 @@ class Sampling:
 
     def __init__(self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16") -> None:
         self._shape, self._link = shape, link_of(hardware, servers.tensor)
-        self._parts = servers.tensor * servers.pipeline / servers.data  # devices that share a request
+        self._all, self._data = servers.tensor * servers.pipeline, servers.data
+        self._parts = self._all / servers.data  # devices that share a request
         self._bytes = 1 if number == "fp8" else BYTES[number]
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
-        self._pass_s = hardware.pass_overhead_ms / 1e3
+        self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
         self._head = head_flops_per_token(shape)
         self._experts, self._others = shape.weights.experts, _dense_weights(shape)
+        self._attention = shape.weights.attention
         self._cached = _cached_numbers(shape, servers)
         self._per_key = _flops_per_key(shape)
 
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
-        read = self._bytes * (self.weights_read(rows) + self._cached * context)
-        flops = rows * (self._body + self._head) + self._per_key * context
-        work = max(read / self._bytes_per_s, flops / self._flops_per_s) / self._parts
-        return work + self._pass_s + self._layers_s(rows)
+        read = self._bytes * (self._read(rows) + self._cached * context / self._parts)
+        flops = (rows * (self._body + self._head) + self._per_key * context) / self._parts
+        work = max(read / self._bytes_per_s, flops / self._flops_per_s)
+        return work + self._pass_s + self._row_s * rows + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
@@ -51,6 +53,11 @@ class Sampling:
             return 0.0
         flops = new * self._body + attention_flops(self._shape, context, context - new)
         return flops / self._parts / self._flops_per_s + self._layers_s(new)
+
+    def _read(self, rows: float) -> float:
+        """Weights that a device reads. Data-parallel parts have own attention weights, and share all others."""
+        others = self.weights_read(rows * self._data) - self._attention
+        return self._attention / self._parts + others / self._all
 
     def weights_read(self, rows: float) -> float:
         """Return the weights that a decode step of `rows` tokens reads.

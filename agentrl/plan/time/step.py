@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware
-from agentrl.plan.layout import Layout, Servers, servers_of
+from agentrl.plan.layout import Layout, Servers, devices_of, servers_of
 from agentrl.plan.lengths import Lengths, RolloutLengths
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
-from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.split.setting import Setting
+from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import max_running, sampling_of
 from agentrl.plan.time.training import BYTES, Training
@@ -21,8 +23,6 @@ from agentrl.types.sample import Sample
 SHARED = (2.7, 1.1)
 """Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter. The
 many short operations of the engine delay the trainer. Measured with the quickstart's model on two cores."""
-SAMPLED_STEPS = 4
-"""Steps whose lengths are drawn for the means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,31 +68,33 @@ def predict(
     *,
     engine: EngineSpeed | None = None,
     max_kv_tokens: float = math.inf,
+    rollout_s: float | None = None,
 ) -> StepTime:
-    """Predict the seconds of a step by phase.
+    """Predict the seconds of a step by phase, each without the others.
 
     Args:
         hardware: of the trainer, and of the engine if `engine` is None.
         max_kv_tokens: tokens of KV that a replica holds.
+        rollout_s: seconds of the rollouts; None: they are simulated.
     """
     servers = servers_of(config)
     trainer = Training(shape, layout, hardware, passes_of(config))
-    steps = [samples_of(lengths, config, step) for step in range(SAMPLED_STEPS)]
-    samples = [sample for step in steps for sample in step]
-    planned = [each for step in range(SAMPLED_STEPS) for each in planned_of(lengths, config, step)]
     engine = engine or sampling_of(config, shape, servers, hardware)
-    alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0)
+    alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0, over_sampling=0.0)
+    steps = range(alone.num_steps)
+    samples = [samples_of(lengths, config, step) for step in steps]
+    planned = [each for step in steps for each in planned_of(lengths, config, step)]
     seconds = {
-        "rollout_s": simulate(lengths, engine, Instant(), alone, num_steps=SAMPLED_STEPS - 1).step_s,
-        "score_s": sum(map(trainer.score_s, steps)) / SAMPLED_STEPS,
-        "learn_s": sum(map(trainer.learn_s, steps)) / SAMPLED_STEPS,
-        "publish_s": publish_s(shape, layout, servers, hardware, hardware),
+        "rollout_s": simulate(lengths, engine, Instant(), alone).step_s if rollout_s is None else rollout_s,
+        "score_s": statistics.fmean(map(trainer.score_s, samples)),
+        "learn_s": statistics.fmean(map(trainer.learn_s, samples)),
+        "publish_s": publish_s(shape, layout, servers, hardware, hardware) if config.algorithm.live else 0.0,
     }
     hourly = hourly_price(layout, servers, hardware)
     return StepTime(
         **seconds,
-        tokens=sum(len(sample.token_ids) for sample in samples) / SAMPLED_STEPS,
-        sampled=sum(each.num_sampled for each in planned) / SAMPLED_STEPS,
+        tokens=sum(each.num_tokens for each in planned) / len(steps),
+        sampled=sum(each.num_sampled for each in planned) / len(steps),
         price=None if hourly is None else hourly * sum(seconds.values()) / 3600,
     )
 
@@ -117,10 +119,11 @@ def planned_of(lengths: Lengths, config: RunConfig, step: int) -> list[RolloutLe
 
 def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
     """Return the samples of a step. Only their token counts and ids are real."""
+    share = passes_of(config).shares_prompts
     return [
-        Sample(range(length), (), (), (), rollout_id=str(number), uid=str(number // config.group_size))
+        sample
         for number, planned in enumerate(planned_of(lengths, config, step))
-        for length in planned.trajectories
+        for sample in planned.samples(str(number), str(number // config.group_size), share=share)
     ]
 
 
@@ -136,6 +139,7 @@ def setting_of(
         "num_replicas": servers.replicas * servers.data,
         "max_running": max_running(config),
         "max_kv_tokens": max_kv_tokens,
+        "shares_prompts": passes_of(config).shares_prompts,
         "max_concurrent": config.trainer.max_concurrent_rollouts,
         "publish_s": publish_s,
         "recompute": config.rollout.weight_update_mode == "retract",
@@ -157,13 +161,6 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     if devices_of(layout, servers) <= hardware.devices_per_node:
         return size / (1e9 * hardware.link_gb_s)
     return size / (1e9 * min(hardware.network_gb_s, of_engine.network_gb_s))
-
-
-def devices_of(layout: Layout, servers: Servers) -> int:
-    """Return the devices of trainer and engine together."""
-    if servers.embedded:  # in the process of rank 0
-        return layout.devices
-    return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
 
 
 def hourly_price(layout: Layout, servers: Servers, hardware: Hardware) -> float | None:

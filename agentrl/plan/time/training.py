@@ -52,39 +52,60 @@ class Training:
             step += self.gradients_s() + self.optimizer_s()
         return passes.epochs * passes.num_trained * step
 
+    def even_s(self, num_tokens: float, attention: float) -> float:
+        """Return the seconds of scores and updates if samples could be divided equally: close to the least possible.
+
+        Args:
+            num_tokens: tokens of the samples of a step.
+            attention: FLOPs of a forward pass of their attention.
+        """
+        passes, layout = self.passes, self.layout
+        parts = layout.data_parallel * passes.updates
+        number = max(1.0, num_tokens / parts / (passes.max_tokens * layout.context))
+        micro_batch = num_tokens / parts / number, attention / parts / number
+        in_turn = number + (layout.pipeline - 1) / layout.chunks
+        score = passes.updates * passes.num_scored * in_turn * self._stage_s(*micro_batch, 1.0)
+        update = in_turn * self._stage_s(*micro_batch, passes.train_forwards)
+        update += self.gradients_s() + self.optimizer_s()
+        return score + passes.epochs * passes.num_trained * passes.updates * update
+
     def _updates(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
         size = -(-len(samples) // self.passes.updates)
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    def _ranks(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Lengths of the samples of each data-parallel rank, divided by the code that real runs use."""
-        return [
-            [len(samples[index].token_ids) for index in rank] for rank in assign(samples, self.layout.data_parallel)
-        ]
+    def _ranks(self, samples: Sequence[Sample]) -> list[list[Sequence[int]]]:
+        """Positions of the samples of each data-parallel rank, divided by the code that real runs use."""
+        return [[samples[index].token_ids for index in rank] for rank in assign(samples, self.layout.data_parallel)]
 
-    def _rank_s(self, lengths: Sequence[int], forwards: float) -> float:
+    def _rank_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
         """Seconds of the micro-batches of one rank.
 
         With p stages and v chunks per stage, m micro-batches take (m + (p - 1) / v) x the time of one (Narayanan et al.
         2021, arXiv:2104.04473, section 2.2): the bubble.
         """
         limit = self.passes.max_tokens * self.layout.context
-        packs = pack(lengths, limit, padded=False)
-        each = [self.micro_batch_s([lengths[index] for index in members], forwards) for members in packs]
+        packs = pack([len(each) for each in positions], limit, padded=False)
+        each = [self.micro_batch_s([positions[index] for index in members], forwards) for members in packs]
         if not each:
             return 0.0
         bubble = (self.layout.pipeline - 1) / self.layout.chunks * sum(each) / len(each)
         return sum(each) + bubble
 
-    def micro_batch_s(self, lengths: Sequence[int], forwards: float) -> float:
+    def micro_batch_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
         """Return the seconds of one pipeline stage for one micro-batch of a rank.
 
         Args:
+            positions: of the tokens of each sample, such as `range(100)`; those before the first are shared.
             forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
         """
-        layout, tokens = self.layout, sum(lengths)
+        attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
+        return self._stage_s(sum(map(len, positions)), attention, forwards)
+
+    def _stage_s(self, tokens: float, attention: float, forwards: float) -> float:
+        """Seconds of a stage for a micro-batch of `tokens` tokens; `attention` are the FLOPs of its attention."""
+        layout = self.layout
         parts = layout.tensor * layout.context / self._stage_share
-        flops = tokens * self._flops_per_token + sum(attention_flops(self.shape, length) for length in lengths)
+        flops = tokens * self._flops_per_token + attention
         compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
         reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
         if forwards > 1:  # gradients are added up in memory

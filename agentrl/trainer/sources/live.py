@@ -6,15 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from agentrl.data.order import Draw, Order
 from agentrl.rollouts.collector import refuse_all_failed
 from agentrl.trainer.protocols import Metrics
-from agentrl.trainer.sources.dynamic_sampling import GroupFilter
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
 from agentrl.utils.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # imports torch
 
 
 class StepwiseSource:

@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agentrl.data.order import Draw
 from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.protocols import Metrics
 from agentrl.trainer.sources.admission import Admissions, Ticket
-from agentrl.trainer.sources.dynamic_sampling import GroupFilter
 from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.staleness_metrics import IdleTime, staleness_metrics
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
+
+if TYPE_CHECKING:
+    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # imports torch
 
 
 class StreamingSource:

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from agentrl.engines.sglang.client import RefusedError, ServerClient, ServerError, UnreachableError
-from agentrl.engines.sglang.features import NEEDED_PATHS, Features, read_features
+from agentrl.engines.sglang.features import NEEDED_PATHS, Features, check_sizes, read_features
 from agentrl.engines.sglang.memory import check_memory_saver, release_memory, resume_memory
+from agentrl.errors import ConfigError, Kind
 
 SERVER = {
     "version": "0.5.21.post1",
@@ -183,3 +184,13 @@ def test_a_gpus_memory_is_released_and_taken_again(sglang_model, tmp_path):
             await server.stop()
 
     asyncio.run(use())
+
+
+def test_stated_sizes_must_be_those_of_the_server():
+    features = read()
+    check_sizes("http://a", features, {"tp_size": 2, "enable_dp_attention": False, "pp_size": None})
+    with pytest.raises(ConfigError) as caught:
+        check_sizes("http://a", features, {"tp_size": 4, "enable_dp_attention": True})
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.kind) == ("rollout.sglang.server_args", Kind.CONFLICT)
+    assert "tp_size 2, not 4" in problem.text

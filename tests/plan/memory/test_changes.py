@@ -25,7 +25,10 @@ LLAMA_70B = {
     "vocab_size": 128256,
     "torch_dtype": "bfloat16",
 }
-LENGTHS = ("data.max_prompt_length=1024", "data.max_response_length=64512", "actor.ppo_max_token_len_per_gpu=65536")
+LENGTHS = (
+    *("data.max_prompt_length=1024", "data.max_response_length=64512", "actor.ppo_max_token_len_per_gpu=65536"),
+    "ref.param_offload=false",
+)
 ONE_SERVER = (
     *("data.max_prompt_length=1024", "data.max_response_length=31744", "data.train_batch_size=64", "rollout.n=8"),
     *("rollout.sglang.num_replicas=1", "trainer.n_gpus_per_node=8", "actor.ulysses_sequence_parallel_size=4"),

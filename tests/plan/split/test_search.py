@@ -16,7 +16,7 @@ from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import LengthsConfig, Spread
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.layouts import layouts_for, servers_for
-from agentrl.plan.split.search import Found, search
+from agentrl.plan.split.search import Found, Lack, search
 
 LENGTHS = LengthsConfig(turn_tokens=Spread(mean=600, p95=1500), max_tokens=3000)
 SMALL = ("+experiment=qwen3_30b_a3b", "data.train_batch_size=16", "rollout.n=4")
@@ -32,8 +32,8 @@ def config(*overrides: str) -> RunConfig:
     return compose_config([*SMALL, *overrides])
 
 
-def fits(layout: Layout) -> str | None:
-    return None if layout.expert * layout.tensor * layout.pipeline >= 8 else "weights and optimizer need more devices"
+def fits(layout: Layout) -> Lack | None:
+    return None if layout.expert * layout.tensor * layout.pipeline >= 8 else Lack(2.0, "weights and optimizer")
 
 
 def kv_tokens(servers: Servers) -> float:
@@ -78,9 +78,12 @@ def test_sharing_devices_is_tried_on_one_node_without_staleness_only():
 
 
 def test_what_does_not_fit_is_named():
-    result = search(shape("qwen3_30b_a3b"), parse_fleet("8xH100"), LENGTHS, config(), lambda layout: "no", kv_tokens)
+    def lacks(layout: Layout) -> Lack:
+        return Lack(layout.pipeline, "no")
+
+    result = search(shape("qwen3_30b_a3b"), parse_fleet("8xH100"), LENGTHS, config(), lacks, kv_tokens)
     assert result.ranked == []
-    assert set(result.refused.values()) == {"no"}
+    assert set(result.refused.values()) == {Lack(1, "no")}
 
 
 @pytest.mark.parametrize("name", ["qwen3_8b", "qwen3_235b_a22b", "deepseek_v3"])
@@ -106,6 +109,7 @@ def test_layers_that_no_pipeline_divides_leave_the_last_stage_smaller():
 
 
 def test_servers_use_all_devices():
-    sizes = [servers.tensor for servers in servers_for(shape("qwen3_8b"), 24, 8, colocate=False)]
+    found = servers_for(shape("qwen3_8b"), 24, 8, colocate=False)
+    sizes = [servers.tensor for servers in found if servers.data == 1]
     assert sizes == [1, 2, 4, 8]
     assert all(math.gcd(24, size) == size for size in sizes)

@@ -9,7 +9,8 @@ import pytest
 from test_replica import Linear
 
 from agentrl.plan.lengths import LengthsConfig, RolloutLengths, Spread, Turn
-from agentrl.plan.split.simulate import Setting, simulate
+from agentrl.plan.split.setting import Setting
+from agentrl.plan.split.simulate import simulate
 from agentrl.types.sample import Sample
 
 EVEN = Setting(groups_per_step=4, group_size=2, max_running=64)

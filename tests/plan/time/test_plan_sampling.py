@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_plan_training import FAST, shape
 
@@ -55,3 +57,16 @@ def test_prefill_is_computed_for_new_tokens_only():
     engine = Sampling(shape(), servers(), MEMORY)
     assert engine.prefill_s(1, 5000) == 0
     assert engine.prefill_s(500, 1000) < engine.prefill_s(500, 9000) < engine.prefill_s(9000, 9000)
+
+
+def test_data_parallel_parts_share_all_weights_but_attention():
+    of_model, whole = shape("qwen3_30b_a3b"), Servers(embedded=False, tensor=8)
+    parts = replace(whole, data=4)
+    one, each = (Sampling(of_model, servers, MEMORY).decode_s(1000, 0) for servers in (whole, parts))
+    assert each - one == pytest.approx(2 * of_model.weights.attention * (1 / 2 - 1 / 8) / 1e12, rel=0.01)
+
+
+def test_sampling_a_token_takes_its_fixed_time():
+    slow = MEMORY.model_copy(update={"row_overhead_ms": 2})
+    more = Sampling(shape(), servers(), slow).decode_s(50, 0) - Sampling(shape(), servers(), MEMORY).decode_s(50, 0)
+    assert more == pytest.approx(0.1)

@@ -10,7 +10,7 @@ from agentrl.plan.counts import shape_of
 from agentrl.plan.hardware import Hardware
 from agentrl.plan.layout import Layout
 from agentrl.plan.shapes import Shape
-from agentrl.plan.time.flops import forward_flops
+from agentrl.plan.time.flops import attention_flops, forward_flops
 from agentrl.plan.time.passes import Passes
 from agentrl.plan.time.training import Training
 from agentrl.types.sample import Sample
@@ -91,7 +91,7 @@ def test_the_bubble_is_that_of_1f1b(chunks, bubble):
 def test_tensor_parallel_bytes_by_hand():
     """Forward and backward: 2 all-reduces each per layer of tokens x hidden x 2 bytes, 2 x 3 / 4 on the link."""
     near, far = (Training(shape(), megatron(4, tensor=4), each, Passes(max_tokens=1000)) for each in (FAST, SLOW_LINK))
-    extra = far.micro_batch_s([1000], 3) - near.micro_batch_s([1000], 3)
+    extra = far.micro_batch_s([range(1000)], 3) - near.micro_batch_s([range(1000)], 3)
     size = 1000 * 4096 * 2
     assert extra == pytest.approx(2 * 36 * 2 * (2 * 3 / 4 * size) / 100e9, rel=1e-3)
 
@@ -107,7 +107,7 @@ def test_experts_are_exchanged_over_the_network_if_they_span_nodes():
     inside, outside = (
         Training(of_model, megatron(16, expert=expert), SLOW_LINK, Passes(max_tokens=1000)) for expert in (8, 16)
     )
-    assert outside.micro_batch_s([1000], 3) > 2 * inside.micro_batch_s([1000], 3)
+    assert outside.micro_batch_s([range(1000)], 3) > 2 * inside.micro_batch_s([range(1000)], 3)
 
 
 def test_small_micro_batches_are_limited_by_reading_weights():
@@ -115,7 +115,7 @@ def test_small_micro_batches_are_limited_by_reading_weights():
     trainer = Training(shape(), Layout(kind="torch"), slow, Passes())
     weights = shape().weights
     read = (2 * 3 + 2 * 4) * (weights.total - weights.embeddings)
-    assert trainer.micro_batch_s([10], 3) == pytest.approx(read / 1e12, rel=1e-3)
+    assert trainer.micro_batch_s([range(10)], 3) == pytest.approx(read / 1e12, rel=1e-3)
 
 
 def test_fsdp_gathers_beside_the_computation_on_gpus_only():
@@ -124,5 +124,20 @@ def test_fsdp_gathers_beside_the_computation_on_gpus_only():
     after = Training(shape(), layout, SLOW_LINK.model_copy(update={"overlaps": False}), Passes(max_tokens=4000))
     gathered = 2 * 7 / 8 * 2 * shape().weights.total / 100e9
     compute = 3 * forward_flops(shape(), [4000]) / 500e12
-    assert beside.micro_batch_s([4000], 3) == pytest.approx(max(compute, gathered), rel=1e-3)
-    assert after.micro_batch_s([4000], 3) == pytest.approx(compute + gathered, rel=1e-3)
+    assert beside.micro_batch_s([range(4000)], 3) == pytest.approx(max(compute, gathered), rel=1e-3)
+    assert after.micro_batch_s([range(4000)], 3) == pytest.approx(compute + gathered, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", [Layout(kind="torch"), megatron(8, tensor=2, pipeline=2)])
+def test_equal_samples_take_what_an_equal_division_takes(layout):
+    trainer = Training(shape(), layout, FAST, Passes(num_scored=1, max_tokens=2000))
+    step = samples(*[1000] * 64)
+    attention = 64 * attention_flops(shape(), 1000)
+    assert trainer.even_s(64_000, attention) == pytest.approx(trainer.score_s(step) + trainer.learn_s(step), rel=1e-3)
+
+
+def test_shared_tokens_are_not_computed_but_attended_to():
+    trainer = Training(shape(), Layout(kind="torch"), FAST, Passes())
+    part, whole = (trainer.micro_batch_s([positions], 3) for positions in (range(900, 1000), range(1000)))
+    without = trainer.micro_batch_s([range(100)], 3)
+    assert without < part < whole

@@ -48,11 +48,6 @@ def server_environment(
     return {**local, **own, **cpu, **env}
 
 
-def snake_case(key: str) -> str:
-    """--tp-size -> tp_size."""
-    return key.lstrip("-").replace("-", "_")
-
-
 def num_gpus(given: Mapping[str, JsonValue]) -> int:
     """Return the number of GPUs of a server with these options, in snake case.
 
@@ -82,7 +77,7 @@ def _arguments(options: Mapping[str, JsonValue]) -> Iterator[str]:
     for key, value in options.items():
         if value is None or value is False:
             continue
-        yield "--" + snake_case(key).replace("_", "-")
+        yield "--" + key.lstrip("-").replace("_", "-")
         if isinstance(value, list):
             yield from map(_text, value)
         elif value is not True:

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.sglang.servers.command import Options, integer, num_gpus, snake_case
+from agentrl.engines.sglang.servers.command import Options, integer, num_gpus
 from agentrl.engines.sglang.weights.delta import LOADER
 from agentrl.errors import ConfigError, Kind, install_command
 from agentrl.models.adapter_folder import find_adapter
@@ -43,7 +43,7 @@ def server_options(model: ModelConfig, rollout: RolloutConfig, max_sequence_leng
         ConfigError: SGLang is not installed, or `server_args` has a key that is set elsewhere.
     """
     check_installed()
-    given = {snake_case(key): value for key, value in rollout.sglang.server_args.items()}
+    given = rollout.sglang.options
     _refuse_keys_set_elsewhere(given)
     on_cpu = given.get("device", None if torch.cuda.is_available() else "cpu") == "cpu"
     own = _model_options(model, rollout.dtype, on_cpu) | _rollout_options(rollout, on_cpu)

@@ -1,0 +1,94 @@
+"""The devices of a plan: their kind, their number, and what the trainer and the servers use of them."""
+
+from __future__ import annotations
+
+from agentrl.config.resolve import with_values
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError, Kind
+from agentrl.plan.gpu import gpu_name
+from agentrl.plan.hardware import CPU, Fleet, hardware_in, parse_fleet
+from agentrl.plan.layout import devices_of, layout_of, num_used, servers_of
+
+MAX_ROLLOUTS, MAX_DEVICES = 200_000, 100_000
+_ARGS = "rollout.sglang.server_args"
+_RAY_TYPE = "accelerator_type:"
+"""Start of the names of Ray's own resources for kinds of GPUs, such as `accelerator_type:H100`."""
+
+
+def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tuple[Fleet, RunConfig]:
+    """Return the devices of a plan, and the configuration with the sizes of all servers.
+
+    Args:
+        text: `64xH100`; without a number, as many devices as the configuration uses. None: the kind that
+            `cluster.trainer_resources`, `actor.device=cpu`, the saved run or this machine's GPU names.
+        of_run: name of the device of the saved run.
+
+    Raises:
+        ConfigError: no kind of device is named, it is unknown, or nothing tells the sizes of servers that run already.
+    """
+    servers = servers_of(config)
+    named = text or _named(config) or hardware_in(of_run or "") or hardware_in(gpu_name() or "")
+    used = devices_of(layout_of(config), servers)
+    if not named:
+        raise ConfigError.keyless(
+            "--gpus is missing, and neither cluster.trainer_resources nor this machine names a known GPU:"
+            f" expected a number and a device, such as --gpus {used}xH100"
+        )
+    fleet = parse_fleet(named, used if servers.sized else 0)
+    return fleet, config if servers.sized else _with_sizes(config, fleet)
+
+
+def too_many(config: RunConfig, fleet: Fleet) -> str | None:
+    """Return what the configuration uses, if it uses more devices than the fleet has; else None."""
+    if num_used(config) <= fleet.num_devices:
+        return None
+    return f"the configuration uses {_uses(config)}, but the plan has {fleet}"
+
+
+def is_divided(config: RunConfig, fleet: Fleet) -> bool:
+    """Whether the devices can be divided between training and rollouts: several GPUs, and a run that does both."""
+    both = config.algorithm.live and config.trainer.mode == "train"
+    return both and fleet.num_devices > 1 and fleet.hardware.name != CPU
+
+
+def refuse_huge(config: RunConfig) -> None:
+    """Refuse what cannot be simulated in a reasonable time.
+
+    Raises:
+        ConfigError: there are too many rollouts or devices.
+    """
+    trainer, groups = config.trainer, config.data.train_batch_size
+    rollouts = groups * config.group_size * (1 + trainer.max_staleness + trainer.over_sampling)
+    limits = (rollouts, MAX_ROLLOUTS, "rollouts at a time"), (num_used(config), MAX_DEVICES, "devices")
+    for number, most, what in limits:
+        if number > most:
+            raise ConfigError.keyless(f"the configuration has {number:.4g} {what}; the plan simulates up to {most:,}")
+
+
+def _uses(config: RunConfig) -> str:
+    servers, training = servers_of(config), layout_of(config).devices
+    if servers.embedded:
+        return f"{training} devices"
+    each = servers.devices // servers.replicas
+    how = "on the same devices" if servers.colocate else f"with {each} each"
+    return f"{num_used(config)} devices ({training} for training, servers: {servers.replicas} {how})"
+
+
+def _named(config: RunConfig) -> str | None:
+    """The kind of device that the configuration names."""
+    words = (name.removeprefix(_RAY_TYPE) for name in config.cluster.trainer_resources)
+    return CPU if config.actor.device == "cpu" else next(filter(None, map(hardware_in, words)), None)
+
+
+def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
+    """The configuration with servers that share what training leaves over."""
+    servers, training = servers_of(config), layout_of(config).devices
+    each, rest = divmod(fleet.num_devices - training, servers.replicas)
+    if each < 1 or rest:
+        left = f"--gpus {fleet} leaves {fleet.num_devices - training}" if fleet.num_devices else "--gpus has no number"
+        text = (
+            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers are not known: state"
+            f" {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus; training uses {training} ({left})"
+        )
+        raise ConfigError.at(_ARGS, Kind.MISSING, text)
+    return with_values(config, {_ARGS: {**config.rollout.sglang.server_args, "tp_size": each}})

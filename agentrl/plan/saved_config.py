@@ -1,0 +1,86 @@
+"""Configuration and device of a saved run, for a plan. Nothing that a run names is executed or contacted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import ValidationError
+
+from agentrl.capabilities import ENGINES
+from agentrl.config.rules.backend import wrong_on_several_devices
+from agentrl.config.rules.combinations import SERVER_SIZES
+from agentrl.config.rules.megatron import wrong_in_layout
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.models.folder import is_folder
+from agentrl.replay.saved_run import open_saved
+from agentrl.replay.trusted_config import lookup, trusted_values
+from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment
+
+NOTHING: Mapping[str, object] = {}
+_SGLANG = "rollout.sglang"
+_MAX_URLS = 1024
+
+
+def config_of_run(where: str, changes: Mapping[str, object] = NOTHING) -> RunConfig:
+    """Return the configuration of a saved run, without values that would run code or name places and servers.
+
+    Built-in engines and the sizes of servers are kept, because the plan starts none. Addresses become placeholders.
+
+    Args:
+        changes: other values under dotted keys.
+
+    Raises:
+        DataError: there is no run.
+        ConfigError: the configuration is not one of agentrl, or a change is invalid; one line per mistake.
+    """
+    saved = open_saved(where).config
+    values = trusted_values(saved)
+    for key, value in {"model.path": _model_folder(saved), **_engines(saved), **changes}.items():
+        _put(values, key.split("."), value)
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as error:
+        mistakes = [f"'{'.'.join(map(str, each['loc']))}': {each['msg']}" for each in error.errors()]
+        raise ConfigError.keyless(*(f"configuration of '{where}', {mistake}" for mistake in mistakes)) from None
+    if problems := [*wrong_in_layout(config), *wrong_on_several_devices(config)]:
+        raise ConfigError(*problems)
+    return config
+
+
+def device_of_run(where: str) -> str | None:
+    """Return the name of the device on which a saved run trained; None if it is unknown."""
+    folder = open_saved(where).folder
+    found = lookup(read_environment(folder / ENVIRONMENT_FILE), "devices.actor") if folder else None
+    return found if isinstance(found, str) else None
+
+
+def _engines(saved: Mapping[str, object]) -> dict[str, object]:
+    """Engine and sizes of the servers of a saved run."""
+    engine, urls = lookup(saved, "rollout.engine"), lookup(saved, f"{_SGLANG}.urls")
+    args = lookup(saved, f"{_SGLANG}.server_args")
+    found: dict[str, object] = {}
+    if isinstance(engine, str) and ENGINES.is_builtin(engine):
+        found["rollout.engine"] = engine
+    if isinstance(urls, list):
+        found[f"{_SGLANG}.urls"] = [f"http://server-{number}" for number in range(min(len(urls), _MAX_URLS))]
+    if isinstance(args, Mapping):
+        sizes = {key: args[key] for key in args if key in SERVER_SIZES and isinstance(args[key], int)}
+        found[f"{_SGLANG}.server_args"] = sizes
+    return found
+
+
+def _model_folder(saved: Mapping[str, object]) -> str:
+    """The model's folder, of which only `config.json` is read. A name on the hub is not taken from a run."""
+    path = lookup(saved, "model.path")
+    return path if isinstance(path, str) and is_folder(path) else "none"
+
+
+def _put(values: dict[str, object], path: Sequence[str], value: object) -> None:
+    name, *rest = path
+    if not rest:
+        values[name] = value
+        return
+    inner = values.get(name)
+    values[name] = inner = inner if isinstance(inner, dict) else {}
+    _put(inner, rest, value)

@@ -1,0 +1,57 @@
+"""What the simulation needs to know of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ENOUGH = 4096
+"""Rollouts over which averages are taken."""
+MAX_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the simulation needs to know of a run.
+
+    Attributes:
+        max_running: largest number of requests computed together in a replica.
+        max_kv_tokens: tokens of KV that a replica holds.
+        max_concurrent: largest number of rollouts that run together.
+        publish_s: seconds in which the replicas stop for new weights.
+        other_s: seconds of a step in which the trainer does anything else: storing, logging.
+        recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
+        shares_prompts: training computes equal prompts of a task once.
+        contention, exclusive: see `Machine`.
+    """
+
+    groups_per_step: int
+    group_size: int
+    max_staleness: int = 0
+    over_sampling: float = 0.0
+    num_replicas: int = 1
+    max_running: int = 256
+    max_kv_tokens: float = math.inf
+    max_concurrent: int = 1 << 20
+    publish_s: float = 0.0
+    other_s: float = 0.0
+    recompute: bool = True
+    shares_prompts: bool = False
+    contention: tuple[float, float] = (1.0, 1.0)
+    exclusive: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rollouts run during updates, so that steps depend on each other."""
+        return bool(self.max_staleness or self.over_sampling)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps with about `ENOUGH` rollouts, at most `MAX_STEPS`."""
+        least = 2 if self.overlaps else 1
+        return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
+
+    @property
+    def warm_up(self) -> int:
+        """Steps at the start that the averages leave out: if rollouts overlap with updates, none runs before them."""
+        return 1 + self.max_staleness if self.overlaps else 0
