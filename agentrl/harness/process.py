@@ -93,7 +93,7 @@ class HarnessProcess:
                 pass_fds=(writing, *place.descriptors),
                 start_new_session=True,
                 user=place.user,
-                group=place.user,
+                group=place.group,
                 extra_groups=None if place.user is None else [],
             )
         except OSError as error:

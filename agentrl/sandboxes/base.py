@@ -130,7 +130,7 @@ class SandboxProvider(Protocol):
         """Start a sandbox.
 
         Args:
-            setup: how it differs from others; a kind that cannot do this refuses it before (`SandboxKind.setups`).
+            setup: how it differs from others; a kind that cannot do this refuses it before (`PoolSettings.setups`).
 
         Raises:
             SandboxUnavailableError: it did not start.

@@ -12,8 +12,8 @@ from agentrl.data.task_folders.dockerfile import Copy, Recipe, Run, read_dockerf
 from agentrl.data.task_folders.files import FilesError, Member, copied_members, folder_members, pack
 from agentrl.data.task_folders.folder import ENVIRONMENT, SETTINGS, TESTS, TaskFolder, read_text
 from agentrl.sandboxes.base import SandboxSetup
-from agentrl.sandboxes.loading import SANDBOXES
 from agentrl.sandboxes.local.bubblewrap import is_system
+from agentrl.sandboxes.settings import PoolSettings
 
 LOGS, TESTS_IN, SOLUTION_IN, HOME = "/logs", "/tests", "/solution", "/root"
 _WRITABLE = ("/logs/verifier", "/logs/agent", "/logs/artifacts", TESTS_IN, SOLUTION_IN, HOME)
@@ -46,17 +46,18 @@ class TaskPlan:
     steps: tuple[Copy | Run, ...] = ()
 
 
-def plan(task: TaskFolder, kind: str) -> TaskPlan:
-    """Return how a kind of sandbox runs a task.
+def plan(task: TaskFolder, sandboxes: PoolSettings) -> TaskPlan:
+    """Return how sandboxes with these settings run a task.
 
     Raises:
-        NotRunnableError: it cannot.
+        NotRunnableError: they cannot.
     """
-    setups = SANDBOXES.get(kind).setups
+    kind, setups = sandboxes.kind, sandboxes.setups
     if setups is None:
         raise NotRunnableError(task, kind, ["task folders run in local, docker and podman sandboxes"])
-    found, reasons = _with_image(task) if setups == "image" else _with_folders(task)
-    reasons = [*_not_supported(task), *reasons, *_unreadable_tests(task)]
+    found, reasons = _with_image(task) if setups == "image" else _with_folders(task, with_root=setups == "system")
+    lacking = sandboxes.lacking()
+    reasons = [*([lacking] if lacking else []), *_not_supported(task), *reasons, *_unreadable_tests(task)]
     if reasons:
         raise NotRunnableError(task, kind, reasons)
     return found
@@ -120,20 +121,29 @@ def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
     return TaskPlan(task, replace(setup, image=name), (_LOGS,)), []
 
 
-def _with_folders(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
+def _with_folders(task: TaskFolder, *, with_root: bool) -> tuple[TaskPlan, list[str]]:
     environment = task.settings.environment
     recipe, reasons = _recipe(task)
     folder = normpath(f"/{(environment.workdir or recipe.folder).lstrip('/')}")
     members = list(_members(task, recipe, reasons))
-    tops = [_top(name) for name, _, _ in members] + [_top(each) for each in recipe.mentioned if not is_system(each)]
-    folders = [each for each in (*_WRITABLE, *recipe.folders, folder, *tops) if each != "/"]
-    written = [*recipe.folders, folder, *(name for name, _, _ in members)]
-    reasons += [f"'{each}' lies in a system folder" for each in dict.fromkeys(written) if is_system(each)]
-    in_root = [name for name, path, _ in members if name.count("/") == 1 and path.is_file()]
-    reasons += [f"'{each}' lies in the root folder, which cannot be written" for each in in_root]
+    reasons += _not_writable(recipe, folder, members, with_root=with_root)
+    folders = [each for each in (*_WRITABLE, *recipe.folders, folder) if each != "/"]
+    if not with_root:
+        tops = [_top(each) for each in recipe.mentioned if not is_system(each)]
+        folders += [each for each in (*(_top(name) for name, _, _ in members), *tops) if each != "/"]
     env = {"HOME": HOME, **recipe.env, **environment.env}
     setup = SandboxSetup(folder=folder, env=tuple(env.items()), folders=tuple(dict.fromkeys(folders)))
     return TaskPlan(task, setup, tuple(recipe.steps)), reasons
+
+
+def _not_writable(recipe: Recipe, folder: str, members: Sequence[Member], *, with_root: bool) -> Iterator[str]:
+    """Yield the files and folders that cannot be written."""
+    for each in dict.fromkeys((*recipe.folders, folder, *(name for name, _, _ in members))):
+        if is_system(each, with_root=with_root):
+            yield f"'{each}' lies in a system folder"
+    for name, path, _ in () if with_root else members:
+        if name.count("/") == 1 and path.is_file():
+            yield f"'{name}' lies in the root folder, which cannot be written"
 
 
 def _top(path: str) -> str:

@@ -47,7 +47,7 @@ async def verify(sandbox: Sandbox, task: TaskFolder) -> dict[str, float]:
         SandboxEndedError: the sandbox had ended before, because of what ran in it.
         SandboxUnavailableError: the sandbox failed.
     """
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
+    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
     await sandbox.end_processes()
     try:
         await prepare(sandbox, f"{_OWN}; {'; '.join(map(_emptied, _EMPTIED))}", f"emptying {' and '.join(_EMPTIED)}")

@@ -44,8 +44,8 @@ class TaskFolders:
 
     name = VERIFIER
 
-    def __init__(self, pool: SandboxPool, kind: str) -> None:
-        self._pool, self._kind = pool, kind
+    def __init__(self, pool: SandboxPool) -> None:
+        self._pool = pool
         self._plans: dict[str, TaskPlan] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class TaskFolders:
     def _plan(self, folder: str) -> TaskPlan:
         if folder not in self._plans:
             try:
-                self._plans[folder] = plan(read_task_folder(Path(folder)), self._kind)
+                self._plans[folder] = plan(read_task_folder(Path(folder)), self._pool.settings)
             except (TaskFolderError, NotRunnableError) as error:
                 raise DataError(str(error)) from error
         return self._plans[folder]
@@ -130,7 +130,7 @@ class TaskFolderState(RolloutState):
 
 async def _stop(sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
     """End a command. If this is cancelled, or takes too long, the sandbox ends."""
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
+    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
