@@ -15,15 +15,18 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
 from agentrl.gateway.session import Session
-from agentrl.harness.commands import TaskCommands
+from agentrl.harness.commands import KILLED, TaskCommands
 from agentrl.harness.endpoint import Endpoint, without
 from agentrl.harness.function import run_function
+from agentrl.harness.in_task import local_settings
 from agentrl.harness.instruction import instruction_of
 from agentrl.harness.outcome import Finished, rollout_of
 from agentrl.harness.process import Ended
 from agentrl.harness.run import HarnessRun
 from agentrl.harness.slots import WatchedSession
-from agentrl.tools.task_folders import task_folder_state
+from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.tools.base import InfraError
+from agentrl.tools.task_folders import TaskFolderState, task_folder_state
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -71,6 +74,8 @@ class HarnessLoop(AgentLoop):
             DataError: a harness cannot get this prompt.
         """
         self._shared.check(task)
+        if tools is not None and self._shared.settings.in_task and (folder := task_folder_state(tools.data)):
+            local_settings(folder)
         return super().prompt(task, tools)
 
     async def run(
@@ -103,7 +108,7 @@ class HarnessLoop(AgentLoop):
         """Reserve the sandbox of a task folder, which starts at the first command."""
         folder = None if tools is None else task_folder_state(tools.data)
         if folder is not None:
-            await folder.start()
+            self._shared.start_folder(folder)
         return TaskCommands(task, folder, self.config.rollout.multi_turn.tool_timeout_s)
 
     async def _finished(
@@ -124,18 +129,29 @@ class HarnessLoop(AgentLoop):
             left = min((each for each in limits if each is not None), default=None)
             seconds = None if left is None else max(0.0, left - start)
             if shared.function is None:
-                finished = await self._command(task, session, watched, address, seconds)
+                finished = await self._command(task, session, watched, address, seconds, commands.folder)
             else:
                 finished = await self._called(task, session, watched, address, seconds, commands)
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
     async def _command(
-        self, task: Task, session: Session, watched: WatchedSession, address: Address, seconds: float | None
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        address: Address,
+        seconds: float | None,
+        folder: TaskFolderState | None,
     ) -> Finished:
-        async with self._shared.started(instruction_of(task), task, address) as process:
-            result = await _until(process.wait(), session, watched, seconds)
-            ended = result or await process.end()
+        try:
+            async with self._shared.started(instruction_of(task), task, address, folder) as process:
+                result = await _until(process.wait(), session, watched, seconds)
+                ended = result or await process.end()
+        except SandboxEndedError as error:  # something in it did this: the policy, as far as anyone can tell
+            result = ended = Ended(KILLED, f"{error}; its files are lost")
+        except SandboxUnavailableError as error:
+            raise InfraError(str(error)) from error
         return _finished(ended, None, session, address, by_itself=result is not None)
 
     async def _called(

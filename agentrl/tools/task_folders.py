@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.concurrency import Running
@@ -15,9 +16,11 @@ from agentrl.sandboxes.base import (
     RunResult,
     Sandbox,
     SandboxEndedError,
+    SandboxFileError,
     SandboxUnavailableError,
 )
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.settings import PoolSettings
 from agentrl.task_folders import (
     NotRunnableError,
     TaskFolderError,
@@ -82,11 +85,38 @@ class TaskFolderState(RolloutState):
         self._pool, self._planned, self._owner = pool, planned, owner
         self._started = False
 
+    @property
+    def sandboxes(self) -> PoolSettings:
+        """Settings of the sandbox."""
+        return self._pool.settings
+
+    @property
+    def workdir(self) -> str:
+        """The working folder of the task."""
+        return self._planned.setup.folder
+
     async def start(self) -> str | None:
         """Reserve the sandbox, which starts at the first call."""
-        self._started = True
-        self._pool.reserve(self._owner, content_of(self._planned))
+        self.start_with(())
         return None
+
+    def start_with(self, readable: tuple[tuple[Path, str], ...]) -> None:
+        """Reserve the sandbox; see `SandboxSetup.readable`."""
+        self._started = True
+        planned = replace(self._planned, setup=replace(self._planned.setup, readable=readable))
+        self._pool.reserve(self._owner, content_of(planned))
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """Write a file.
+
+        Raises:
+            SandboxUnavailableError: it cannot be written, or the sandbox failed.
+        """
+        try:
+            async with await self._pool.of(self._owner) as sandbox:
+                await sandbox.upload(path, data)
+        except (SandboxEndedError, SandboxFileError) as error:
+            raise SandboxUnavailableError(f"a file could not be written to a sandbox: {error}") from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
         """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
@@ -95,12 +125,22 @@ class TaskFolderState(RolloutState):
             SandboxEndedError: the command ended the sandbox; the next one gets a new sandbox.
             SandboxUnavailableError: the sandbox failed.
         """
+        async with self.running_command(command, deadline_s) as running:
+            return await running.wait()
+
+    @asynccontextmanager
+    async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCommand]:
+        """Yield a shell command that runs. It is ended with the block, and the sandbox stays as it is.
+
+        Raises:
+            SandboxEndedError, SandboxUnavailableError: as `run_command`.
+        """
         async with await self._pool.of(self._owner) as sandbox:
-            running = asyncio.ensure_future(sandbox.run_command(command, deadline_s))
+            running = RunningCommand(sandbox, asyncio.ensure_future(sandbox.run_command(command, deadline_s)))
             try:
-                return await asyncio.shield(running)
+                yield running
             finally:
-                await _stop(sandbox, running)
+                await running.end()
 
     async def reward(self) -> float | None:
         """Run the tests in the sandbox of the rollout.
@@ -128,18 +168,37 @@ class TaskFolderState(RolloutState):
             return score_of(await verify(sandbox, self._planned.task))
 
 
-async def _stop(sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
-    """End a command. If this is cancelled, or takes too long, the sandbox ends."""
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_S):
-                while not running.done():
-                    sandbox.stop_command()
-                    await asyncio.wait({running}, timeout=_ASK_S)
-    finally:
-        running.cancel()
-        await asyncio.wait({running})
+class RunningCommand:
+    """A shell command that runs in a sandbox."""
+
+    def __init__(self, sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
+        self._sandbox, self._running = sandbox, running
+
+    async def wait(self) -> RunResult:
+        """Wait for the result. If the caller is cancelled, the command runs on.
+
+        Raises:
+            SandboxEndedError, SandboxUnavailableError: as `TaskFolderState.run_command`.
+        """
+        return await asyncio.shield(self._running)
+
+    async def end(self) -> RunResult | None:
+        """End the command; return its result, None if its sandbox ended.
+
+        If this is cancelled, or takes too long, the sandbox ends.
+        """
+        assert isinstance(self._sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    while not self._running.done():
+                        self._sandbox.stop_command()
+                        await asyncio.wait({self._running}, timeout=_ASK_S)
+        finally:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        ended = self._running.cancelled() or self._running.exception() is not None
+        return None if ended else self._running.result()
 
 
 def task_folder_state(data: AgentData) -> TaskFolderState | None:

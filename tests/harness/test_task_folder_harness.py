@@ -121,7 +121,7 @@ def test_a_row_without_a_folder_has_no_commands(rolls):
 
 def test_a_command_of_a_harness_refuses_task_folders(rolls, tmp_path):
     (tmp_path / "command.yaml").write_text("command: [program]")
-    with pytest.raises(DataError, match="a command cannot work on a task folder"):
+    with pytest.raises(DataError, match="only with `sandbox: task`"):
         HarnessRun(read_harness(str(tmp_path / "command.yaml"))).check(rolls.task)
 
 

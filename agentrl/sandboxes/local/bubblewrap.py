@@ -100,6 +100,7 @@ def command(
         *(_own_system(setup, settings) if root is None else [*root.mounts(), *_KERNEL]),
         *(option for folder in (*WRITABLE, *setup.folders) for option in ("--dir", folder)),
         *(word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))),
+        *(word for folder, place in setup.readable for word in ("--ro-bind", str(folder), place)),
         *extra,
         *("--remount-ro", "/dev", *(("--remount-ro", "/") if root is None else ())),
         *("--chdir", setup.folder or WORK),

