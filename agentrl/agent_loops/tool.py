@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 class ToolAgent(AgentLoop):
-    """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout."""
+    """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout.
+
+    In a task folder with several steps it ends the step, and the next user message is the instruction of the next one.
+    """
+
+    follows_steps = True
 
     async def run(
         self,
@@ -28,6 +33,8 @@ class ToolAgent(AgentLoop):
         """Run turns until the model is done or a limit is reached."""
         chat = self.open(task, generate, tools, interaction, sampling)
         await call_tools(chat)
+        while await chat.step_turn():
+            await call_tools(chat)
         return chat.rollout()
 
 

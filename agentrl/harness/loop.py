@@ -27,6 +27,7 @@ from agentrl.harness.slots import WatchedSession
 from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.tools.base import InfraError
 from agentrl.tools.task_folders import TaskFolderState, task_folder_state
+from agentrl.types.messages import Message
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -52,6 +53,7 @@ class HarnessLoop(AgentLoop):
     roles = ("tool",)
     uses_tools = False
     uses_task_sandbox = True
+    follows_steps = True
     strips_thinking = False
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig, shared: HarnessRun) -> None:
@@ -127,13 +129,27 @@ class HarnessLoop(AgentLoop):
             own_s = shared.settings.deadline_s
             limits = [deadline, None if own_s is None else start + own_s]
             left = min((each for each in limits if each is not None), default=None)
-            seconds = None if left is None else max(0.0, left - start)
-            if shared.function is None:
-                finished = await self._command(task, session, watched, address, seconds, commands.folder)
-            else:
-                finished = await self._called(task, session, watched, address, seconds, commands)
+            finished = await self._once(task, session, watched, address, left, commands)
+            while (text := await _next_step(finished, commands)) is not None:
+                task = replace(task, messages=[*task.messages[:-1], Message(role="user", content=text)])
+                finished = await self._once(task, session, watched, address, left, commands)
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
+
+    async def _once(
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        address: Address,
+        end: float | None,
+        commands: TaskCommands,
+    ) -> Finished:
+        """Run the harness on one instruction."""
+        seconds = None if end is None else max(0.0, end - time.monotonic())
+        if self._shared.function is None:
+            return await self._command(task, session, watched, address, seconds, commands.folder)
+        return await self._called(task, session, watched, address, seconds, commands)
 
     async def _command(
         self,
@@ -169,6 +185,13 @@ class HarnessLoop(AgentLoop):
         result = await _until(calling, session, watched, seconds, commands.failed)
         ended, score = result or (Ended(None, ""), None)
         return _finished(ended, score, session, address, by_itself=result is not None)
+
+
+async def _next_step(finished: Finished, commands: TaskCommands) -> str | None:
+    """Return the instruction of the next step of a task folder, if the harness has not been stopped."""
+    if commands.folder is None or commands.failure or not finished.by_itself or finished.limited:
+        return None
+    return await commands.folder.next_step()
 
 
 def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:

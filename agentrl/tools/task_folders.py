@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from agentrl.concurrency import Running
 from agentrl.data.task_folders.rows import FOLDER_KEY
@@ -25,16 +26,18 @@ from agentrl.task_folders import (
     NotRunnableError,
     TaskFolderError,
     TaskPlan,
+    TaskSteps,
     content_of,
     plan,
     read_task_folder,
     score_of,
-    verify,
 )
 from agentrl.tools.base import InfraError
 from agentrl.tools.binding import AgentData, OpensState, RolloutState
 from agentrl.types.rollout import VERIFIER
 from agentrl.types.task import Task
+
+T = TypeVar("T")
 
 _STOP_S = 5.0
 """Seconds in which a command that is stopped must end; then its sandbox ends."""
@@ -84,6 +87,7 @@ class TaskFolderState(RolloutState):
         self.name = VERIFIER
         self._pool, self._planned, self._owner = pool, planned, owner
         self._started = False
+        self._steps = TaskSteps(planned.task, planned.setup.folder)
 
     @property
     def sandboxes(self) -> PoolSettings:
@@ -104,7 +108,8 @@ class TaskFolderState(RolloutState):
         """Reserve the sandbox; see `SandboxSetup.readable`."""
         self._started = True
         planned = replace(self._planned, setup=replace(self._planned.setup, readable=readable))
-        self._pool.reserve(self._owner, content_of(planned))
+        content = content_of(planned)
+        self._pool.reserve(self._owner, replace(content, fill=self._steps.filling(content.fill)))
 
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file.
@@ -142,6 +147,12 @@ class TaskFolderState(RolloutState):
             finally:
                 await running.end()
 
+    async def next_step(self) -> str | None:
+        """See `RolloutState.next_step`."""
+        if not self._started or not self._planned.task.steps:
+            return None
+        return await self._in_sandbox(self._steps.next)
+
     async def reward(self) -> float | None:
         """Run the tests in the sandbox of the rollout.
 
@@ -150,22 +161,30 @@ class TaskFolderState(RolloutState):
         """
         if not self._started:
             return None
-        try:
-            try:
-                return await self._verified()
-            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
-                return await self._verified()
-        except (SandboxUnavailableError, SandboxEndedError) as error:
-            raise InfraError(str(error)) from error
+        return score_of(await self._in_sandbox(self._steps.rewards))
 
     def begin_release(self) -> Running[None] | None:
         """End the sandbox."""
         self._pool.release(self._owner)
         return None
 
-    async def _verified(self) -> float:
+    async def _in_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
+        """Do the work in the sandbox; if that had ended, in a new one.
+
+        Raises:
+            InfraError: it failed.
+        """
+        try:
+            try:
+                return await self._in_this_sandbox(work)
+            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
+                return await self._in_this_sandbox(work)
+        except (SandboxUnavailableError, SandboxEndedError) as error:
+            raise InfraError(str(error)) from error
+
+    async def _in_this_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
         async with await self._pool.of(self._owner) as sandbox:
-            return score_of(await verify(sandbox, self._planned.task))
+            return await work(sandbox)
 
 
 class RunningCommand:

@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folder_builders import make_folder
+from folder_builders import make_folder, make_steps
 from harness_rolls import Rolls, check_tokens
 from linux_root import linux_root
 from local_sandboxes import require_bubblewrap
@@ -161,6 +162,14 @@ def test_an_instruction_of_a_megabyte_reaches_it(rolls):
     script = "import sys; print(len(sys.stdin.read()))"
     (rollout,) = rolls(task=long, command=["python3", "-c", script], stdin="{instruction}")
     assert (rollout.stop, rollout.facts["harness_output"]) == (Stop.ERROR, "1048576\n")
+
+
+def test_the_command_runs_once_per_step(rolls, tmp_path):
+    folder = make_steps(tmp_path / "steps", "one", "two")
+    task = replace(rolls.task, extra_info={"task_folder": str(folder)})
+    (rollout,) = rolls("echo 1 > n.txt", "done", "echo 0 > n.txt", "done", task=task, env={"CODE": "3"})
+    assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 0.5})
+    assert ["Do two." in CHAT.text(each.segments[0].token_ids) for each in rollout.trajectories] == [False, True]
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
 
 
 def version_9(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "8"})
+    return table.replace_schema_metadata({"agentrl.schema_version": "9"})
 
 
 def flipped(path: Path) -> None:
