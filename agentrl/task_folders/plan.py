@@ -56,7 +56,7 @@ def plan(task: TaskFolder, sandboxes: PoolSettings) -> TaskPlan:
     """
     kind, setups = sandboxes.kind, sandboxes.setups
     if setups is None:
-        raise NotRunnableError(task, kind, ["task folders run in local, docker and podman sandboxes"])
+        raise NotRunnableError(task, kind, ["task folders run in local, docker, podman and e2b sandboxes"])
     found, reasons = _with_image(task) if setups == "image" else _with_folders(task, with_root=setups == "system")
     lacking = sandboxes.lacking()
     reasons = [*([lacking] if lacking else []), *_not_supported(task), *reasons, *_unreadable_files(task)]

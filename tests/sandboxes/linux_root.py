@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.local import overlay
 
 COMMANDS = "bash cat chmod cp cut date dd df echo env false find grep head id kill ln ls mkdir mktemp mv nohup ps pwd"
-COMMANDS += " printenv printf rm sed seq setsid sleep sort stat tail tar tee touch tr true uname wc yes"
+COMMANDS += " printenv printf rm sed seq setsid sleep sort stat tail tar tee touch tr true timeout uname wc yes dirname"
 OWNER = 100_000
 """User of the folder, if the tests run as root."""
 _MODULES = "import sysconfig; print(sysconfig.get_paths()['stdlib'])"
@@ -50,6 +50,7 @@ def _root() -> Path:
     python, libraries = _python(folder)
     for program in programs:
         shutil.copy(program, folder / "usr/bin" / program.name)
+    (folder / "usr/bin/sh").symlink_to("bash")
     for library in _libraries([*programs, python, *libraries]):
         to = folder / os.path.realpath(library.parent).lstrip("/") / library.name
         to.parent.mkdir(parents=True, exist_ok=True)

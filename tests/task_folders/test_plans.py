@@ -31,7 +31,7 @@ def test_a_simple_task_runs_everywhere(tmp_path):
         "local": False,
         "docker": False,
         "podman": False,
-        "e2b": True,
+        "e2b": False,
         "sandbox_fusion": True,
     }
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from e2b_server import KEY, e2b_server
+from e2b_system import SystemMachine
 from fake_containers import FakeDaemon
 from folder_builders import SEVEN, make_folder
 from linux_root import linux_root
@@ -17,7 +19,7 @@ from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.task_folders import VerifierError, read_task_folder, score_of, task_sandbox, verify
 
-KINDS = ("local", "local root", "docker")
+KINDS = ("local", "local root", "docker", "e2b")
 IMAGE = "FROM debian:bookworm-slim\nWORKDIR /app\nCOPY files/ /app/\n"
 LONG_S = 30.0
 
@@ -27,7 +29,14 @@ def kind(request, tmp_path, monkeypatch) -> Iterator[str]:
     require_bubblewrap()
     if request.param == "docker":
         monkeypatch.setenv("PATH", FakeDaemon(tmp_path / "daemon").path)
-    return request.param
+    if request.param == "e2b":
+        with e2b_server(tmp_path / "e2b", SystemMachine) as server:
+            values = {"E2B_API_KEY": KEY, "E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
+            for name, value in values.items():
+                monkeypatch.setenv(name, value)
+            yield request.param
+        return
+    yield request.param
 
 
 def sandboxes(kind: str) -> object:
@@ -173,6 +182,9 @@ def test_tests_that_hang_are_stopped(folder, kind):
 
 
 def test_a_sandbox_that_the_agent_ended(folder, kind):
+    if kind == "e2b":
+        pytest.skip("a command cannot end a virtual machine like this")
+
     async def run():
         async with opened(folder, kind) as (sandbox, task):
             with pytest.raises(SandboxEndedError):
