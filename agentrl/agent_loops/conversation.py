@@ -135,21 +135,6 @@ class Conversation:
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
-    async def step_turn(self) -> bool:
-        """Append the instruction of the next step of a task folder, after the model has finished a step.
-
-        Return False if there is none, or if a limit was reached.
-
-        Raises:
-            InfraError: the step that ended cannot be scored, or the next one cannot be prepared.
-        """
-        if self.stop is not Stop.FINISHED or self._bound.tools is None:
-            return False
-        if (text := await self._bound.tools.next_step()) is None:
-            return False
-        self.stop = None
-        return self.say(text)
-
     def say(self, text: str) -> bool:
         """Append `text` as a user message, without a simulated user. Return False if the conversation has stopped."""
         with self._operation(OperationKind.SAY):

@@ -130,14 +130,6 @@ class RolloutState(ToolInstance):
         """
         raise NotImplementedError
 
-    async def next_step(self) -> str | None:
-        """End a step of the task, and begin the next one; return its instruction, None if there is none.
-
-        Raises:
-            InfraError: the step that ended cannot be scored, or the next one cannot begin.
-        """
-        return None
-
 
 class OpensState(Protocol):
     """Opens a `RolloutState` for each rollout. `name` is also the key of its arguments in a row's `tools_kwargs`."""

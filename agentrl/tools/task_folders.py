@@ -148,7 +148,11 @@ class TaskFolderState(RolloutState):
                 await running.end()
 
     async def next_step(self) -> str | None:
-        """See `RolloutState.next_step`."""
+        """Score a step of the task, and begin the next one; return its instruction, None if there is none.
+
+        Raises:
+            InfraError: the step that ended cannot be scored, or the next one cannot begin.
+        """
         if not self._started or not self._planned.task.steps:
             return None
         return await self._in_sandbox(self._steps.next)

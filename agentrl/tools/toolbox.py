@@ -198,17 +198,6 @@ class ToolSession:
         """
         return "".join([await state.start() or "" for state in self.data.states.values()])
 
-    async def next_step(self) -> str | None:
-        """Begin the next step of a task folder; return its instruction, None if there is none.
-
-        Raises:
-            InfraError: see `RolloutState.next_step`.
-        """
-        for state in self.data.states.values():
-            if (text := await state.next_step()) is not None:
-                return text
-        return None
-
     async def call(self, call: ParsedCall) -> ToolResult:
         """Run a call and return its result. Wrong calls and failing tools do not raise; they set the outcome."""
         start = time.perf_counter()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pyarrow.parquet as pq
 import pytest
 from altered_files import write
 from loop_builders import call
 from recorded_rollouts import audited, broken, saved_rollouts
 
+from agentrl.agent_loops import tool
 from agentrl.data.task_folders.rows import STEPS_KEY
-from agentrl.tools.toolbox import ToolSession
 
 NEXT = "Add once more."
 
@@ -23,11 +25,15 @@ def model(context: str) -> str:
 def saved(tmp_path, monkeypatch):
     """Saves rollouts of `tool_agent` whose tasks have two steps."""
 
-    async def next_step(self):
-        done, self.is_last = getattr(self, "is_last", False), True
-        return None if done else NEXT
+    class Folder:
+        told = False
 
-    monkeypatch.setattr(ToolSession, "next_step", next_step)
+        async def next_step(self):
+            done, self.told = self.told, True
+            return None if done else NEXT
+
+    folders = defaultdict(Folder)
+    monkeypatch.setattr(tool, "task_folder_state", lambda data: folders[data.request_id])
     return lambda **options: saved_rollouts(tmp_path, "tool_agent", model, **options)
 
 

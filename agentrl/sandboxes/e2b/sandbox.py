@@ -176,7 +176,9 @@ class E2BSandboxSession:
 
     async def _new_context(self) -> Context:
         try:
-            return await within(CONTEXT_S, self._client.create_code_context(cwd=self._folder, request_timeout=CONTEXT_S))
+            return await within(
+                CONTEXT_S, self._client.create_code_context(cwd=self._folder, request_timeout=CONTEXT_S)
+            )
         except Exception as error:  # see run_python
             raise await self._failure(error) from error
 
