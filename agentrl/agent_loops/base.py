@@ -65,6 +65,8 @@ class AgentLoop:
         runs_task_folders: a loop without tools that runs task folders and sets their reward itself.
         uses_task_sandbox: a loop without tools that works in the sandbox of a task folder. It starts
             `task_folder_state(tools.data)` (`agentrl.tools.task_folders`), and the folder's tests give the reward.
+        follows_steps: whether the loop asks for the next step of a task folder (`next_step` of
+            `agentrl.agent_loops.tool`); otherwise tasks of several steps are refused.
         strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise it is refused. A loop
             that builds its `Rollout` itself sets it to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
@@ -81,6 +83,7 @@ class AgentLoop:
     uses_tools: ClassVar[bool] = True
     runs_task_folders: ClassVar[bool] = False
     uses_task_sandbox: ClassVar[bool] = False
+    follows_steps: ClassVar[bool] = False
     strips_thinking: ClassVar[bool] = True
     conversation_class: ClassVar[type[Conversation]] = Conversation
 

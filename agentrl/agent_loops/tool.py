@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop, Conversation, Generate
 from agentrl.engines.base import SamplingParams
-from agentrl.types.rollout import Rollout
+from agentrl.tools.task_folders import task_folder_state
+from agentrl.types.rollout import Rollout, Stop
 from agentrl.types.task import Task
 
 if TYPE_CHECKING:
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class ToolAgent(AgentLoop):
-    """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout."""
+    """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout.
+
+    In a task folder with several steps it ends the step, and the next user message is the instruction of the next one.
+    """
+
+    follows_steps = True
 
     async def run(
         self,
@@ -28,7 +34,24 @@ class ToolAgent(AgentLoop):
         """Run turns until the model is done or a limit is reached."""
         chat = self.open(task, generate, tools, interaction, sampling)
         await call_tools(chat)
+        while await next_step(chat, tools):
+            await call_tools(chat)
         return chat.rollout()
+
+
+async def next_step(chat: Conversation, tools: ToolSession | None) -> bool:
+    """Append the instruction of the next step of a task folder, if the model has finished one.
+
+    Return False if there is none, or if a limit was reached.
+
+    Raises:
+        InfraError: the step that ended cannot be scored, or the next one cannot begin.
+    """
+    folder = None if tools is None else task_folder_state(tools.data)
+    if folder is None or chat.stop is not Stop.FINISHED or (text := await folder.next_step()) is None:
+        return False
+    chat.stop = None
+    return chat.say(text)
 
 
 async def call_tools(chat: Conversation) -> None:

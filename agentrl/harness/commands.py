@@ -12,7 +12,7 @@ from agentrl.tools.base import InfraError
 from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.task import Task
 
-_NOT_RUN, _KILLED = 126, 137
+_NOT_RUN, KILLED = 126, 137
 """Exit codes as those of bash: the command cannot run; signal 9."""
 
 
@@ -41,12 +41,13 @@ class TaskCommands:
         timeout_s: default of `run`.
 
     Attributes:
+        folder: see above.
         failure: why the rollout has to be dropped, whatever the harness made of it.
         failed: set with the failure.
     """
 
     def __init__(self, task: Task, folder: TaskFolderState | None, timeout_s: float) -> None:
-        self._task, self._folder, self._timeout_s = task, folder, timeout_s
+        self._task, self.folder, self._timeout_s = task, folder, timeout_s
         self._running: set[asyncio.Future[CommandResult]] = set()
         self._loop, self._closed = asyncio.get_running_loop(), False
         self.failure: AgentRLError | InfraError | None = None
@@ -82,13 +83,13 @@ class TaskCommands:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _run(self, command: str, seconds: float) -> CommandResult:
-        if self._folder is None:
+        if self.folder is None:
             where = f"row {self._task.index} of '{self._task.data_source}'"
             raise self._failed(DataError(f"{where}: endpoint.run_command needs a task folder (docs/harnesses.md)"))
         try:
-            return _result(await self._folder.run_command(command, seconds))
+            return _result(await self.folder.run_command(command, seconds))
         except SandboxEndedError as error:  # the command did it: the policy gets to know, as from the tool bash
-            return CommandResult(f"{error}; its files are lost\n", _KILLED, timed_out=False)
+            return CommandResult(f"{error}; its files are lost\n", KILLED, timed_out=False)
         except SandboxUnavailableError as error:
             raise self._failed(InfraError(str(error))) from error
 

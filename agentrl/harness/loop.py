@@ -15,15 +15,19 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
 from agentrl.gateway.session import Session
-from agentrl.harness.commands import TaskCommands
+from agentrl.harness.commands import KILLED, TaskCommands
 from agentrl.harness.endpoint import Endpoint, without
 from agentrl.harness.function import run_function
+from agentrl.harness.in_task import local_settings
 from agentrl.harness.instruction import instruction_of
 from agentrl.harness.outcome import Finished, rollout_of
 from agentrl.harness.process import Ended
 from agentrl.harness.run import HarnessRun
 from agentrl.harness.slots import WatchedSession
-from agentrl.tools.task_folders import task_folder_state
+from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
+from agentrl.tools.base import InfraError
+from agentrl.tools.task_folders import TaskFolderState, task_folder_state
+from agentrl.types.messages import Message
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 
@@ -49,6 +53,7 @@ class HarnessLoop(AgentLoop):
     roles = ("tool",)
     uses_tools = False
     uses_task_sandbox = True
+    follows_steps = True
     strips_thinking = False
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig, shared: HarnessRun) -> None:
@@ -71,6 +76,8 @@ class HarnessLoop(AgentLoop):
             DataError: a harness cannot get this prompt.
         """
         self._shared.check(task)
+        if tools is not None and self._shared.settings.in_task and (folder := task_folder_state(tools.data)):
+            local_settings(folder)
         return super().prompt(task, tools)
 
     async def run(
@@ -103,7 +110,7 @@ class HarnessLoop(AgentLoop):
         """Reserve the sandbox of a task folder, which starts at the first command."""
         folder = None if tools is None else task_folder_state(tools.data)
         if folder is not None:
-            await folder.start()
+            self._shared.start_folder(folder)
         return TaskCommands(task, folder, self.config.rollout.multi_turn.tool_timeout_s)
 
     async def _finished(
@@ -122,20 +129,45 @@ class HarnessLoop(AgentLoop):
             own_s = shared.settings.deadline_s
             limits = [deadline, None if own_s is None else start + own_s]
             left = min((each for each in limits if each is not None), default=None)
-            seconds = None if left is None else max(0.0, left - start)
-            if shared.function is None:
-                finished = await self._command(task, session, watched, address, seconds)
-            else:
-                finished = await self._called(task, session, watched, address, seconds, commands)
+            finished = await self._once(task, session, watched, address, left, commands)
+            while (text := await _next_step(finished, commands)) is not None:
+                task = replace(task, messages=[*task.messages[:-1], Message(role="user", content=text)])
+                finished = await self._once(task, session, watched, address, left, commands)
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
-    async def _command(
-        self, task: Task, session: Session, watched: WatchedSession, address: Address, seconds: float | None
+    async def _once(
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        address: Address,
+        end: float | None,
+        commands: TaskCommands,
     ) -> Finished:
-        async with self._shared.started(instruction_of(task), task, address) as process:
-            result = await _until(process.wait(), session, watched, seconds)
-            ended = result or await process.end()
+        """Run the harness on one instruction."""
+        seconds = None if end is None else max(0.0, end - time.monotonic())
+        if self._shared.function is None:
+            return await self._command(task, session, watched, address, seconds, commands.folder)
+        return await self._called(task, session, watched, address, seconds, commands)
+
+    async def _command(
+        self,
+        task: Task,
+        session: Session,
+        watched: WatchedSession,
+        address: Address,
+        seconds: float | None,
+        folder: TaskFolderState | None,
+    ) -> Finished:
+        try:
+            async with self._shared.started(instruction_of(task), task, address, folder) as process:
+                result = await _until(process.wait(), session, watched, seconds)
+                ended = result or await process.end()
+        except SandboxEndedError as error:  # something in it did this: the policy, as far as anyone can tell
+            result = ended = Ended(KILLED, f"{error}; its files are lost")
+        except SandboxUnavailableError as error:
+            raise InfraError(str(error)) from error
         return _finished(ended, None, session, address, by_itself=result is not None)
 
     async def _called(
@@ -153,6 +185,13 @@ class HarnessLoop(AgentLoop):
         result = await _until(calling, session, watched, seconds, commands.failed)
         ended, score = result or (Ended(None, ""), None)
         return _finished(ended, score, session, address, by_itself=result is not None)
+
+
+async def _next_step(finished: Finished, commands: TaskCommands) -> str | None:
+    """Return the instruction of the next step of a task folder, if the harness has not been stopped."""
+    if commands.folder is None or commands.failure or not finished.by_itself or finished.limited:
+        return None
+    return await commands.folder.next_step()
 
 
 def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:

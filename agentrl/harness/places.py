@@ -52,6 +52,7 @@ class Place:
     path: str = "/usr/local/bin:/usr/bin:/bin"
     limits: Mapping[str, int] = field(default_factory=dict)
     user: int | None = None
+    group: int | None = None
     descriptors: tuple[int, ...] = ()
     folder: Path | None = None
 
@@ -135,7 +136,8 @@ def _uncontained(harness: Harness, problem: str, template: str | None) -> Place:
 
 def _sandboxed(settings: LocalSandbox, gateway: Path | None, template: str | None) -> Place:
     """A sandbox as that of tools, in which nothing but the gateway can be reached."""
-    seccomp, user = filter_descriptor(), bubblewrap.new_user()
+    user, group = bubblewrap.user_of(settings) or (None, None)
+    seccomp = filter_descriptor()
     extra = [*(("--ro-bind", template, "/tmp/template") if template else ()), *_socket_options(gateway)]
 
     def enclose(program: list[str]) -> list[str]:
@@ -143,12 +145,13 @@ def _sandboxed(settings: LocalSandbox, gateway: Path | None, template: str | Non
 
     return Place(
         enclose,
-        str(bubblewrap.interpreter(settings.python)),
+        bubblewrap.python_of(settings),
         workdir=bubblewrap.WORK,
         socket=_socket_inside(gateway),
         template="/tmp/template" if template else None,
         limits={**settings.limits(), "RLIMIT_NOFILE": _OPEN_FILES},
         user=user,
+        group=group,
         descriptors=(seccomp,),
     )
 

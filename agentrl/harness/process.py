@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from agentrl.harness.places import PORT, Place
 from agentrl.sandboxes.inside.interpreter import Output
 from agentrl.security.json_depth import parse
@@ -47,6 +49,22 @@ class Job:
     env: Mapping[str, str]
     files: Mapping[str, str]
     stdin: str = ""
+
+    def values(self) -> dict[str, JsonValue]:
+        """Return the job for the supervisor, in a place that has nothing of its own."""
+        files: dict[str, JsonValue] = {**self.files}
+        return {
+            "command": [*self.command],
+            "env": {**self.env},
+            "files": files,
+            "stdin": self.stdin,
+            "template": None,
+            "folder": "",
+            "limits": {},
+            "watched": [],
+            "inherits": False,
+            "mark": "",
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +111,7 @@ class HarnessProcess:
                 pass_fds=(writing, *place.descriptors),
                 start_new_session=True,
                 user=place.user,
-                group=place.user,
+                group=place.group,
                 extra_groups=None if place.user is None else [],
             )
         except OSError as error:
@@ -148,11 +166,8 @@ class HarnessProcess:
         place, stdin = self._place, self._process.stdin
         assert stdin is not None
         values = {
-            "source": _supervisor(),
-            "command": [*job.command],
-            "env": dict(job.env),
-            "files": dict(job.files),
-            "stdin": job.stdin,
+            **job.values(),
+            "source": supervisor_source(),
             "home": place.home,
             "workdir": place.workdir,
             "template": place.template,
@@ -160,6 +175,7 @@ class HarnessProcess:
             "socket": place.socket,
             "port": PORT,
             "limits": dict(place.limits),
+            "watched": [0],
         }
         stdin.write(json.dumps(values).encode() + b"\n")
 
@@ -182,12 +198,16 @@ class HarnessProcess:
 
     def _ended(self) -> Ended:
         """Read the report, which is not trusted: the harness could have written it."""
-        report = _read_report(self._status)
-        code = report.get("exit_code")
-        if isinstance(code, int):
-            return Ended(code, self.output)
-        failed = report.get("failed")
-        return Ended(None, self.output, str(failed)[:500] if failed else "", report.get("missing") is True)
+        return ended_of(_read_report(self._status), self.output)
+
+
+def ended_of(report: Mapping[str, object], output: str) -> Ended:
+    """Return how a harness ended, from the report of its supervisor."""
+    code = report.get("exit_code")
+    if isinstance(code, int):
+        return Ended(code, output)
+    failed = report.get("failed")
+    return Ended(None, output, str(failed)[:500] if failed else "", report.get("missing") is True)
 
 
 def _read_report(status: int) -> Mapping[str, object]:
@@ -200,5 +220,6 @@ def _read_report(status: int) -> Mapping[str, object]:
 
 
 @cache
-def _supervisor() -> str:
+def supervisor_source() -> str:
+    """Return the source of the program that starts a harness and ends everything that it started."""
     return Path(__file__).with_name("supervisor.py").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +15,28 @@ from urllib.parse import urlsplit
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, Kind
 from agentrl.gateway.server import Address, GatewayServer, SharedServer
+from agentrl.harness import in_task
 from agentrl.harness.function import Run, load_function
 from agentrl.harness.instruction import Instruction, instruction_of
 from agentrl.harness.placeholders import Values, shows_system
-from agentrl.harness.places import PORT, Place, needs_socket, open_place
+from agentrl.harness.places import PORT, needs_socket, open_place
 from agentrl.harness.process import HarnessProcess, Job
 from agentrl.harness.settings import KEY, Harness, HarnessSettings, read_harness
 from agentrl.harness.slots import Slots, WatchedSession
 from agentrl.harness.worker import FunctionWorker
-from agentrl.tools.task_folders import folder_of
+from agentrl.tools.task_folders import TaskFolderState, folder_of
 from agentrl.types.task import Task
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_VARIABLE_CHARS = 30_000
 """Longest instruction in an environment variable; the system limits each to 128 KiB."""
+_MAX_ARGUMENT_BYTES = 131_071
+"""Linux limits an argument of a program, and a variable, to 128 KiB."""
+_WITH_FOLDER = "`sandbox: task` of the harness needs a task folder (docs/harnesses.md#task-folders)"
+_WITHOUT_SANDBOX = (
+    "a command works on a task folder only with `sandbox: task` in the settings of the harness; or use `function`"
+    " (docs/harnesses.md#task-folders)"
+)
 _NOWHERE = Address("http://127.0.0.1", "")
 
 
@@ -66,10 +74,15 @@ class HarnessRun:
             DataError: it cannot. The message does not name the row.
         """
         values = self._values(instruction_of(task), task, _NOWHERE)
-        if self.function is None and folder_of(task) is not None:
-            raise DataError("a command cannot work on a task folder: use 'function' (docs/harnesses.md#task-folders)")
-        for text in self.settings.texts():
-            values.fill(text)
+        if self.function is None and (folder_of(task) is not None) != self.settings.in_task:
+            raise DataError(_WITH_FOLDER if self.settings.in_task else _WITHOUT_SANDBOX)
+        for where, text in self.settings.named_texts():
+            filled = values.fill(text)
+            if where.startswith(("command", "env.")) and len(filled.encode()) > _MAX_ARGUMENT_BYTES:
+                raise DataError(
+                    f"field 'prompt': '{where}' of the harness has {len(filled.encode()):,} bytes, at most"
+                    f" {_MAX_ARGUMENT_BYTES:,} can be given to a program: use 'stdin' or 'files'"
+                )
 
     @asynccontextmanager
     async def address(self, session: WatchedSession) -> AsyncIterator[Address]:
@@ -78,17 +91,29 @@ class HarnessRun:
             yield address
 
     @asynccontextmanager
-    async def started(self, instruction: Instruction, task: Task, address: Address) -> AsyncIterator[HarnessProcess]:
+    async def started(
+        self, instruction: Instruction, task: Task, address: Address, folder: TaskFolderState | None
+    ) -> AsyncIterator[HarnessProcess | in_task.TaskHarness]:
         """Start the command; at the end of the block, everything of it is gone.
 
         Raises:
             DataError: the row's working folder does not exist.
             InfraError: it cannot be started.
+            SandboxEndedError: something in the sandbox of the task ended it.
+            SandboxUnavailableError: the sandbox of the task failed.
         """
+        if folder is not None and self._socket is not None and self.settings.in_task:
+            own = {"HOME": in_task.HOME}
+            job = self._job((in_task.HOME, folder.workdir), in_task.PORT, own, instruction, task, address)
+            async with in_task.started_in_task(folder, self._socket, {**job.values(), "inherits": True}) as harness:
+                yield harness
+            return
         template = await self._template(instruction, task)
         place = await asyncio.to_thread(open_place, self.harness, self._socket, template)
         try:
-            process = await HarnessProcess.start(place, self._job(place, instruction, task, address))
+            own, port = {"PATH": place.path, "HOME": place.home, "LANG": "C.UTF-8"}, PORT if place.socket else None
+            job = self._job((place.home, place.workdir), port, own, instruction, task, address)
+            process = await HarnessProcess.start(place, job)
             try:
                 yield process
             finally:
@@ -130,18 +155,37 @@ class HarnessRun:
             raise DataError(f"row {task.index}: 'workdir' of the harness: there is no folder '{template}'")
         return template
 
-    def _job(self, place: Place, instruction: Instruction, task: Task, address: Address) -> Job:
-        if place.socket:  # the supervisor listens in the place
-            inside = urlsplit(address.base_url)._replace(scheme="http", netloc=f"127.0.0.1:{PORT}").geturl()
+    def _job(
+        self,
+        folders: tuple[str, str],
+        port: int | None,
+        own: Mapping[str, str],
+        instruction: Instruction,
+        task: Task,
+        address: Address,
+    ) -> Job:
+        """Return what runs in a place.
+
+        Args:
+            folders: HOME and the working folder.
+            port: at which the supervisor listens in a place without the network of this machine.
+            own: environment variables of the place.
+        """
+        if port is not None:
+            inside = urlsplit(address.base_url)._replace(scheme="http", netloc=f"127.0.0.1:{port}").geturl()
             address = replace(address, base_url=inside)
-        settings, values = self.settings, self._values(instruction, task, address, place.home, place.workdir)
-        own = {"PATH": place.path, "HOME": place.home, "LANG": "C.UTF-8", **_variables(values)}
+        settings, values = self.settings, self._values(instruction, task, address, *folders)
         return Job(
             [values.fill(each) for each in settings.command],
-            {**own, **{name: values.fill(each) for name, each in settings.env.items()}},
+            {**own, **_variables(values), **{name: values.fill(each) for name, each in settings.env.items()}},
             {name: values.fill(each) for name, each in settings.files.items()},
             values.fill(settings.stdin),
         )
+
+    def start_folder(self, folder: TaskFolderState) -> None:
+        """Reserve the sandbox of a task folder; with `sandbox: task`, the gateway can be reached from it."""
+        gateway = self._socket if self.settings.in_task else None
+        folder.start_with(() if gateway is None else ((gateway.parent, in_task.SOCKET_FOLDER),))
 
     def _values(
         self, instruction: Instruction, task: Task, address: Address, home: str = "", workdir: str = ""

@@ -20,6 +20,7 @@ from agentrl.utils.shipped import shipped
 KEY = "rollout.harness"
 _OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb", "max_starting")
 """Keys without effect for a function."""
+_TASK = "task"
 _OTHER_KINDS = ("docker", "podman", "e2b", "sandbox_fusion")
 
 
@@ -50,7 +51,7 @@ class HarnessSettings(Section):
     """What happens if the harness ends with an error after at least one turn. score: the reward decides. fail: the
     rollout is dropped."""
     sandbox: str | dict[str, JsonValue] | None = None
-    """Sandbox, as for tools (docs/sandboxes.md); null: none."""
+    """Sandbox, as for tools (docs/sandboxes.md); task: that of the rollout's task folder; null: none."""
     network: Literal["host", "gateway"] = "host"
     """Without a sandbox. host: the network of this machine. gateway: only the gateway."""
     readonly: tuple[Path, ...] = ()
@@ -61,6 +62,11 @@ class HarnessSettings(Section):
     """Harnesses at a time; further rollouts wait."""
     max_starting: PositiveInt = 4
     """Harnesses that have not sent a request yet, at a time."""
+
+    @property
+    def in_task(self) -> bool:
+        """Whether the command runs in the sandbox of the rollout's task folder."""
+        return self.sandbox is not None and sandbox_options(self.sandbox).get("kind") == _TASK
 
     def named_texts(self) -> Iterator[tuple[str, str]]:
         """Yield the texts that may have placeholders, with their keys."""
@@ -169,8 +175,11 @@ def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
     for key in ("network", "readonly", "disk_mb"):
         if key in settings.model_fields_set:
             yield f"'{key}' has no effect with 'sandbox', which has its own settings"
+    if settings.in_task:
+        yield from _in_task_problems(settings)
+        return
     if (kind := sandbox_options(settings.sandbox).get("kind")) in _OTHER_KINDS:
-        yield f"'sandbox': harnesses run in sandboxes of kind 'local', not '{kind}'"
+        yield f"'sandbox': harnesses run in sandboxes of kind 'local', or in that of their 'task', not '{kind}'"
         return
     try:
         kind_of(settings.sandbox).settings.model_validate(sandbox_options(settings.sandbox))
@@ -178,6 +187,13 @@ def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
         yield from (f"'sandbox.{'.'.join(map(str, each['loc']))}': {each['msg']}" for each in error.errors())
     except AgentRLError as error:
         yield f"'sandbox': {error}"
+
+
+def _in_task_problems(settings: HarnessSettings) -> Iterator[str]:
+    if settings.workdir is not None:
+        yield "'workdir' has no effect with 'sandbox: task': the working folder is that of the task"
+    if len(sandbox_options(settings.sandbox or _TASK)) > 1:
+        yield "'sandbox': 'task' has no settings: the sandbox is that of the tools"
 
 
 def sandbox_options(setting: str | Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

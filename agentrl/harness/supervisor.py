@@ -1,7 +1,8 @@
 """Program that starts a harness beside it, and ends everything that the harness started.
 
-The Python of the place, 3.9 or later, runs its source (`process.py`). Standard input stays open: when it ends, agentrl
-has ended, and so does the harness. The first argument is the number of the file descriptor that gets the result.
+The Python of the place, 3.9 or later, runs its source (`process.py`, `in_task.py`). The first argument is the number of
+the file descriptor that gets the result, after `mark`. When a descriptor in `watched` ends, agentrl has ended, and so
+does the harness.
 """
 
 # pathlib and contextlib would be imported at each start
@@ -43,7 +44,7 @@ def main(job: dict[str, Any]) -> None:
     end_descendants()
     if job["folder"]:
         shutil.rmtree(job["folder"], ignore_errors=True)
-    os.write(status, json.dumps(report).encode() + b"\n")
+    os.write(status, (job["mark"] + json.dumps(report)).encode() + b"\n")
     os._exit(0)  # threads may still forward
 
 
@@ -65,7 +66,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     if job["stdin"]:
         threading.Thread(target=feed, args=(process, job["stdin"].encode()), daemon=True).start()
     ended = os.pidfd_open(process.pid)
-    if ended not in select.select([ended, 0], [], [])[0]:
+    if ended not in select.select([ended, *job["watched"]], [], [])[0]:
         process.kill()
     process.wait()
     return {"exit_code": process.returncode if process.returncode >= 0 else 128 - process.returncode}
@@ -90,7 +91,7 @@ def start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
         job["command"],
         stdin=subprocess.PIPE if job["stdin"] else subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
-        env=job["env"],
+        env={**(os.environ if job["inherits"] else {}), **job["env"]},
         cwd=job["workdir"],
         preexec_fn=lambda: limit(job["limits"]),
     )

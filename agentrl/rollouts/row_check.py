@@ -14,6 +14,7 @@ from agentrl.chat.parsers import AUTO, check_parser
 from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.served import check_history
 from agentrl.config.run import RunConfig
+from agentrl.data.task_folders.rows import STEPS_KEY
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
@@ -37,6 +38,7 @@ class LoopTraits(NamedTuple):
     uses_tools: bool
     runs_task_folders: bool
     uses_task_sandbox: bool
+    follows_steps: bool
     roles: tuple[str, ...]
 
 
@@ -93,6 +95,8 @@ class RowNames:
             self._toolbox.check(task)
         elif has_folder and not _trait(loop, "runs_task_folders"):
             raise DataError(NO_SANDBOX)
+        if task.extra_info.get(STEPS_KEY) and not _trait(loop, "follows_steps"):
+            raise DataError(f"agent loop '{name}' cannot do tasks of several steps: use tool_agent or a harness")
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
             check_interaction(self._interactions, task)
 
@@ -140,7 +144,9 @@ class RowCheck(RowNames):
             if not any(key):
                 raise
             raise DataError(f"{_asked(key)}: {error}") from error
-        return LoopTraits(loop.uses_tools, loop.runs_task_folders, loop.uses_task_sandbox, loop.roles)
+        return LoopTraits(
+            loop.uses_tools, loop.runs_task_folders, loop.uses_task_sandbox, loop.follows_steps, loop.roles
+        )
 
     def _check_template(self, loop: AgentLoop, key: LoopKey) -> None:
         schemas, chat = self._toolbox.schemas, loop.chat

@@ -55,6 +55,7 @@ class SandboxSetup:
         build: folder with a Dockerfile, from which the image is built if there is none of this name.
         build_s: seconds to build or get the image.
         memory_mb: memory; None: that of the kind.
+        readable: folders of this machine, and where they can be read. Only local sandboxes follow it.
     """
 
     folder: str = ""
@@ -64,6 +65,7 @@ class SandboxSetup:
     build: Path | None = None
     build_s: float = 600.0
     memory_mb: int | None = None
+    readable: tuple[tuple[Path, str], ...] = ()
 
 
 class Sandbox(Protocol):
@@ -130,7 +132,7 @@ class SandboxProvider(Protocol):
         """Start a sandbox.
 
         Args:
-            setup: how it differs from others; a kind that cannot do this refuses it before (`SandboxKind.setups`).
+            setup: how it differs from others; a kind that cannot do this refuses it before (`PoolSettings.setups`).
 
         Raises:
             SandboxUnavailableError: it did not start.

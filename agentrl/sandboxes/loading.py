@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.registry import Registry
@@ -21,13 +21,11 @@ class SandboxKind:
         settings: class of its settings.
         provider: makes the provider from the settings.
         keeps_state: variables are kept between calls, and a sandbox occupies a place while it exists.
-        setups: what a `SandboxSetup` can ask for: another image, or only further folders and variables; None: nothing.
     """
 
     settings: type[PoolSettings]
     provider: Any  # Any: called with an instance of `settings`
     keeps_state: bool = True
-    setups: Literal["image", "folders"] | None = None
 
     def pool(self, options: Mapping[str, object]) -> SandboxPool:
         """Return a pool with these settings."""

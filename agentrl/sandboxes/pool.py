@@ -62,7 +62,7 @@ class SandboxPool:
     """
 
     def __init__(self, provider: SandboxProvider, settings: PoolSettings) -> None:
-        self._provider, self._settings = provider, settings
+        self._provider, self.settings = provider, settings
         self._rate = StartRate(settings.service, settings.starts_per_s) if settings.starts_per_s else None
         self._owned: dict[str, OwnedSandbox] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,7 +140,7 @@ class SandboxPool:
         price, `sandbox_cost_usd`.
         """
         seconds = self._seconds + sum(each.seconds() for each in self._running)
-        price = self._settings.usd_per_s
+        price = self.settings.usd_per_s
         return {
             "sandboxes_started": self._counts["started"],
             "sandboxes_ended": self._counts["ended"],
@@ -229,8 +229,8 @@ class SandboxPool:
         """Start the missing sandboxes, if there are places that no rollout waits for and no idle sandbox fills."""
         if self._closed or self._num_waiting:
             return
-        missing = self._settings.prewarm - len(self._idle) - self._num_ahead
-        free = self._settings.max_running - self._num_taken - len(self._idle)
+        missing = self.settings.prewarm - len(self._idle) - self._num_ahead
+        free = self.settings.max_running - self._num_taken - len(self._idle)
         for _ in range(min(missing, free)):
             self._num_ahead += 1
             self._num_taken += 1

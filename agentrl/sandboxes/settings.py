@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.base import Section
+
+Setups = Literal["image", "folders", "system"]
+"""image: another image. folders: further folders and variables. system: the same, and every file can be written."""
 
 
 class PoolSettings(Section):
     """Number and rate of sandboxes."""
 
+    kind: str = ""
+    """Name of the kind."""
     max_running: PositiveInt = 64
     """Most sandboxes at a time; further rollouts wait for one."""
     prewarm: NonNegativeInt = 0
     """Sandboxes that are started before a rollout needs them. They count towards max_running."""
     starts_per_s: PositiveFloat | None = None
     """Most starts per second of all runs of this user on this machine; null: no limit."""
+
+    @property
+    def setups(self) -> Setups | None:
+        """What a `SandboxSetup` can ask for; None: nothing."""
+        return None
+
+    def lacking(self) -> str:
+        """Return what this machine lacks for these sandboxes, as far as it is known without starting one, or ""."""
+        return ""
 
     @property
     def usd_per_s(self) -> float:

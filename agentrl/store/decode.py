@@ -8,9 +8,21 @@ from itertools import repeat
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
+from pydantic import JsonValue
 
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, OPERATIONS, ROLLOUT, SCORES, SEALS, TASK, WEIGHT
+from agentrl.store.schema import (
+    BY_NAME,
+    EXCLUDED,
+    FACTS,
+    JSON_OF_TASK,
+    OPERATIONS,
+    ROLLOUT,
+    SCORES,
+    SEALS,
+    TASK,
+    WEIGHT,
+)
 from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
 from agentrl.types.excluded import Excluded
@@ -64,7 +76,7 @@ def _task(values: dict[str, Any]) -> Task:
 
 def _rollouts(columns: Columns) -> Iterator[Rollout]:
     """Yield one rollout per row, without its trajectories."""
-    names = [name for name in (*ROLLOUT, OPERATIONS) if name in columns]
+    names = [name for name in (*ROLLOUT, OPERATIONS, FACTS) if name in columns]
     for values in zip(*(columns[name] for name in names), strict=True):
         yield Rollout([], **dict(zip(names, values, strict=True)))
 
@@ -112,6 +124,18 @@ def _segments(array: pa.ListArray) -> list[list[Segment]]:
     )
 
 
+def _facts(array: pa.Array) -> list[dict[str, JsonValue]]:
+    """Convert JSON texts to dictionaries.
+
+    Raises:
+        ValueError: a text is another value.
+    """
+    found = list(map(read_json, python_values(array)))
+    if not all(isinstance(each, dict) for each in found):
+        raise ValueError(f"column '{FACTS}': expected JSON objects")
+    return cast(list[dict[str, JsonValue]], found)
+
+
 def _by_name(array: pa.Array) -> list[dict[str, float]]:
     """Convert lists of {name, value}, or maps, to dictionaries."""
     return list(map(dict, python_values(array)))
@@ -123,5 +147,6 @@ _READ: dict[str, Callable[[pa.Array], list[Any]]] = {
     EXCLUDED: partial(text_values, meaning=Excluded),
     "turn_rewards": partial(_lists_of, TurnReward),
     OPERATIONS: partial(_lists_of, Operation, kind=partial(text_values, meaning=OperationKind)),
+    FACTS: _facts,
     "tool_calls": partial(_lists_of, ToolCall, outcome=partial(text_values, meaning=Outcome)),
 }

@@ -14,7 +14,7 @@ from agentrl.errors import DataError
 from agentrl.store.checksums import seals
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import samples_by_rollout
-from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, EXCLUDED, FACTS, JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
 from agentrl.store.text import write_json
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
@@ -84,6 +84,8 @@ def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
     """Return the values of a column. `Any` is the type of the column in the schema."""
     if column in TASK:
         return [row.task[column] for row in rows]
+    if column == FACTS:
+        return [_json(row.task["uid"], FACTS, row.rollout.facts) for row in rows]
     values = list(map(attrgetter(_OF_ROW.get(column, f"rollout.{column}")), rows))
     return [list(map(_Named._make, each.items())) for each in values] if column in BY_NAME else values
 

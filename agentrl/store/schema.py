@@ -13,7 +13,7 @@ import pyarrow as pa
 from agentrl.store.layout import EXCLUDED_SPLIT as EXCLUDED_SPLIT
 from agentrl.store.layout import TRAJECTORIES as TRAJECTORIES
 
-VERSION = "7"
+VERSION = "8"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
@@ -151,6 +151,9 @@ EXCLUDED = "excluded"
 OPERATIONS = "operations"
 """Column with the operations of the conversations (`types.operation`). New in version 6."""
 
+FACTS = "facts"
+"""Column with what the agent loop found out about the rollout (`Rollout.facts`), as JSON. New in version 8."""
+
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(
     _fields(
@@ -162,6 +165,7 @@ SCHEMA = pa.schema(
             "trajectories": _list_of(TRAJECTORY),
             EXCLUDED: _TEXT,
             OPERATIONS: _list_of(OPERATION),
+            FACTS: _JSON,
             SEALS: _list_of(pa.uint32()),
         },
         nullable=("agent_name", "error", "scored_text_sha256", EXCLUDED),
@@ -174,7 +178,8 @@ def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
 
 
-_VERSION_6 = _changed(SCHEMA, trajectories=_list_of(_UNWEIGHTED))
+_VERSION_7 = pa.schema([field for field in SCHEMA if field.name != FACTS])
+_VERSION_6 = _changed(_VERSION_7, trajectories=_list_of(_UNWEIGHTED))
 _VERSION_5 = pa.schema([field for field in _VERSION_6 if field.name != OPERATIONS])
 _VERSION_4 = pa.schema([field for field in _VERSION_5 if field.name != EXCLUDED])
 _VERSION_3 = _changed(_VERSION_4, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
@@ -184,6 +189,7 @@ READABLE = {
     "4": _VERSION_4,
     "5": _VERSION_5,
     "6": _VERSION_6,
+    "7": _VERSION_7,
     VERSION: SCHEMA,
 }
 """Readable versions -> their schemas."""

@@ -3,6 +3,7 @@
 from agentrl.data.task_folders.folder import TaskFolder, TaskFolderError, read_task_folder
 from agentrl.task_folders.plan import NotRunnableError, TaskPlan, plan
 from agentrl.task_folders.running import content_of, task_sandbox
+from agentrl.task_folders.steps import TaskSteps
 from agentrl.task_folders.verifier import VerifierError, score_of, verify
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "TaskFolder",
     "TaskFolderError",
     "TaskPlan",
+    "TaskSteps",
     "VerifierError",
     "content_of",
     "plan",

@@ -11,9 +11,11 @@ from posixpath import normpath
 from agentrl.data.task_folders.dockerfile import Copy, Recipe, Run, read_dockerfile
 from agentrl.data.task_folders.files import FilesError, Member, copied_members, folder_members, pack
 from agentrl.data.task_folders.folder import ENVIRONMENT, SETTINGS, TESTS, TaskFolder, read_text
+from agentrl.data.task_folders.settings import AgentPart, VerifierPart
+from agentrl.data.task_folders.steps import WORKDIR
 from agentrl.sandboxes.base import SandboxSetup
-from agentrl.sandboxes.loading import SANDBOXES
 from agentrl.sandboxes.local.bubblewrap import is_system
+from agentrl.sandboxes.settings import PoolSettings
 
 LOGS, TESTS_IN, SOLUTION_IN, HOME = "/logs", "/tests", "/solution", "/root"
 _WRITABLE = ("/logs/verifier", "/logs/agent", "/logs/artifacts", TESTS_IN, SOLUTION_IN, HOME)
@@ -46,17 +48,18 @@ class TaskPlan:
     steps: tuple[Copy | Run, ...] = ()
 
 
-def plan(task: TaskFolder, kind: str) -> TaskPlan:
-    """Return how a kind of sandbox runs a task.
+def plan(task: TaskFolder, sandboxes: PoolSettings) -> TaskPlan:
+    """Return how sandboxes with these settings run a task.
 
     Raises:
-        NotRunnableError: it cannot.
+        NotRunnableError: they cannot.
     """
-    setups = SANDBOXES.get(kind).setups
+    kind, setups = sandboxes.kind, sandboxes.setups
     if setups is None:
-        raise NotRunnableError(task, kind, ["task folders run in local, docker and podman sandboxes"])
-    found, reasons = _with_image(task) if setups == "image" else _with_folders(task)
-    reasons = [*_not_supported(task), *reasons, *_unreadable_tests(task)]
+        raise NotRunnableError(task, kind, ["task folders run in local, docker, podman and e2b sandboxes"])
+    found, reasons = _with_image(task) if setups == "image" else _with_folders(task, with_root=setups == "system")
+    lacking = sandboxes.lacking()
+    reasons = [*([lacking] if lacking else []), *_not_supported(task), *reasons, *_unreadable_files(task)]
     if reasons:
         raise NotRunnableError(task, kind, reasons)
     return found
@@ -65,24 +68,23 @@ def plan(task: TaskFolder, kind: str) -> TaskPlan:
 def _not_supported(task: TaskFolder) -> Iterator[str]:
     """Yield the settings that no kind of sandbox supports."""
     settings = task.settings
-    environment, verifier = settings.environment, settings.verifier
+    environment = settings.environment
     wrong = {
         "environment.os": environment.os != "linux",
         "environment.gpus": environment.gpus > 0,
         "environment.healthcheck": environment.healthcheck is not None,
         "environment.mcp_servers": bool(environment.mcp_servers),
         "environment.network_mode": environment.network_mode == "allowlist",
-        "agent.network_mode": settings.agent.network_mode == "allowlist",
-        "verifier.network_mode": verifier.network_mode == "allowlist",
-        "verifier.environment_mode": verifier.environment_mode == "separate",
-        "verifier.environment": verifier.environment is not None,
-        "verifier.collect": bool(verifier.collect),
-        "agent.user": settings.agent.user not in _ROOT,
-        "verifier.user": verifier.user not in _ROOT,
+        **_of_phases("", settings.agent, settings.verifier),
     }
+    envs = {"environment.env": environment.env, "verifier.env": settings.verifier.env}
+    for number, step in enumerate(settings.steps or ()):
+        wrong |= _of_phases(f"steps.{number}.", step.agent, step.verifier)
+        wrong[f"steps.{number}.healthcheck"] = step.healthcheck is not None
+        envs[f"steps.{number}.verifier.env"] = step.verifier.env
     for key in (key for key, is_wrong in wrong.items() if is_wrong):
         yield f"{SETTINGS}: '{key}' with this value is not supported"
-    for key, env in (("environment.env", environment.env), ("verifier.env", verifier.env)):
+    for key, env in envs.items():
         if any(map(_VARIABLE.search, env.values())):  # Harbor would insert variables of this machine, such as keys
             yield f"{SETTINGS}: '{key}' names variables of this machine (${{...}}), which do not reach sandboxes"
     for name in _COMPOSE:
@@ -90,11 +92,27 @@ def _not_supported(task: TaskFolder) -> Iterator[str]:
             yield f"{ENVIRONMENT}/{name}: several containers are not supported"
 
 
-def _unreadable_tests(task: TaskFolder) -> Iterator[str]:
-    try:
-        folder_members(task.path / TESTS, TESTS_IN)
-    except FilesError as error:
-        yield str(error)
+def _of_phases(place: str, agent: AgentPart, verifier: VerifierPart) -> dict[str, bool]:
+    """Return which settings of agent and verifier are not supported; `place` is before their keys."""
+    wrong = {
+        "agent.network_mode": agent.network_mode == "allowlist",
+        "verifier.network_mode": verifier.network_mode == "allowlist",
+        "verifier.environment_mode": verifier.environment_mode == "separate",
+        "verifier.environment": verifier.environment is not None,
+        "verifier.collect": bool(verifier.collect),
+        "agent.user": agent.user not in _ROOT,
+        "verifier.user": verifier.user not in _ROOT,
+    }
+    return {f"{place}{key}": is_wrong for key, is_wrong in wrong.items()}
+
+
+def _unreadable_files(task: TaskFolder) -> Iterator[str]:
+    """Yield why tests, or files of the steps, cannot be copied."""
+    for folder in (task.path / TESTS, *(step.path / name for step in task.steps for name in (TESTS, WORKDIR))):
+        try:
+            folder_members(folder, "/")
+        except FilesError as error:
+            yield str(error)
 
 
 def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
@@ -120,20 +138,29 @@ def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
     return TaskPlan(task, replace(setup, image=name), (_LOGS,)), []
 
 
-def _with_folders(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
+def _with_folders(task: TaskFolder, *, with_root: bool) -> tuple[TaskPlan, list[str]]:
     environment = task.settings.environment
     recipe, reasons = _recipe(task)
     folder = normpath(f"/{(environment.workdir or recipe.folder).lstrip('/')}")
     members = list(_members(task, recipe, reasons))
-    tops = [_top(name) for name, _, _ in members] + [_top(each) for each in recipe.mentioned if not is_system(each)]
-    folders = [each for each in (*_WRITABLE, *recipe.folders, folder, *tops) if each != "/"]
-    written = [*recipe.folders, folder, *(name for name, _, _ in members)]
-    reasons += [f"'{each}' lies in a system folder" for each in dict.fromkeys(written) if is_system(each)]
-    in_root = [name for name, path, _ in members if name.count("/") == 1 and path.is_file()]
-    reasons += [f"'{each}' lies in the root folder, which cannot be written" for each in in_root]
+    reasons += _not_writable(recipe, folder, members, with_root=with_root)
+    folders = [each for each in (*_WRITABLE, *recipe.folders, folder) if each != "/"]
+    if not with_root:
+        tops = [_top(each) for each in recipe.mentioned if not is_system(each)]
+        folders += [each for each in (*(_top(name) for name, _, _ in members), *tops) if each != "/"]
     env = {"HOME": HOME, **recipe.env, **environment.env}
     setup = SandboxSetup(folder=folder, env=tuple(env.items()), folders=tuple(dict.fromkeys(folders)))
     return TaskPlan(task, setup, tuple(recipe.steps)), reasons
+
+
+def _not_writable(recipe: Recipe, folder: str, members: Sequence[Member], *, with_root: bool) -> Iterator[str]:
+    """Yield the files and folders that cannot be written."""
+    for each in dict.fromkeys((*recipe.folders, folder, *(name for name, _, _ in members))):
+        if is_system(each, with_root=with_root):
+            yield f"'{each}' lies in a system folder"
+    for name, path, _ in () if with_root else members:
+        if name.count("/") == 1 and path.is_file():
+            yield f"'{name}' lies in the root folder, which cannot be written"
 
 
 def _top(path: str) -> str:

@@ -24,17 +24,14 @@ _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
 
 
 @asynccontextmanager
-async def task_sandbox(task: TaskFolder, pool: SandboxPool, kind: str) -> AsyncIterator[Sandbox]:
+async def task_sandbox(task: TaskFolder, pool: SandboxPool) -> AsyncIterator[Sandbox]:
     """Yield the sandbox of a task, which is the only user of it. It ends with the block.
 
-    Args:
-        kind: of the pool's sandboxes.
-
     Raises:
-        NotRunnableError: this kind of sandbox cannot run the task.
+        NotRunnableError: the sandboxes of this pool cannot run the task.
         SandboxUnavailableError: it did not start.
     """
-    async with pool.borrowed(content_of(plan(task, kind))) as owned, owned as sandbox:
+    async with pool.borrowed(content_of(plan(task, pool.settings))) as owned, owned as sandbox:
         yield sandbox
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from pydantic import JsonValue
 
 from agentrl.data.task_folders.files import FilesError, folder_members
 from agentrl.data.task_folders.folder import TESTS, TaskFolder
+from agentrl.data.task_folders.settings import VerifierPart
+from agentrl.data.task_folders.steps import Step
 from agentrl.sandboxes.base import (
     EndsProcesses,
     RunResult,
@@ -27,6 +29,7 @@ SCORE = "reward"
 """Key of a reward that is one number."""
 REWARDS = "/logs/verifier"
 MAX_REWARD_BYTES = 2**16
+AGENT_LOGS = "/logs/agent"
 _EMPTIED = (TESTS_IN, REWARDS)
 _OWN = f"chmod u+rwx {LOGS} {TESTS_IN} {REWARDS} 2>/dev/null"
 """The agent may have taken the rights from these folders."""
@@ -36,28 +39,43 @@ class VerifierError(SandboxUnavailableError):
     """The verifier gave no reward, for a reason that says nothing about the policy."""
 
 
-async def verify(sandbox: Sandbox, task: TaskFolder) -> dict[str, float]:
-    """Run the task's tests; return the rewards that they write, by name.
+async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -> dict[str, float]:
+    """Run the tests of the task, or of one of its steps; return the rewards that they write, by name.
 
     All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. The tests come into the
-    sandbox only then. Their exit code is not the reward.
+    sandbox only then: those of the task, then those of the step. Their exit code is not the reward.
 
     Raises:
         VerifierError: there is no reward: the tests wrote none, an empty or a malformed one, or did not end in time.
         SandboxEndedError: the sandbox had ended before, because of what ran in it.
         SandboxUnavailableError: the sandbox failed.
     """
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
+    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
     await sandbox.end_processes()
     try:
-        await prepare(sandbox, f"{_OWN}; {'; '.join(map(_emptied, _EMPTIED))}", f"emptying {' and '.join(_EMPTIED)}")
-        tests = folder_members(task.path / TESTS, TESTS_IN)
-        await send_files(sandbox, tests, f"copying the tests of '{task.name}'", through=TESTS_IN)
-        result = await sandbox.run_command(_command(task), task.settings.verifier.timeout_sec)
+        await empty(sandbox, _EMPTIED)
+        folders = (task.path, *(() if step is None else (step.path,)))
+        for tests in (folder_members(folder / TESTS, TESTS_IN) for folder in folders):
+            await send_files(sandbox, tests, f"copying the tests of '{task.name}'", through=TESTS_IN)
+        settings = task.settings.verifier if step is None else step.settings.verifier
+        result = await sandbox.run_command(_command(task, settings), settings.timeout_sec)
         await sandbox.end_processes()
-        return await _rewards(sandbox, task, result)
+        return await _rewards(sandbox, _named(task, step), result, settings.timeout_sec)
     except (SandboxEndedError, SandboxFileError, FilesError) as error:
-        raise VerifierError(f"the verifier of '{task.name}': {error}") from error
+        raise VerifierError(f"the verifier of '{_named(task, step)}': {error}") from error
+
+
+async def empty(sandbox: Sandbox, folders: Sequence[str] = (*_EMPTIED, AGENT_LOGS)) -> None:
+    """Empty folders in which only the verifier, or only one step of the agent, writes.
+
+    Raises:
+        SandboxUnavailableError: it failed.
+    """
+    await prepare(sandbox, f"{_OWN}; {'; '.join(map(_emptied, folders))}", f"emptying {' and '.join(folders)}")
+
+
+def _named(task: TaskFolder, step: Step | None) -> str:
+    return task.name if step is None else f"{task.name}, step {step.name}"
 
 
 def score_of(rewards: Mapping[str, float]) -> float:
@@ -73,14 +91,15 @@ def _emptied(folder: str) -> str:
     )
 
 
-def _command(task: TaskFolder) -> str:
-    values = "".join(f"export {name}={shlex.quote(value)}; " for name, value in task.settings.verifier.env.items())
+def _command(task: TaskFolder, settings: VerifierPart) -> str:
+    env = {**task.settings.verifier.env, **settings.env}
+    values = "".join(f"export {name}={shlex.quote(value)}; " for name, value in env.items())
     return f"{values}bash {TESTS_IN}/test.sh"
 
 
-async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dict[str, float]:
+async def _rewards(sandbox: Sandbox, name_of_task: str, result: RunResult, timeout_s: float) -> dict[str, float]:
     if result.timed_out:
-        raise VerifierError(f"the tests of '{task.name}' did not end in {task.settings.verifier.timeout_sec:g} seconds")
+        raise VerifierError(f"the tests of '{name_of_task}' did not end in {timeout_s:g} seconds")
     for name in _READERS:
         try:
             data = await sandbox.download(f"{REWARDS}/{name}")
@@ -91,10 +110,10 @@ async def _rewards(sandbox: Sandbox, task: TaskFolder, result: RunResult) -> dic
         try:
             return read_reward(name, data)
         except ValueError as error:
-            raise VerifierError(f"the tests of '{task.name}' wrote a wrong {name}: {error}") from None
+            raise VerifierError(f"the tests of '{name_of_task}' wrote a wrong {name}: {error}") from None
     said = " ".join(result.output.split())[-300:] or "nothing"
     raise VerifierError(
-        f"the tests of '{task.name}' wrote no {REWARDS}/reward.txt or reward.json (exit code {result.exit_code},"
+        f"the tests of '{name_of_task}' wrote no {REWARDS}/reward.txt or reward.json (exit code {result.exit_code},"
         f" output: {said})"
     )
 

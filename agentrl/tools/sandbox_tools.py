@@ -52,8 +52,7 @@ class SandboxToolKind:
         key = json.dumps(given.sandbox, sort_keys=True)
         pool = pools[key] = pools.get(key) or pool_of(given.sandbox)
         description = given.description or self._description(given.sandbox)
-        kind = given.sandbox if isinstance(given.sandbox, str) else str(given.sandbox.get("kind"))
-        return SandboxTool(self._schema(description), self.action, pool, kind, given.timeout_s)
+        return SandboxTool(self._schema(description), self.action, pool, given.timeout_s)
 
     def _description(self, sandbox: object) -> str:
         return self.description if kind_of(sandbox).keeps_state else self.stateless or self.description
@@ -81,7 +80,6 @@ class SandboxTool(BindsItself):
     schema: ToolSchema
     action: Action
     pool: SandboxPool
-    kind: str
     timeout_s: float | None = None
 
     @property
@@ -101,7 +99,7 @@ class BoundSandboxTool(BoundTool):
         super().__init__(tool.schema, deadline_s, offload)
         self.action, self.pool = tool.action, tool.pool
         self.shared = tool.pool
-        self.state = TaskFolders(tool.pool, tool.kind)
+        self.state = TaskFolders(tool.pool)
 
     def instance(self, data: AgentData) -> ToolInstance:
         """Return the tool in the sandbox of this rollout."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from agentrl.concurrency import Running
 from agentrl.data.task_folders.rows import FOLDER_KEY
@@ -15,23 +17,27 @@ from agentrl.sandboxes.base import (
     RunResult,
     Sandbox,
     SandboxEndedError,
+    SandboxFileError,
     SandboxUnavailableError,
 )
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.settings import PoolSettings
 from agentrl.task_folders import (
     NotRunnableError,
     TaskFolderError,
     TaskPlan,
+    TaskSteps,
     content_of,
     plan,
     read_task_folder,
     score_of,
-    verify,
 )
 from agentrl.tools.base import InfraError
 from agentrl.tools.binding import AgentData, OpensState, RolloutState
 from agentrl.types.rollout import VERIFIER
 from agentrl.types.task import Task
+
+T = TypeVar("T")
 
 _STOP_S = 5.0
 """Seconds in which a command that is stopped must end; then its sandbox ends."""
@@ -44,8 +50,8 @@ class TaskFolders:
 
     name = VERIFIER
 
-    def __init__(self, pool: SandboxPool, kind: str) -> None:
-        self._pool, self._kind = pool, kind
+    def __init__(self, pool: SandboxPool) -> None:
+        self._pool = pool
         self._plans: dict[str, TaskPlan] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +74,7 @@ class TaskFolders:
     def _plan(self, folder: str) -> TaskPlan:
         if folder not in self._plans:
             try:
-                self._plans[folder] = plan(read_task_folder(Path(folder)), self._kind)
+                self._plans[folder] = plan(read_task_folder(Path(folder)), self._pool.settings)
             except (TaskFolderError, NotRunnableError) as error:
                 raise DataError(str(error)) from error
         return self._plans[folder]
@@ -81,12 +87,41 @@ class TaskFolderState(RolloutState):
         self.name = VERIFIER
         self._pool, self._planned, self._owner = pool, planned, owner
         self._started = False
+        self._steps = TaskSteps(planned.task, planned.setup.folder)
+
+    @property
+    def sandboxes(self) -> PoolSettings:
+        """Settings of the sandbox."""
+        return self._pool.settings
+
+    @property
+    def workdir(self) -> str:
+        """The working folder of the task."""
+        return self._planned.setup.folder
 
     async def start(self) -> str | None:
         """Reserve the sandbox, which starts at the first call."""
-        self._started = True
-        self._pool.reserve(self._owner, content_of(self._planned))
+        self.start_with(())
         return None
+
+    def start_with(self, readable: tuple[tuple[Path, str], ...]) -> None:
+        """Reserve the sandbox; see `SandboxSetup.readable`."""
+        self._started = True
+        planned = replace(self._planned, setup=replace(self._planned.setup, readable=readable))
+        content = content_of(planned)
+        self._pool.reserve(self._owner, replace(content, fill=self._steps.filling(content.fill)))
+
+    async def upload(self, path: str, data: bytes) -> None:
+        """Write a file.
+
+        Raises:
+            SandboxUnavailableError: it cannot be written, or the sandbox failed.
+        """
+        try:
+            async with await self._pool.of(self._owner) as sandbox:
+                await sandbox.upload(path, data)
+        except (SandboxEndedError, SandboxFileError) as error:
+            raise SandboxUnavailableError(f"a file could not be written to a sandbox: {error}") from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
         """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
@@ -95,12 +130,32 @@ class TaskFolderState(RolloutState):
             SandboxEndedError: the command ended the sandbox; the next one gets a new sandbox.
             SandboxUnavailableError: the sandbox failed.
         """
+        async with self.running_command(command, deadline_s) as running:
+            return await running.wait()
+
+    @asynccontextmanager
+    async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCommand]:
+        """Yield a shell command that runs. It is ended with the block, and the sandbox stays as it is.
+
+        Raises:
+            SandboxEndedError, SandboxUnavailableError: as `run_command`.
+        """
         async with await self._pool.of(self._owner) as sandbox:
-            running = asyncio.ensure_future(sandbox.run_command(command, deadline_s))
+            running = RunningCommand(sandbox, asyncio.ensure_future(sandbox.run_command(command, deadline_s)))
             try:
-                return await asyncio.shield(running)
+                yield running
             finally:
-                await _stop(sandbox, running)
+                await running.end()
+
+    async def next_step(self) -> str | None:
+        """Score a step of the task, and begin the next one; return its instruction, None if there is none.
+
+        Raises:
+            InfraError: the step that ended cannot be scored, or the next one cannot begin.
+        """
+        if not self._started or not self._planned.task.steps:
+            return None
+        return await self._in_sandbox(self._steps.next)
 
     async def reward(self) -> float | None:
         """Run the tests in the sandbox of the rollout.
@@ -110,36 +165,63 @@ class TaskFolderState(RolloutState):
         """
         if not self._started:
             return None
-        try:
-            try:
-                return await self._verified()
-            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
-                return await self._verified()
-        except (SandboxUnavailableError, SandboxEndedError) as error:
-            raise InfraError(str(error)) from error
+        return score_of(await self._in_sandbox(self._steps.rewards))
 
     def begin_release(self) -> Running[None] | None:
         """End the sandbox."""
         self._pool.release(self._owner)
         return None
 
-    async def _verified(self) -> float:
+    async def _in_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
+        """Do the work in the sandbox; if that had ended, in a new one.
+
+        Raises:
+            InfraError: it failed.
+        """
+        try:
+            try:
+                return await self._in_this_sandbox(work)
+            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
+                return await self._in_this_sandbox(work)
+        except (SandboxUnavailableError, SandboxEndedError) as error:
+            raise InfraError(str(error)) from error
+
+    async def _in_this_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
         async with await self._pool.of(self._owner) as sandbox:
-            return score_of(await verify(sandbox, self._planned.task))
+            return await work(sandbox)
 
 
-async def _stop(sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
-    """End a command. If this is cancelled, or takes too long, the sandbox ends."""
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `SandboxKind.setups`
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_S):
-                while not running.done():
-                    sandbox.stop_command()
-                    await asyncio.wait({running}, timeout=_ASK_S)
-    finally:
-        running.cancel()
-        await asyncio.wait({running})
+class RunningCommand:
+    """A shell command that runs in a sandbox."""
+
+    def __init__(self, sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
+        self._sandbox, self._running = sandbox, running
+
+    async def wait(self) -> RunResult:
+        """Wait for the result. If the caller is cancelled, the command runs on.
+
+        Raises:
+            SandboxEndedError, SandboxUnavailableError: as `TaskFolderState.run_command`.
+        """
+        return await asyncio.shield(self._running)
+
+    async def end(self) -> RunResult | None:
+        """End the command; return its result, None if its sandbox ended.
+
+        If this is cancelled, or takes too long, the sandbox ends.
+        """
+        assert isinstance(self._sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    while not self._running.done():
+                        self._sandbox.stop_command()
+                        await asyncio.wait({self._running}, timeout=_ASK_S)
+        finally:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        ended = self._running.cancelled() or self._running.exception() is not None
+        return None if ended else self._running.result()
 
 
 def task_folder_state(data: AgentData) -> TaskFolderState | None:

@@ -109,7 +109,7 @@ class Rollout:
             three bytes). None if no reward function was called.
         operations: what the conversations did, in the order in which it ended; empty if the agent loop built the
             rollout itself.
-        facts: what the agent loop tells the reward, as entries of `extra_info`; not saved.
+        facts: what the agent loop found out, such as the exit code of a harness; entries of the reward's `extra_info`.
     """
 
     trajectories: list[Trajectory]

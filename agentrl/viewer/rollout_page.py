@@ -57,6 +57,7 @@ def shown_rollout(stored: StoredRollout, tokens: TokenTexts) -> dict[str, object
         "tool_rewards": rollout.tool_rewards,
         "turn_rewards": [asdict(reward) for reward in rollout.turn_rewards],
         "tool_calls": [asdict(call) for call in rollout.tool_calls],
+        "facts": {name: _text(value) for name, value in rollout.facts.items()},
         "versions": sorted(set(rollout.policy_versions)),
         "tokens_note": tokens.note,
         "branches": branches(rollout),

@@ -1,8 +1,10 @@
 """Task folders and rewards as the package harbor reads them. The first argument is a JSON file:
 
-{"folders": [path, ...], "rewards": [[text of reward.txt or null, text of reward.json or null], ...]}
+{"folders": [path, ...], "rewards": [[text of reward.txt or null, text of reward.json or null], ...],
+ "steps": [[strategy or null, min_reward, [rewards of a step or null, ...]], ...]}
 
-The last line of the output is JSON: {"folders": [...], "rewards": [...]}, each entry null where harbor refuses.
+The last line of the output is JSON: {"folders": [...], "rewards": [...], "steps": [...]}, each entry null where harbor
+refuses. An entry of steps is [whether the last step ends the task, rewards of the task or null].
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any  # Any: JSON
 
 os.environ["HARBOR_TELEMETRY"] = "0"
 
+from harbor.models.task.config import TaskConfig
 from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
 from harbor.models.verifier.result import VerifierResult
+from harbor.trial.multi_step import MultiStepTrial
 from harbor.verifier.verifier import Verifier
 
 
@@ -30,6 +36,8 @@ def read(folder: str) -> dict[str, object] | None:
     return {
         "name": task.name,
         "instruction": task.instruction,
+        "steps": [[step.name, task.step_instruction(step.name), step.min_reward] for step in task.config.steps or []],
+        "strategy": task.config.multi_step_reward_strategy,
         "agent": {"timeout_sec": agent.timeout_sec, "user": agent.user},
         "verifier": {"timeout_sec": verifier.timeout_sec, "env": verifier.env, "user": verifier.user},
         "environment": {
@@ -59,9 +67,27 @@ def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
             return None
 
 
+class Steps(SimpleNamespace):
+    """What harbor's trial of several steps knows, without an environment."""
+
+    result_of_trial = MultiStepTrial._select_multi_step_reward
+    _aggregate_step_rewards = MultiStepTrial._aggregate_step_rewards
+
+
+def combined(strategy: str | None, least: Any, found: list[dict[str, float] | None]) -> list[Any]:
+    """Whether the last step ends the task, and the rewards of the task."""
+    results = [SimpleNamespace(verifier_result=each and VerifierResult(rewards=each)) for each in found]
+    config = TaskConfig(multi_step_reward_strategy=strategy)
+    trial = Steps(task=SimpleNamespace(config=config), result=SimpleNamespace(step_results=results))
+    whole = trial.result_of_trial()
+    ends = least is not None and MultiStepTrial._min_reward_failure(found[-1], least) is not None
+    return [ends, whole and whole.rewards]
+
+
 asked = json.loads(Path(sys.argv[1]).read_text())
 answers = {
     "folders": [read(folder) for folder in asked["folders"]],
     "rewards": [reward(*texts) for texts in asked["rewards"]],
+    "steps": [combined(*each) for each in asked["steps"]],
 }
 print(json.dumps(answers))

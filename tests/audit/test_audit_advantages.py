@@ -192,7 +192,7 @@ def test_audit_without_saved_configuration_recomputes_no_advantages(tmp_path: Pa
     run = written(tmp_path, "gae")
     path = run / "trajectories/train/step-000001.parquet"
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "7"}), path)
+    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "8"}), path)
     found = audited(run)
     assert "no saved configuration" in found["advantages"].unchecked
     assert found["scores"].problems == []

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from altered_files import write
 from audited_runs import make_run
-from older_files import as_version_3, as_version_4, as_version_5, as_version_6
+from older_files import as_version_3, as_version_4, as_version_5, as_version_6, as_version_7
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
@@ -206,7 +206,7 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
     origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "7", **origin})
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "8", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
     assert broken(ledger) == (set() if imported else {"file"})
@@ -215,7 +215,8 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("as_older", "num_leaves"), [(as_version_3, 11), (as_version_4, 11), (as_version_5, 10), (as_version_6, 1)]
+    ("as_older", "num_leaves"),
+    [(as_version_3, 12), (as_version_4, 12), (as_version_5, 11), (as_version_6, 2), (as_version_7, 1)],
 )
 def test_older_file_still_passes_the_audit(as_older, num_leaves, audited_run, tmp_path):
     run = tmp_path / "run"
@@ -225,7 +226,7 @@ def test_older_file_still_passes_the_audit(as_older, num_leaves, audited_run, tm
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
     num_rows = sum(len(pq.read_table(path)) for path in (run / "trajectories").rglob("*.parquet"))
-    num_new = num_rows * num_leaves  # of the columns `operations` and `excluded`, and of `weight`
+    num_new = num_rows * num_leaves  # of the columns `operations`, `excluded` and `facts`, and of `weight`
     assert after.findings["seals"].num_checked == before.findings["seals"].num_checked - num_new > 0
 
 

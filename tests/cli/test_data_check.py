@@ -372,6 +372,10 @@ def test_every_task_folder_that_cannot_run_is_listed(tmp_path, check):
     tools = tmp_path / "tools.yaml"
     tools.write_text("tools:\n- {name: bash, sandbox: docker}\n")
     assert check(str(tmp_path / "tasks"), f"rollout.multi_turn.tool_config_path={tools}")[0] == 0
+    tools.write_text(f"tools:\n- {{name: bash, sandbox: {{kind: local, root: {tmp_path}/none}}}}\n")
+    _, document = check(str(tmp_path / "tasks"), f"rollout.multi_turn.tool_config_path={tools}")
+    (problem,) = document["train"]["problems"]
+    assert (problem["count"], "of the sandbox: " in problem["examples"][0][1]) == (12, True)
 
 
 def test_all_task_folders_that_are_not_valid_are_named(tmp_path, check, capsys):

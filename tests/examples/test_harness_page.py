@@ -18,6 +18,7 @@ from agentrl.harness.function import load_function
 from agentrl.harness.placeholders import NAMES
 from agentrl.harness.settings import HarnessSettings, harness_names, read_harness
 from agentrl.rollouts.runner import RolloutRunner
+from agentrl.sandboxes.local.settings import LocalSandbox
 from agentrl.store import TrajectoryStore
 from agentrl.tools.toolbox import load_toolbox
 from agentrl.types.rollout import Stop
@@ -45,9 +46,13 @@ def test_the_tables_are_complete():
 
 
 def test_the_files_of_the_page_are_valid(tmp_path):
-    first, function, sandbox = blocks("yaml")
+    first, function, in_task, tools, sandbox = blocks("yaml")
     assert first == EXAMPLE.read_text().partition("\n")[2]
     HarnessSettings.model_validate(yaml.safe_load(sandbox))
+    (tmp_path / "task.yaml").write_text(in_task)
+    assert read_harness(str(tmp_path / "task.yaml")).settings.in_task
+    (entry,) = yaml.safe_load(tools)["tools"]
+    assert LocalSandbox.model_validate(entry["sandbox"]).readonly == (Path("/opt/agent"),)
     (tmp_path / "own.yaml").write_text(function)
     code = blocks("python")[0]
     (tmp_path / "my_harness.py").write_text(code)

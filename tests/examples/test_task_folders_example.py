@@ -45,7 +45,7 @@ def rewards(folder: Path, *command_lists: list[str]) -> list[float]:
     async def run():
         pool, task, found = pool_of("local"), read_task_folder(folder), []
         for commands in command_lists:
-            async with task_sandbox(task, pool, "local") as sandbox:
+            async with task_sandbox(task, pool) as sandbox:
                 for command in commands:
                     await sandbox.run_command(command, 20.0)
                 found.append((await verify(sandbox, task))["reward"])

@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folder_builders import make_folder
+from folder_builders import make_folder, make_steps
 from harness_rolls import Rolls, check_tokens
 from local_sandboxes import require_bubblewrap
 from loop_builders import CHAT
@@ -121,8 +122,19 @@ def test_a_row_without_a_folder_has_no_commands(rolls):
 
 def test_a_command_of_a_harness_refuses_task_folders(rolls, tmp_path):
     (tmp_path / "command.yaml").write_text("command: [program]")
-    with pytest.raises(DataError, match="a command cannot work on a task folder"):
+    with pytest.raises(DataError, match="only with `sandbox: task`"):
         HarnessRun(read_harness(str(tmp_path / "command.yaml"))).check(rolls.task)
+
+
+def test_the_function_is_called_once_per_step(rolls, tmp_path):
+    folder = make_steps(tmp_path / "steps", "one", "two")
+    task = replace(rolls.task, extra_info={"task_folder": str(folder)})
+    (rollout,) = rolls("echo 1 > n.txt", "done", "cat n.txt; echo 0 > n.txt", "done", task=task)
+    assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 0.5})
+    first, second = rollout.trajectories
+    assert "Go." in CHAT.text(first.segments[0].token_ids)
+    assert "Do two." in CHAT.text(second.segments[0].token_ids)
+    assert "1\n" in CHAT.text(second.segments[2].token_ids)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_new_reward_is_compared_with_saved_scores(saved_run, tmp_path, capsys):
 def bare(run: Path, folder: Path, **provenance: str) -> Path:
     """The training rollouts with these metadata entries only."""
     shutil.copytree(run / "trajectories/train", folder)
-    kept = {"agentrl.schema_version": "7", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
+    kept = {"agentrl.schema_version": "8", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
     for file in folder.glob("*.parquet"):
         pq.write_table(pq.read_table(file).replace_schema_metadata(kept), file)
     return folder

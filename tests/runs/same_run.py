@@ -107,6 +107,7 @@ def _trajectories(path: Path) -> dict[str, Any]:
     rows = table.to_pylist()
     for row in rows:
         row["seals"] = dict(zip(names, row["seals"], strict=True))
+        row["facts"], _ = json.loads(row["facts"]), row["seals"].pop("facts")  # may have times
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     config = metadata.pop("agentrl.provenance.config")
     return {"rows": _untimed(rows), "metadata": metadata, "config": _config(config)}

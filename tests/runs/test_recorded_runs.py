@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gateway_process import ask, started
+from safetensors.torch import load_file
 from warm_agentrl import agentrl
 
 from agentrl.store import TrajectoryStore
@@ -103,3 +104,40 @@ def test_recorded_conversations_become_pairs_dialogues_and_traces_that_are_train
         folder=recorded)  # fmt: skip
     rows = [list(read_metrics(recorded / name / "metrics.jsonl"))[-1] for name in ("on_traces", "on_run")]
     assert rows[0]["actor/grad_norm"] == rows[1]["actor/grad_norm"] > 0
+
+
+def trained(recorded: Path, task_folder: Path, name: str, *words: str) -> list[dict[str, Any]]:
+    """The metrics of two steps, which changed the weights."""
+    own = [f"model.path={task_folder}/model", "trainer.logger=[jsonl]", "actor.optim.lr=1e-3"]
+    run("train", *own, *words, f"trainer.default_local_dir={name}", folder=recorded)
+    before, after = (load_file(path / "model.safetensors") for path in
+                     (task_folder / "model", recorded / name / "checkpoints/latest"))  # fmt: skip
+    assert not all(weight.equal(after[key]) for key, weight in before.items())
+    return [row for row in read_metrics(recorded / name / "metrics.jsonl") if row["step"]]
+
+
+def test_recorded_conversations_with_a_good_reward_are_imitated(recorded, task_folder):
+    saved = ["trainer.mode=train_only", "trainer.saved_rollouts=recorded", "rollout.temperature=0.7", "rollout.n=2"]
+    words = ["algorithm.name=rft", "algorithm.rft_threshold=0.5"]
+    first, second = trained(recorded, task_folder, "rft", *saved, *words)
+    assert (first["kept/samples"], second["kept/samples"]) == (0.5, 0.5)
+    assert first["mismatch/max"] < 1e-4  # exactly the tokens that were sampled
+    assert first["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("how", ["tokens", "pairs"])
+def test_recorded_conversations_are_preferred(how, recorded, task_folder):
+    words = ["algorithm.name=dpo", "trainer.total_training_steps=2"]
+    if how == "pairs":
+        run("export-rollouts", "recorded", "of_dpo.jsonl", "--format", "pairs", folder=recorded)
+        words += ["data.train_files=[of_dpo.jsonl]", "data.train_batch_size=8"]
+    else:
+        words += ["trainer.mode=train_only", "trainer.saved_rollouts=recorded", "rollout.n=2"]
+    first, second = trained(recorded, task_folder, f"dpo_{how}", *words)
+    assert first["actor/margin"] == pytest.approx(0, abs=1e-5)  # the policy is its reference
+    assert first["actor/grad_norm"] > 0
+    if how == "pairs":  # the second step is on the same pairs
+        assert second["actor/margin"] > 1
+        assert second["actor/accuracy"] == 1
+    else:
+        assert abs(second["actor/margin"]) > 1e-4

@@ -125,15 +125,25 @@ class Machine:
             path = path.removeprefix(HOME).lstrip("/") or "."
         return self.folder / path
 
+    async def fetched(self, path: str) -> Path:
+        """Return a file of this machine with the content of a path."""
+        return self.path(path)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file, with its folders."""
+        place = self.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+
     async def new_kernel(self) -> Kernel:
         kernel = Kernel(self.folder)
         self.kernels[kernel.id] = kernel
         await self._started(kernel.start())
         return kernel
 
-    async def command(self, arguments: list[str]) -> asyncio.subprocess.Process:
+    async def command(self, arguments: list[str], **options: Any) -> asyncio.subprocess.Process:
         """Start a command. A request that is cancelled meanwhile leaves a process that `end` finds."""
-        return await self._started(self._command(arguments))
+        return await self._started(self._command(arguments, **options))
 
     async def _started(self, start: Coroutine) -> Any:
         if self.dead.is_set():
@@ -144,14 +154,18 @@ class Machine:
         task.add_done_callback(self.starting.discard)
         return await asyncio.shield(task)
 
-    async def _command(self, arguments: list[str]) -> asyncio.subprocess.Process:
+    async def _command(
+        self, arguments: list[str], env: dict[str, str] | None = None, cwd: str = HOME, stdin: int | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start a command, whose user may be any: that of the tests."""
+        own = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "TMPDIR": str(self.folder.parent)}
         process = await asyncio.create_subprocess_exec(
             *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            cwd=self.folder,
-            env={"HOME": str(self.folder), "PATH": os.environ["PATH"], "TMPDIR": str(self.folder.parent)},
+            cwd=self.path(cwd),
+            env={**own, **(env or {})},
             start_new_session=True,
         )
         self.processes[process.pid] = process

@@ -65,8 +65,8 @@ NO_FAULT = Fault()
 class E2BServer:
     """State of the server. Tests call its public methods from their own thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.url = folder, ""
+    def __init__(self, folder: Path, kind: type[Machine]) -> None:
+        self.folder, self.kind, self.url = folder, kind, ""
         self.machines: dict[str, Machine] = {}
         self.requests: Counter[str] = Counter()
         self.bodies: list[dict] = []
@@ -154,7 +154,7 @@ class E2BServer:
         key = request.headers.get("idempotency-key", "")
         machine = self._by_key.get(key) if key else None
         if machine is None:
-            machine = Machine(self.folder, body, body.get("allow_internet_access", True))
+            machine = self.kind(self.folder, body, body.get("allow_internet_access", True))
             self.machines[machine.id] = self._by_key[key] = machine
         return JSONResponse(machine.created(), 201)
 
@@ -222,7 +222,7 @@ class E2BServer:
 
     async def _read(self, request: Request, machine: Machine, fault: Fault) -> Response:
         path = request.query_params["path"]
-        place = machine.path(path)
+        place = await machine.fetched(path)
         if not place.exists():
             return JSONResponse({"code": 404, "message": f"path '{path}' does not exist"}, 404)
         if not place.is_file():
@@ -230,15 +230,14 @@ class E2BServer:
         return FileResponse(place)
 
     async def _write(self, request: Request, machine: Machine, fault: Fault) -> Response:
-        place = machine.path(request.query_params["path"])
+        path = request.query_params["path"]
         async with request.form() as form:
             data = await form["file"].read()
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            await machine.write(path, data)
         except OSError as error:
             return JSONResponse({"code": 500, "message": f"error opening file: {error.strerror}"}, 500)
-        return JSONResponse([{"name": place.name, "type": "file", "path": str(place)}])
+        return JSONResponse([{"name": Path(path).name, "type": "file", "path": path}])
 
 
 class Envd(Process):
@@ -250,8 +249,7 @@ class Envd(Process):
 
     async def start(self, request, ctx):
         config = request.process
-        assert config.cwd == HOME
-        process = await self.machine.command([config.cmd, *config.args])
+        process = await self.machine.command([config.cmd, *config.args], env=dict(config.envs), cwd=config.cwd)
         yield answer("start", process_pb.ProcessEvent.StartEvent(pid=process.pid))
         if self.fault.die:
             await self.server.end(self.machine)
@@ -348,9 +346,9 @@ async def disconnected(request: Request) -> None:
 
 
 @contextmanager
-def e2b_server(folder: Path) -> Iterator[E2BServer]:
+def e2b_server(folder: Path, kind: type[Machine] = Machine) -> Iterator[E2BServer]:
     """Run the server in a thread."""
-    server = E2BServer(folder)
+    server = E2BServer(folder, kind)
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small events wait 40 ms for each other
     server.url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from e2b_server import KEY, e2b_server
 from fake_containers import FakeDaemon
+from linux_root import linux_root
 from local_sandboxes import require_bubblewrap
 
 from agentrl.sandboxes import SandboxProvider
@@ -27,6 +28,10 @@ def provider_of(kind: str, **settings: object) -> SandboxProvider:
 def local(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvider]:
     require_bubblewrap()
     yield provider_of("local")
+
+
+def local_root(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvider]:
+    yield provider_of("local", root=str(linux_root()))
 
 
 def e2b(folder: Path, environment: pytest.MonkeyPatch) -> Iterator[SandboxProvider]:
@@ -49,7 +54,7 @@ def real(kind: str) -> OpenProvider:
     return opened
 
 
-KINDS: dict[str, OpenProvider] = {"local": local, "e2b": e2b, "docker": docker}
+KINDS: dict[str, OpenProvider] = {"local": local, "local root": local_root, "e2b": e2b, "docker": docker}
 REAL: dict[str, OpenProvider] = {f"real {kind}": real(kind) for kind in ("docker", "podman")}
 ALL_KINDS = [*KINDS, *(pytest.param(name, marks=pytest.mark.containers) for name in REAL)]
 """`sandbox_fusion` keeps no variables, so it has its own tests."""

@@ -9,9 +9,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 import pytest
+from linux_root import linux_root
 from local_sandboxes import all_ended, bash, in_sandbox, processes_of, python, require_bubblewrap
 
 from agentrl.sandboxes import process
@@ -75,17 +78,32 @@ ATTEMPTS = {
 }
 
 
+OF_ROOT = {
+    "become root": "attempt('', lambda: os.setuid(1))",
+    "write the system": "for p in ('/dev/x', '/dev/shm/x', '/proc/sys/kernel/hostname', '/proc/sysrq-trigger'): attempt(p, lambda: open(p, 'w'))",
+    "the layer from outside": "attempt('', lambda: os.listdir('/sys') + os.listdir('/oldroot'), bool)",
+}
+"""In a sandbox with a `root`, whose user is its root."""
+ATTEMPTS_AT = {"system": ATTEMPTS, "root": {**ATTEMPTS, **OF_ROOT}}
+
+
 @pytest.fixture(scope="module")
-def said() -> dict[str, str]:
-    """Name of an attempt -> what it printed, all in one sandbox."""
-    pieces = [SETUP + f"OUTSIDE = {os.getpid()}", *ATTEMPTS.values()]
-    results = python(*pieces)
-    return dict(zip(ATTEMPTS, (result.output + result.error for result in results[1:]), strict=True))
+def said() -> Callable[[str], dict[str, str]]:
+    """Where -> name of an attempt -> what it printed, all in one sandbox."""
+
+    @cache
+    def said_at(where: str) -> dict[str, str]:
+        pieces = [SETUP + f"OUTSIDE = {os.getpid()}", *ATTEMPTS_AT[where].values()]
+        results = python(*pieces, **({"root": str(linux_root())} if where == "root" else {}))
+        printed = (result.output + result.error for result in results[1:])
+        return dict(zip(ATTEMPTS_AT[where], printed, strict=True))
+
+    return said_at
 
 
-@pytest.mark.parametrize("name", ATTEMPTS)
-def test_attempts_fail(said, name):
-    assert said[name] == ""
+@pytest.mark.parametrize(("where", "name"), [(where, name) for where, names in ATTEMPTS_AT.items() for name in names])
+def test_attempts_fail(said, where, name):
+    assert said(where)[name] == ""
 
 
 def test_secrets_of_the_run_are_not_in_the_sandbox(monkeypatch):

@@ -19,6 +19,11 @@ def as_version_2(path: Path) -> None:
     _rewrite(path, "2")
 
 
+def as_version_7(path: Path) -> None:
+    """Rewrite a file without the column that version 8 added; the remaining seals are unchanged."""
+    _rewrite(path, "7")
+
+
 def as_version_6(path: Path) -> None:
     """Rewrite a file without the field that version 7 added; the remaining seals are unchanged."""
     _rewrite(path, "6")
@@ -44,7 +49,7 @@ def _rewrite(path: Path, version: str) -> None:
     metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
     schema = READABLE[version].with_metadata(metadata)
     rows = [{**row, "seals": _seals(row["seals"], version)} for row in table.to_pylist()]
-    rows = rows if version in "456" else [_as_maps(row) for row in rows]
+    rows = rows if version in "4567" else [_as_maps(row) for row in rows]
     names = schema.field("trajectories").type.value_type.names
     rows = [_with_fields(row, names) for row in rows]
     if version == "2":
@@ -53,7 +58,10 @@ def _rewrite(path: Path, version: str) -> None:
 
 
 def _seals(seals: list[int], version: str) -> list[int]:
-    """The seals of an older version. The last are those of `weight`, `excluded` and `operations`."""
+    """The seals of an older version. The last are those of `weight`, `excluded`, `operations` and `facts`."""
+    seals = seals[:-1]
+    if version == "7":
+        return seals
     excluded, operations = seals[-1 - len(OPERATION)], seals[-len(OPERATION) :]
     before = seals[: -2 - len(OPERATION)]
     return before + ([] if version in "234" else [excluded]) + (operations if version == "6" else [])

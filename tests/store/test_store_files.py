@@ -12,7 +12,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from older_files import as_version_4, as_version_5, as_version_6
+from older_files import as_version_4, as_version_5, as_version_6, as_version_7
 from stored_runs import group, rollout
 
 from agentrl.errors import DataError
@@ -118,7 +118,7 @@ def test_provenance_and_version_are_kept_with_each_file(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path, provenance=provenance)
     path = store.write(1, a_step())
     assert store.provenance(1) == provenance
-    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"7"
+    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"8"
     assert pq.read_schema(path).metadata[b"agentrl.provenance.tokenizer"] == b"sha256:ab"
 
 
@@ -145,8 +145,8 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_8(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "8"})
+def version_9(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"agentrl.schema_version": "9"})
 
 
 def flipped(path: Path) -> None:
@@ -162,7 +162,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_8), "schema version 8 is not supported; supported versions: 2, 3, 4, 5, 6, 7"),
+        (rewritten(version_9), "schema version 9 is not supported; supported versions: 2, 3, 4, 5, 6, 7, 8"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (
@@ -204,6 +204,15 @@ def test_version_5_file_is_read_without_operations(tmp_path: Path) -> None:
     as_version_5(path)
     assert [each.rollout.operations for each in store.scan()] == [[], []]
     assert [each.rollout.rewards for each in store.scan()] == [each.rewards for each in groups[0].rollouts]
+
+
+def test_version_7_file_is_read_without_facts(tmp_path: Path) -> None:
+    store, groups = TrajectoryStore(tmp_path), a_step()
+    groups[0].rollouts[1].facts = {"harness_exit_code": 3, "harness_output": "end\ud800", "harness_requests": None}
+    path = store.write(1, groups)
+    assert [each.rollout.facts for each in store.scan()] == [{}, groups[0].rollouts[1].facts]
+    as_version_7(path)
+    assert [each.rollout.facts for each in store.scan()] == [{}, {}]
 
 
 def test_version_6_file_is_read_with_weights_of_1(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folder_builders import make_folder
+from folder_builders import make_folder, make_steps
 
 from agentrl.data.task_folders.folder import TaskFolderError, read_task_folder
-from agentrl.task_folders.verifier import read_reward
+from agentrl.task_folders.steps import combined, ends_task
+from agentrl.task_folders.verifier import VerifierError, read_reward
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/peers/harbor_tasks.py"
 SETTINGS = {
@@ -57,6 +59,28 @@ OBJECTS = [
     '{"a": 1e999}',
     "null",
 ]
+NAMES = ["one", "..", "a/b", "con", "CON.x", "a.", " ", "", "a:b", "aux ", "é", "x" * 255, "x" * 256, "com¹", ".hidden"]
+OF_STEPS = [
+    {},
+    {"settings": 'multi_step_reward_strategy = "final"\n', "options": "min_reward = 1\n"},
+    {"settings": 'multi_step_reward_strategy = "best"\n'},
+    {"options": "min_reward = {a = 0.5}\n"},
+    {"options": 'min_reward = "high"\n'},
+    {"steps__one__tests__test.sh": "", "steps__one__instruction.md": "# canary\nDo it"},
+    {"steps__one__tests__test.sh": "", "steps__two__tests__test.sh": ""},
+]
+"""The last one has no tests of the whole task."""
+STEPS = [
+    (None, None, [{"reward": 1.0}, {"reward": 0.5}]),
+    ("mean", 0.5, [{"reward": 1.0}, {"other": 0.5}]),
+    ("final", 0.5, [{"reward": 1.0}, {"reward": 0.5}]),
+    ("final", None, [{"reward": 1.0}, None]),
+    ("mean", None, [{"reward": 1.0}, None]),
+    ("mean", {"a": 0.5, "b": 0}, [{"a": 0.5}]),
+    ("mean", {"a": 0.5, "b": 0}, [{"a": 0.5, "b": 0}]),
+    ("mean", None, [{"a": 0.25}, {"b": 1.0}, {"a": 1.0, "b": 0.5}]),
+    ("mean", 0.0, [None]),
+]
 pytestmark = pytest.mark.slow
 
 
@@ -74,7 +98,21 @@ def ours(folder: Path) -> dict[str, object] | None:
         ),
         "solution": settings.solution.model_dump(),
     }
-    return {"name": task.name, "instruction": task.instruction, **parts}
+    steps = [[step.name, step.instruction, step.settings.min_reward] for step in task.steps]
+    instruction = "" if steps else task.instruction
+    strategy = settings.multi_step_reward_strategy
+    return {"name": task.name, "instruction": instruction, "steps": steps, "strategy": strategy, **parts}
+
+
+def our_steps(folder: Path, strategy: str | None, least: object, found: list[dict[str, float] | None]) -> list[object]:
+    text = "" if strategy is None else f'multi_step_reward_strategy = "{strategy}"\n'
+    task = read_task_folder(make_steps(folder, "one", settings=text))
+    step = replace(task.steps[0], settings=task.steps[0].settings.model_copy(update={"min_reward": least}))
+    try:
+        rewards = combined(task, found)
+    except VerifierError:
+        rewards = None
+    return [least is not None and ends_task(step, found[-1] or {}), rewards]
 
 
 def our_reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
@@ -92,10 +130,17 @@ def test_folders_and_rewards_are_read_as_by_harbor(tmp_path, run_peer):
     folders += [make_folder(tmp_path / f"no {key}", **{key: value}) for key, value in missing.items()]
     folders.append(make_folder(tmp_path / "no environment"))
     (folders[-1] / "environment").rmdir()
+    folders += [make_steps(tmp_path / f"n{at}", "one") for at in range(len(NAMES))]
+    for folder, name in zip(folders[-len(NAMES) :], NAMES, strict=True):
+        (folder / "task.toml").write_text(f"[[steps]]\nname = {json.dumps(name)}\n")
+        if "/" not in name and name not in ("", "..") and len(name.encode()) < 256:
+            (folder / "steps/one").rename(folder / "steps" / name)
+    folders += [make_steps(tmp_path / f"m{at}", "one", "two", **more) for at, more in enumerate(OF_STEPS)]
+    (folders[-1] / "tests/test.sh").unlink()
     rewards = [(text, None) for text in NUMBERS] + [(None, text) for text in OBJECTS]
     rewards += [(None, None), ("1", '{"a": 0.5}'), ("1", ""), ("", '{"a": 0.5}')]
     asked = tmp_path / "asked.json"
-    asked.write_text(json.dumps({"folders": [str(folder) for folder in folders], "rewards": rewards}))
+    asked.write_text(json.dumps({"folders": [str(folder) for folder in folders], "rewards": rewards, "steps": STEPS}))
     theirs = run_peer("harbor", SCRIPT, asked)
     assert {folder.name: ours(folder) for folder in folders} == {
         folder.name: found for folder, found in zip(folders, theirs["folders"], strict=True)
@@ -103,5 +148,6 @@ def test_folders_and_rewards_are_read_as_by_harbor(tmp_path, run_peer):
     assert [(texts, our_reward(*texts)) for texts in rewards] == [
         (texts, found) for texts, found in zip(rewards, theirs["rewards"], strict=True)
     ]
+    assert [our_steps(tmp_path / f"c{at}", *each) for at, each in enumerate(STEPS)] == theirs["steps"]
     assert sum(found is not None for found in theirs["folders"]) > 10  # harbor accepts and refuses some
     assert sum(found is None for found in theirs["folders"]) > 5

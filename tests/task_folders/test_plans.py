@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from folder_builders import make_folder
+from linux_root import linux_root
 
 from agentrl.sandboxes.loading import SANDBOXES
 from agentrl.task_folders import NotRunnableError, plan, read_task_folder
@@ -12,9 +13,13 @@ CONTAINER_KINDS = ("docker", "podman")
 PLAIN = "FROM debian:bookworm\nWORKDIR /app\n"
 
 
-def reasons(folder, kind):
+def settings_of(kind, **options):
+    return SANDBOXES.get(kind).settings.model_validate({"kind": kind, **options})
+
+
+def reasons(folder, kind, **options):
     try:
-        plan(read_task_folder(folder), kind)
+        plan(read_task_folder(folder), settings_of(kind, **options))
     except NotRunnableError as error:
         return error.reasons
     return []
@@ -26,7 +31,7 @@ def test_a_simple_task_runs_everywhere(tmp_path):
         "local": False,
         "docker": False,
         "podman": False,
-        "e2b": True,
+        "e2b": False,
         "sandbox_fusion": True,
     }
 
@@ -34,13 +39,13 @@ def test_a_simple_task_runs_everywhere(tmp_path):
 def test_an_image_needs_containers(tmp_path):
     folder = make_folder(tmp_path, settings='[environment]\ndocker_image = "python:3.12"\n')
     assert reasons(folder, "local") == ["task.toml: 'environment.docker_image' needs a sandbox with images"]
-    planned = plan(read_task_folder(folder), "docker")
+    planned = plan(read_task_folder(folder), settings_of("docker"))
     assert (planned.setup.image, planned.setup.build) == ("python:3.12", None)
 
 
 def test_no_dockerfile_means_app_on_local_and_is_refused_by_containers(tmp_path):
     folder = make_folder(tmp_path)
-    assert plan(read_task_folder(folder), "local").setup.folder == "/app"
+    assert plan(read_task_folder(folder), settings_of("local")).setup.folder == "/app"
     assert reasons(folder, "docker") == ["no environment/Dockerfile, and no 'environment.docker_image' in task.toml"]
 
 
@@ -54,6 +59,19 @@ def test_every_reason_is_given(tmp_path):
     assert {"'/usr/src' lies in a system folder", "'/etc/a' lies in a system folder"} <= {*found}
     assert "'/x' lies in the root folder, which cannot be written" in found
     assert len(found) == 6
+
+
+def test_with_a_root_only_kernel_folders_cannot_be_written(tmp_path):
+    lines = "FROM debian\nCOPY a /etc/a\nCOPY a /x\nWORKDIR /usr/src\nWORKDIR /proc/1\n"
+    folder = make_folder(tmp_path, dockerfile=lines, a="")
+    assert reasons(folder, "local", root=str(linux_root())) == ["'/proc/1' lies in a system folder"]
+
+
+def test_a_root_that_cannot_be_used_is_a_reason_of_every_task(tmp_path):
+    folder = make_folder(tmp_path, dockerfile=PLAIN, settings="[environment]\ngpus = 1\n")
+    first, second = reasons(folder, "local", root=str(tmp_path / "none"))
+    assert "other than /" in first
+    assert "environment.gpus" in second
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from e2b_server import KEY, e2b_server
+from e2b_system import SystemMachine
 from fake_containers import FakeDaemon
 from folder_builders import SEVEN, make_folder
+from linux_root import linux_root
 from local_sandboxes import require_bubblewrap
 
 from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.task_folders import VerifierError, read_task_folder, score_of, task_sandbox, verify
 
-KINDS = ("local", "docker")
+KINDS = ("local", "local root", "docker", "e2b")
 IMAGE = "FROM debian:bookworm-slim\nWORKDIR /app\nCOPY files/ /app/\n"
 LONG_S = 30.0
 
@@ -26,7 +29,18 @@ def kind(request, tmp_path, monkeypatch) -> Iterator[str]:
     require_bubblewrap()
     if request.param == "docker":
         monkeypatch.setenv("PATH", FakeDaemon(tmp_path / "daemon").path)
-    return request.param
+    if request.param == "e2b":
+        with e2b_server(tmp_path / "e2b", SystemMachine) as server:
+            values = {"E2B_API_KEY": KEY, "E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
+            for name, value in values.items():
+                monkeypatch.setenv(name, value)
+            yield request.param
+        return
+    yield request.param
+
+
+def sandboxes(kind: str) -> object:
+    return {"kind": "local", "root": str(linux_root())} if kind == "local root" else kind
 
 
 @pytest.fixture
@@ -37,10 +51,10 @@ def folder(tmp_path):
 
 @asynccontextmanager
 async def opened(folder, kind):
-    pool = pool_of(kind)
+    pool = pool_of(sandboxes(kind))
     task = read_task_folder(folder)
     try:
-        async with task_sandbox(task, pool, kind) as sandbox:
+        async with task_sandbox(task, pool) as sandbox:
             yield sandbox, task
     finally:
         await pool.close()
@@ -168,6 +182,9 @@ def test_tests_that_hang_are_stopped(folder, kind):
 
 
 def test_a_sandbox_that_the_agent_ended(folder, kind):
+    if kind == "e2b":
+        pytest.skip("a command cannot end a virtual machine like this")
+
     async def run():
         async with opened(folder, kind) as (sandbox, task):
             with pytest.raises(SandboxEndedError):
@@ -197,6 +214,16 @@ def test_commands_of_the_dockerfile_run_in_order_before_the_agent(tmp_path):
     folder = make_folder(tmp_path, dockerfile=lines, a="1\n", test=SEVEN)
     outputs, _ = rewards_after(folder, "local", "pwd; ls /data; cat a; echo $X $HOME; touch /data/y /root/z")
     assert outputs == ["/srv/x\n1\n2\n1\n1\n1 /root\n"]
+
+
+def test_a_root_that_can_be_written_runs_what_changes_the_system(tmp_path):
+    lines = "FROM debian\nCOPY a /etc/a\nCOPY a /usr/bin/new\nCOPY a /\nWORKDIR /usr/src\n"
+    lines += "RUN mkdir /usr/x && cp /a /usr/x\n"
+    folder = make_folder(tmp_path, dockerfile=lines, a="1\n", test="cat /etc/a > /logs/verifier/reward.txt")
+    seen = "pwd; cat /etc/a /usr/bin/new /a /usr/x/a; echo $HOME; rm -r /var; echo 0.5 > /etc/a"
+    outputs, rewards = rewards_after(folder, "local root", seen)
+    assert (outputs, rewards) == (["/usr/src\n1\n1\n1\n1\n/root\n"], {"reward": 0.5})
+    assert not (linux_root() / "etc/a").exists()
 
 
 def test_a_command_that_fails_is_named(tmp_path):

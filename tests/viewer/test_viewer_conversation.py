@@ -57,6 +57,13 @@ def test_hostile_text_arrives_as_it_was_written(view, tmp_path):
     assert (row["source"], row["tools"]) == (HOSTILE, [HOSTILE])
 
 
+def test_what_is_known_of_a_harness_is_shown(view, tmp_path):
+    ended = rollout()
+    ended.facts = {"harness_exit_code": 3, "harness_output": HOSTILE, "harness_wait_s": 0.5}
+    told = view(write_run(tmp_path, {1: [group("a", ended)]})).json("api/rollout", uid="a", **PLACE)
+    assert told["facts"] == {"harness_exit_code": "3", "harness_output": HOSTILE, "harness_wait_s": "0.5"}
+
+
 def test_invalid_json_numbers_and_depth_are_errors(view, tmp_path):
     strange = Segment(Author.MODEL, [1, 2], [-math.inf, math.nan], [VersionSpan(0, 2)])
     nested: object = "x"

@@ -67,15 +67,17 @@ LEAVES: Mapping[str, str] = {
     "operations.num_messages": "int64",
     "operations.num_calls": "int64",
     "operations.detail": "string",
+    "facts": "string",
     "seals": "uint32",
 }
-"""Leaves of schema 7, in order, with Arrow types.
+"""Leaves of schema 8, in order, with Arrow types.
 
-Schema 6 lacks `trajectories.weight`; schema 5 also lacks `operations`; schemas 3 and 4 also lack `excluded`. Schema 3
-has two lists as maps.
+Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`. Schema 3 has
+two lists as maps.
 """
 
-_VERSION_6 = {path: kind for path, kind in LEAVES.items() if path != "trajectories.weight"}
+_VERSION_7 = {path: kind for path, kind in LEAVES.items() if path != "facts"}
+_VERSION_6 = {path: kind for path, kind in _VERSION_7.items() if path != "trajectories.weight"}
 _VERSION_5 = {path: kind for path, kind in _VERSION_6.items() if not path.startswith("operations.")}
 _VERSION_4 = {path: kind for path, kind in _VERSION_5.items() if path != "excluded"}
 _NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
@@ -85,6 +87,7 @@ LEAVES_OF: Mapping[str, Mapping[str, str]] = {
     "4": _VERSION_4,
     "5": _VERSION_5,
     "6": _VERSION_6,
-    "7": LEAVES,
+    "7": _VERSION_7,
+    "8": LEAVES,
 }
 """Schema version -> its leaves and their types."""

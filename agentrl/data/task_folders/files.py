@@ -24,12 +24,14 @@ class FilesError(Exception):
 
 
 def folder_members(folder: Path, to: str) -> list[Member]:
-    """Return the content of a folder, which goes to the folder `to`.
+    """Return the content of a folder, which goes to the folder `to`. A folder that does not exist has no content.
 
     Raises:
-        FilesError: it holds links or devices, too many files, or is too large.
+        FilesError: it is a link, holds links or devices, too many files, or is too large.
     """
-    return _checked(_inside(folder, to, None))
+    if folder.is_symlink():
+        raise FilesError(f"{folder}: a link")
+    return _checked(_inside(folder, to, None)) if folder.exists() else []
 
 
 def copied_members(step: Copy, context: Path) -> list[Member]:

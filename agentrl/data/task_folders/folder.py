@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agentrl.data.task_folders.settings import TaskSettings
+from agentrl.data.task_folders.steps import Step, read_steps
 
 SETTINGS, INSTRUCTION, TEST = "task.toml", "instruction.md", "tests/test.sh"
 ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"
@@ -34,12 +35,15 @@ class TaskFolder:
 
     Attributes:
         path: absolute path of the folder.
-        instruction: what the model is asked to do, without the leading lines that mark benchmarks ("canary").
+        instruction: what the model is asked to do, without the leading lines that mark benchmarks ("canary"); with
+            steps, that of the first.
+        steps: empty for most tasks.
     """
 
     path: Path
     instruction: str
     settings: TaskSettings
+    steps: tuple[Step, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,19 +69,35 @@ def read_task_folder(path: Path) -> TaskFolder:
         raise TaskFolderError(
             [f"{path}: a task of Terminal-Bench; convert it: harbor task migrate --input {path} --output NEW_FOLDER"]
         )
-    if not (path / ENVIRONMENT).is_dir():
+    if not (path / ENVIRONMENT).is_dir() or (path / ENVIRONMENT).is_symlink():
         problems.append(f"{path}: no folder '{ENVIRONMENT}'")
-    instruction = ""
-    if settings is not None and settings.steps:
-        problems.append(f"{path / SETTINGS}: 'steps': tasks of several steps are not supported")
-    else:
-        instruction = _text(path, INSTRUCTION, problems)
-        test = TEST if settings is None or settings.environment.os == "linux" else "tests/test.bat"
-        if not _separate(settings) and not _is_file(path, test):
-            problems.append(f"{path}: no file '{test}'")
+    steps = _steps(path, settings, problems)
+    instruction = "" if settings and settings.steps else _single_step(path, settings, problems)
     if problems or settings is None:
         raise TaskFolderError(problems)
-    return TaskFolder(path, without_canary(instruction), settings)
+    return TaskFolder(path, steps[0].instruction if steps else instruction, settings, steps)
+
+
+def _single_step(path: Path, settings: TaskSettings | None, problems: list[str]) -> str:
+    """Return the instruction of a task without steps."""
+    windows = settings is not None and settings.environment.os != "linux"
+    test = "tests/test.bat" if windows else TEST
+    if not (settings and settings.verifier.is_separate) and not _is_file(path, test):
+        problems.append(f"{path}: no file '{test}'")
+    return without_canary(_text(path, INSTRUCTION, problems))
+
+
+def _steps(path: Path, settings: TaskSettings | None, problems: list[str]) -> tuple[Step, ...]:
+    if settings is None or not settings.steps:
+        return ()
+    script = "test.sh" if settings.environment.os == "linux" else "test.bat"
+
+    def has_test(folder: str) -> bool:
+        return settings.verifier.is_separate or _is_file(path, f"{folder}/{script}")
+
+    found = [*read_steps(path, settings.steps, lambda name: without_canary(_text(path, name, problems)), has_test)]
+    problems += [f"{path / SETTINGS}: {each}" for each in found if isinstance(each, str)]
+    return tuple(each for each in found if isinstance(each, Step))
 
 
 def without_canary(text: str) -> str:
@@ -133,12 +153,6 @@ def _settings(folder: Path, problems: list[str]) -> TaskSettings | None:
         lines = {f"{where}: '{'.'.join(map(str, each['loc']))}': {each['msg']}": None for each in error.errors()}
         problems += lines
     return None
-
-
-def _separate(settings: TaskSettings | None) -> bool:
-    """Whether the verifier has an environment of its own, which brings its tests."""
-    verifier = settings.verifier if settings else None
-    return verifier is not None and (verifier.environment_mode == "separate" or verifier.environment is not None)
 
 
 def _is_file(folder: Path, name: str) -> bool:

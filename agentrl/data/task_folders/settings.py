@@ -56,6 +56,11 @@ class VerifierPart(_Part):
     collect: list[JsonValue] = []
     network_mode: NetworkMode | None = None
 
+    @property
+    def is_separate(self) -> bool:
+        """Whether the verifier has an environment of its own, which brings its tests."""
+        return self.environment_mode == "separate" or self.environment is not None
+
 
 class EnvironmentPart(_Part):
     """`[environment]`."""
@@ -82,6 +87,16 @@ class SolutionPart(_Part):
     env: Variables = {}
 
 
+class StepPart(_Part):
+    """One of `[[steps]]`."""
+
+    name: str
+    agent: AgentPart = AgentPart()
+    verifier: VerifierPart = VerifierPart()
+    min_reward: float | dict[str, float] | None = None
+    healthcheck: dict[str, JsonValue] | None = None
+
+
 class TaskSettings(_Part):
     """The whole file. An empty file is valid."""
 
@@ -91,4 +106,5 @@ class TaskSettings(_Part):
     verifier: VerifierPart = VerifierPart()
     environment: EnvironmentPart = EnvironmentPart()
     solution: SolutionPart = SolutionPart()
-    steps: list[JsonValue] = []
+    steps: list[StepPart] | None = None
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None

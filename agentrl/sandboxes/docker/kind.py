@@ -4,5 +4,5 @@ from agentrl.sandboxes.docker.provider import ContainerProvider
 from agentrl.sandboxes.docker.settings import DockerSandbox, PodmanSandbox
 from agentrl.sandboxes.loading import SandboxKind
 
-DOCKER = SandboxKind(DockerSandbox, ContainerProvider, setups="image")
-PODMAN = SandboxKind(PodmanSandbox, ContainerProvider, setups="image")
+DOCKER = SandboxKind(DockerSandbox, ContainerProvider)
+PODMAN = SandboxKind(PodmanSandbox, ContainerProvider)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from agentrl.sandboxes.settings import PoolSettings
+from agentrl.sandboxes.settings import PoolSettings, Setups
 
 
 class ContainerSandbox(PoolSettings):
@@ -31,6 +31,11 @@ class ContainerSandbox(PoolSettings):
     """Processes and threads."""
     max_running: PositiveInt = 16
     """Most containers at a time; further rollouts wait for one."""
+
+    @property
+    def setups(self) -> Setups:
+        """See `PoolSettings.setups`."""
+        return "image"
 
     def limits(self) -> dict[str, int]:
         """Return the resource limits of each process; see setrlimit(2)."""

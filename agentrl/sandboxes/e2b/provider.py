@@ -18,6 +18,7 @@ from agentrl.sandboxes.base import SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.e2b.calls import NoAnswerError, described, within
 from agentrl.sandboxes.e2b.sandbox import CodeInterpreter, E2BSandboxSession
 from agentrl.sandboxes.e2b.settings import E2BSandbox
+from agentrl.sandboxes.e2b.task_session import E2BTaskSession
 from agentrl.sandboxes.owner import has_ended, own_name
 from agentrl.security.redaction import remember_secret
 
@@ -66,14 +67,25 @@ class E2BProvider:
         A start whose caller has gone is not cancelled: the service would start the sandbox all the same. It is ended
         when it is there.
         """
-        assert setup is None  # see `SandboxKind.setups`
+        client = await self._started()
+        if setup is None:
+            return E2BSandboxSession(client, self._settings.lifetime_s)
+        session = E2BTaskSession(client, self._settings.lifetime_s, setup)
+        try:
+            await session.prepare()
+        except BaseException:
+            await session.kill()
+            raise
+        return session
+
+    async def _started(self) -> CodeInterpreter:
         mark = uuid4().hex
         task = asyncio.ensure_future(self._create(mark))
         try:
             await asyncio.wait({task}, timeout=2 * START_S)  # the library may take twice the time that it is given
             if not task.done():
                 raise NoAnswerError(f"no answer in {2 * START_S:g} seconds")
-            return E2BSandboxSession(task.result(), self._settings.lifetime_s)
+            return task.result()
         except asyncio.CancelledError:
             self._end_later(task, mark)
             raise

@@ -8,6 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Coroutine
+from posixpath import join
 from typing import Any
 
 import httpx
@@ -79,6 +80,9 @@ class E2BSandboxSession:
         self._context: Context | None = None
         self._using = asyncio.Lock()
         self._ended = self._killed = False
+        self._folder = WORK
+        self._as_user: dict[str, str] = {}
+        self._with_env: dict[str, dict[str, str]] = {}
 
     @property
     def id(self) -> str:
@@ -107,7 +111,7 @@ class E2BSandboxSession:
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
         """See `Sandbox.run_command`."""
-        limited = _limited(_encodable(command), deadline_s)
+        limited = self._limited(_encodable(command), deadline_s)
         if "\0" in command or len(limited.encode()) > _MAX_COMMAND_BYTES:
             return RunResult("", "the command has a null byte, or is too long: write it to a file")
         async with self._using:
@@ -133,7 +137,8 @@ class E2BSandboxSession:
         """See `Sandbox.upload`."""
         if len(data) > MAX_FILE_BYTES:
             raise SandboxFileError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} can be written: {path}")
-        await self._with_file(path, lambda: self._client.files.write(path, data, request_timeout=FILE_S))
+        whole, options = join(self._folder, path), self._as_user
+        await self._with_file(path, lambda: self._client.files.write(whole, data, request_timeout=FILE_S, **options))
 
     async def download(self, path: str) -> bytes:
         """See `Sandbox.download`."""
@@ -149,6 +154,9 @@ class E2BSandboxSession:
             await within(KILL_S, self._client.kill())
         except Exception as error:  # of the service; the rollout has ended anyway
             _LOGGER.warning("the E2B sandbox %s could not be ended yet: %s", self.id, described(error))
+
+    def _limited(self, command: str, seconds: float) -> str:
+        return limited(command, seconds)
 
     def _check(self) -> None:
         if self._ended:
@@ -168,7 +176,9 @@ class E2BSandboxSession:
 
     async def _new_context(self) -> Context:
         try:
-            return await within(CONTEXT_S, self._client.create_code_context(cwd=WORK, request_timeout=CONTEXT_S))
+            return await within(
+                CONTEXT_S, self._client.create_code_context(cwd=self._folder, request_timeout=CONTEXT_S)
+            )
         except Exception as error:  # see run_python
             raise await self._failure(error) from error
 
@@ -210,7 +220,13 @@ class E2BSandboxSession:
     async def _run(self, command: str, output: Output, deadline_s: float) -> int:
         try:
             await self._client.commands.run(
-                command, cwd=WORK, on_stdout=output.add, on_stderr=output.add, timeout=deadline_s + 2 * GRACE_S
+                command,
+                cwd=self._folder,
+                on_stdout=output.add,
+                on_stderr=output.add,
+                timeout=deadline_s + 2 * GRACE_S,
+                **self._as_user,
+                **self._with_env,
             )
         except CommandExitException as error:
             return int(error.exit_code)
@@ -218,7 +234,8 @@ class E2BSandboxSession:
 
     async def _read(self, path: str) -> bytes:
         data = bytearray()
-        async with await self._client.files.read(path, format="stream", request_timeout=FILE_S) as stream:
+        whole, options = join(self._folder, path), self._as_user
+        async with await self._client.files.read(whole, format="stream", request_timeout=FILE_S, **options) as stream:
             async for piece in stream:
                 data += piece
                 if len(data) > MAX_FILE_BYTES:
@@ -275,14 +292,18 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _limited(command: str, seconds: float) -> str:
+def limited(command: str, seconds: float, mark: str = "") -> str:
     """Return a command that ends itself with what it started. What it leaves running does not hold the connection.
 
     The output goes to a file, whose start and end are sent.
+
+    Args:
+        mark: a variable and its value, by which the processes of the command are found.
     """
     half = 2 * MAX_OUTPUT_CHARS
+    timeout = f"timeout --signal=KILL {seconds:.3f}{f' env {mark}' if mark else ''}"
     return (
-        f"o=$(mktemp); {{ timeout --signal=KILL {seconds:.3f} bash -c {shlex.quote(command)} > $o 2>&1 < /dev/null; }}"
+        f"o=$(mktemp); {{ {timeout} bash -c {shlex.quote(command)} > $o 2>&1 < /dev/null; }}"
         " 2> /dev/null; s=$?;"
         f" if [ $(stat -c %s $o) -gt {2 * half} ]; then head -c {half} $o; tail -c {half} $o; else cat $o; fi;"
         " rm $o; exit $s"

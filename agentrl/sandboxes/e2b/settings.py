@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.uses import ADDRESS, Text
-from agentrl.sandboxes.settings import PoolSettings
+from agentrl.sandboxes.settings import PoolSettings, Setups
 
 
 class E2BSandbox(PoolSettings):
@@ -42,6 +42,11 @@ class E2BSandbox(PoolSettings):
         if isinstance(values, dict) and "api_key" in values:
             raise ValueError("a key does not belong in a file: set the environment variable E2B_API_KEY")
         return values
+
+    @property
+    def setups(self) -> Setups:
+        """See `PoolSettings.setups`."""
+        return "system"
 
     @property
     def usd_per_s(self) -> float:

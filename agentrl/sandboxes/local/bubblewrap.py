@@ -20,6 +20,11 @@ WORK = "/work"
 """The working folder in a sandbox."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/localtime")
+_KERNEL = ("--proc", "/proc", "--dev", "/dev")
+_ISOLATED = (
+    *("--unshare-all", "--unshare-user", "--disable-userns"),
+    *("--new-session", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"),
+)
 _FIRST_USER, _NUM_USERS = 1_000_000_000, 2**30
 
 
@@ -86,57 +91,63 @@ def command(
         seccomp: file descriptor of the filter of system calls.
         extra: further options of bubblewrap, after those that make the folders.
     """
-    setup = setup or SandboxSetup()
-    readonly = [word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))]
+    setup, root = setup or SandboxSetup(), settings.opened_root()
+    start = [bubblewrap()] if root is None else root.start(settings.disk_mb * 2**20)
     return [
-        bubblewrap(),
-        "--unshare-all",
-        "--unshare-user",
-        "--disable-userns",
-        "--new-session",
-        "--die-with-parent",
-        "--cap-drop",
-        "ALL",
-        "--clearenv",
+        *start,
+        *_ISOLATED,
         *_environment(setup),
-        *_in_memory(writable_roots(setup), settings),  # first: a folder that can only be read may lie in one
-        *_readable(settings),
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        *_in_memory(WRITABLE, settings),
-        *(option for folder in setup.folders for option in ("--dir", folder)),
-        *readonly,
+        *(_own_system(setup, settings) if root is None else [*root.mounts(), *_KERNEL]),
+        *(option for folder in (*WRITABLE, *setup.folders) for option in ("--dir", folder)),
+        *(word for folder in settings.readonly for word in ("--ro-bind", str(folder), str(folder))),
+        *(word for folder, place in setup.readable for word in ("--ro-bind", str(folder), place)),
         *extra,
-        "--remount-ro",
-        "/dev",
-        "--remount-ro",
-        "/",
-        "--chdir",
-        setup.folder or WORK,
-        "--uid",
-        "1000",
-        "--gid",
-        "1000",
-        "--hostname",
-        "sandbox",
-        "--seccomp",
-        str(seccomp),
-        "--",
-        *program,
+        *("--remount-ro", "/dev", *(("--remount-ro", "/") if root is None else ())),
+        *("--chdir", setup.folder or WORK),
+        *(("--uid", "1000", "--gid", "1000") if root is None else ("--uid", "0", "--gid", "0")),
+        *("--hostname", "sandbox", "--seccomp", str(seccomp)),
+        *("--", *program),
     ]
 
 
-def writable_roots(setup: SandboxSetup) -> list[str]:
+def user_of(settings: LocalSandbox) -> tuple[int, int] | None:
+    """Return user and group of a new sandbox; None: those of this process. Only root may choose."""
+    if (root := settings.opened_root()) is not None:
+        return root.user
+    user = new_user()
+    return None if user is None else (user, user)
+
+
+def python_of(settings: LocalSandbox) -> str:
+    """Return the interpreter of the sandbox, as the sandbox sees it."""
+    root = settings.opened_root()
+    return str(interpreter(settings.python)) if root is None else root.python
+
+
+def writable_folders(settings: LocalSandbox, setup: SandboxSetup) -> tuple[str, ...]:
+    """Return the folders in memory, each of them a mount."""
+    return ("/",) if settings.root is not None else (*WRITABLE, *_writable_roots(setup))
+
+
+def _writable_roots(setup: SandboxSetup) -> list[str]:
     """Return the folders of the top level that `setup` can write, besides the usual ones."""
     roots = {f"/{folder.split('/')[1]}": None for folder in setup.folders}
     return [each for each in roots if each not in ("/", *WRITABLE)]
 
 
-def is_system(path: str) -> bool:
-    """Whether a path lies in a folder that a sandbox can only read."""
-    return f"/{path.split('/')[1]}" in (*_SYSTEM, "/etc", "/proc", "/dev", "/sys")
+def is_system(path: str, *, with_root: bool = False) -> bool:
+    """Whether a path lies in a folder that a sandbox can only read.
+
+    Args:
+        with_root: the sandbox has a `root` of its own.
+    """
+    return f"/{path.split('/')[1]}" in (*(() if with_root else (*_SYSTEM, "/etc")), "/proc", "/dev", "/sys")
+
+
+def _own_system(setup: SandboxSetup, settings: LocalSandbox) -> list[str]:
+    """Return the options that show the system of this machine."""
+    writable = _in_memory(_writable_roots(setup), settings)  # first: a folder that can only be read may lie in one
+    return [*writable, *_readable(settings), *_KERNEL, *_in_memory(WRITABLE, settings)]
 
 
 def _in_memory(folders: Iterable[str], settings: LocalSandbox) -> list[str]:

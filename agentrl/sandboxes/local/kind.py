@@ -4,4 +4,4 @@ from agentrl.sandboxes.loading import SandboxKind
 from agentrl.sandboxes.local.sandbox import LocalProvider
 from agentrl.sandboxes.local.settings import LocalSandbox
 
-LOCAL = SandboxKind(LocalSandbox, LocalProvider, setups="folders")
+LOCAL = SandboxKind(LocalSandbox, LocalProvider)

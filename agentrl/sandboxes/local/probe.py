@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agentrl.sandboxes.base import SandboxSetup
+from agentrl.sandboxes.local.bubblewrap import writable_folders
 from agentrl.sandboxes.local.settings import LocalSandbox
 
 _PROBE = r"""
@@ -19,12 +21,16 @@ def forks():
         for child in children:
             os.kill(child, 9)
             os.waitpid(child, 0)
+def size(folder):
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize
 libc = ctypes.CDLL(None, use_errno=True)
 checks.update({
     "the network is unreachable": no_network(),
     "system calls are filtered": int(status["Seccomp"]) == 2 and libc.ptrace(0, 0, 0, 0) == -1,
     "the number of processes is limited": fails(forks),
     "files are limited": fails(lambda: open("/work/probe", "wb").truncate(FILE + 1)),
+    "written files are limited": all(size(folder) <= DISK for folder in FOLDERS),
     "memory is limited": resource.getrlimit(resource.RLIMIT_AS)[1] == MEMORY,
 })
 """
@@ -33,5 +39,6 @@ checks.update({
 def probe(settings: LocalSandbox) -> str:
     """Return the code for `check_isolation`."""
     limits = settings.limits()
-    values = limits["RLIMIT_NPROC"], limits["RLIMIT_FSIZE"], limits["RLIMIT_AS"]
-    return f"LIMIT, FILE, MEMORY = {values}\n{_PROBE}"
+    folders = writable_folders(settings, SandboxSetup())
+    values = limits["RLIMIT_NPROC"], limits["RLIMIT_FSIZE"], limits["RLIMIT_AS"], settings.disk_mb * 2**20, folders
+    return f"LIMIT, FILE, MEMORY, DISK, FOLDERS = {values}\n{_PROBE}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from secrets import token_hex
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.base import SandboxEndedError, SandboxSetup, SandboxUnavailableError
+from agentrl.sandboxes.base import SandboxEndedError, SandboxFileError, SandboxSetup, SandboxUnavailableError
 from agentrl.sandboxes.isolation import check_isolation
-from agentrl.sandboxes.local.bubblewrap import command, interpreter, new_user, writable_roots
+from agentrl.sandboxes.local.bubblewrap import command, python_of, user_of, writable_folders
+from agentrl.sandboxes.local.overlay import Root
 from agentrl.sandboxes.local.probe import probe
 from agentrl.sandboxes.local.seccomp import filter_descriptor
 from agentrl.sandboxes.local.settings import LocalSandbox
-from agentrl.sandboxes.process import LINE_BYTES, WRITABLE, ProcessSandbox, arguments
+from agentrl.sandboxes.process import LINE_BYTES, ProcessSandbox, arguments
 
 START_S = 30.0
 _EXIT_S = 2.0
@@ -28,12 +30,15 @@ class LocalProvider:
 
     async def check(self) -> None:
         """See `SandboxProvider.check`: a sandbox is started and tries what it must not be able to do."""
+        root = self._settings.opened_root()
         try:
             sandbox = await self.start()
         except SandboxUnavailableError as error:
             raise ConfigError.keyless(f"{error} (docs/sandboxes.md)") from error
         try:
-            await check_isolation(sandbox, probe(self._settings), "local")
+            await check_isolation(sandbox, probe(self._settings), "local", read_only=root is None)
+            if root is not None:
+                await _check_layer(sandbox, root)
         finally:
             await sandbox.kill()
 
@@ -45,15 +50,30 @@ class LocalProvider:
         """See `SandboxProvider.close`: the sandboxes of a process end with it."""
 
 
+async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
+    """Check that a sandbox can write to its root, and that nothing of it reaches the folder.
+
+    Raises:
+        ConfigError: it does not hold.
+    """
+    name = f"usr/agentrl-{token_hex(8)}"
+    try:
+        await sandbox.upload(f"/{name}", b"")
+    except SandboxFileError as error:
+        raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: it cannot be written: {error}") from error
+    if root.has(name):
+        raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: what a sandbox writes reaches the folder")
+
+
 class LocalSandboxProcess(ProcessSandbox):
     """See `Sandbox`. The process namespace ends with bubblewrap."""
 
     @classmethod
     async def start(cls, settings: LocalSandbox, setup: SandboxSetup) -> LocalSandboxProcess:
         """Start bubblewrap, and wait until the program in it is ready."""
-        writable = (*WRITABLE, *writable_roots(setup))
-        program = [str(interpreter(settings.python)), *arguments(settings.limits(), writable)]
-        seccomp, user = filter_descriptor(), new_user()
+        program = [python_of(settings), *arguments(settings.limits(), writable_folders(settings, setup))]
+        user, group = user_of(settings) or (None, None)
+        seccomp = filter_descriptor()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command(settings, seccomp, program, setup=setup),
@@ -65,7 +85,7 @@ class LocalSandboxProcess(ProcessSandbox):
                 start_new_session=True,
                 limit=LINE_BYTES,
                 user=user,
-                group=user,
+                group=group,
                 extra_groups=None if user is None else [],
             )
         except OSError as error:

@@ -7,7 +7,9 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from agentrl.sandboxes.settings import PoolSettings
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.local.overlay import Root, open_root
+from agentrl.sandboxes.settings import PoolSettings, Setups
 
 
 class LocalSandbox(PoolSettings):
@@ -15,17 +17,42 @@ class LocalSandbox(PoolSettings):
 
     kind: Literal["local"] = "local"
     python: Path | None = None
-    """Interpreter for the model's code. Default: that of agentrl, else python3 of the system."""
+    """Interpreter for the model's code. Default: that of agentrl, else python3 of the system; with `root`, its own."""
+    root: Path | None = None
+    """Folder with a Linux system, in place of this machine's programs. Every sandbox can write all files of it, in a
+    layer of its own of `disk_mb`; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
     """Folders of this machine that the sandbox can read, at the same paths: libraries, data."""
     memory_mb: PositiveInt = 1024
     """Address space of each process, MiB."""
     disk_mb: PositiveInt = 64
-    """Size of the working folder and of /tmp, in memory, MiB each; also the largest file."""
+    """Size of the working folder and of /tmp, in memory, MiB each, or of all that is written to `root`; also the
+    largest file."""
     max_processes: PositiveInt = 64
     """Processes and threads."""
     cpu_s: PositiveInt = 600
     """CPU seconds of each process."""
+
+    def opened_root(self) -> Root | None:
+        """Return the root folder, checked; None: the sandbox sees the system of this machine.
+
+        Raises:
+            ConfigError: the folder cannot be used.
+        """
+        return None if self.root is None else open_root(self.root, self.python)
+
+    def lacking(self) -> str:
+        """See `PoolSettings.lacking`."""
+        try:
+            self.opened_root()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    @property
+    def setups(self) -> Setups:
+        """See `PoolSettings.setups`."""
+        return "folders" if self.root is None else "system"
 
     def limits(self) -> dict[str, int]:
         """Return the resource limits of each process; see setrlimit(2)."""

@@ -48,7 +48,7 @@ class FusionProvider:
 
     async def start(self, setup: SandboxSetup | None = None) -> FusionFiles:
         """See `SandboxProvider.start`. Nothing starts on the server."""
-        assert setup is None  # see `SandboxKind.setups`
+        assert setup is None  # see `PoolSettings.setups`
         return FusionFiles(self._client, open_session())
 
     async def close(self) -> None:

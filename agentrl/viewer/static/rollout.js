@@ -124,10 +124,19 @@ class Page {
         rollout.infra_failed && ["dropped", "infrastructure failure"],
         ["turns", number(this.turns())], ["time", seconds(rollout.duration_s)],
         ["policy version", rollout.versions.join(", ") || "none"], ["seed", el("code", {}, rollout.seed)]])),
+      this.harness(),
       rollout.tool_calls.length > 0 && el(".card", {}, el("h3", {}, `tool calls, ${rollout.tool_calls.length}`), timeline(rollout)),
       el(".card", {}, el("h3", {}, "task"), list([
         ["data source", cut(rollout.source, 200)], ["row", String(rollout.index)], rollout.agent_name && ["agent loop", rollout.agent_name],
         ["ground truth", cut(rollout.ground_truth, 300)], rollout.extra_info !== "{}" && ["extra", cut(rollout.extra_info, 300)]])));
+  }
+
+  harness() {
+    const {harness_output: output, ...others} = this.rollout.facts;
+    const names = Object.keys(others);
+    return names.length + (output ? 1 : 0) > 0 && el(".card.harness", {}, el("h3", {}, "agent loop"),
+      el("dl.facts", {}, names.map((name) => [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, cut(others[name], 300))])),
+      output && el("details", {}, el("summary", {}, "output"), el("pre", {}, output)));
   }
 
   turns() {

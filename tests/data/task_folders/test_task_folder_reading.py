@@ -105,9 +105,16 @@ def test_tests_behind_a_link_are_none(tmp_path):
     assert problems_of(folder) == ["TASK: no file 'tests/test.sh'"]
 
 
-def test_tasks_of_several_steps_are_refused(tmp_path):
+def test_an_environment_behind_a_link_is_none(tmp_path):
+    folder = make_folder(tmp_path / "task")
+    (folder / "environment").rmdir()
+    (folder / "environment").symlink_to("/etc")
+    assert problems_of(folder) == ["TASK: no folder 'environment'"]
+
+
+def test_a_step_without_its_files(tmp_path):
     (found,) = problems_of(make_folder(tmp_path, settings='[[steps]]\nname = "one"\n'))
-    assert found == "TASK/task.toml: 'steps': tasks of several steps are not supported"
+    assert found == "TASK/steps/one/instruction.md: does not exist"
 
 
 def test_terminal_bench_is_refused_with_the_command_that_converts_it(tmp_path):

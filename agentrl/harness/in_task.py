@@ -1,0 +1,111 @@
+"""The command of a harness in the sandbox of its task folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from pydantic import JsonValue
+
+from agentrl.errors import DataError
+from agentrl.harness.process import Ended, ended_of, supervisor_source
+from agentrl.sandboxes.base import RunResult
+from agentrl.sandboxes.local.bubblewrap import python_of
+from agentrl.sandboxes.local.settings import LocalSandbox
+from agentrl.security.json_depth import parse
+from agentrl.tools.task_folders import RunningCommand, TaskFolderState
+
+HOME = "/tmp/home"
+SOCKET_FOLDER = "/run/agentrl"
+PORT = 48_620
+"""Port of the gateway in the sandbox: one that no task is about."""
+_LONGEST_S = 1e7
+"""The deadline of the harness ends the command before."""
+_BOOTSTRAP = """
+import json, os, sys
+with open(sys.argv[1]) as file:
+    job = json.load(file)
+os.unlink(sys.argv[1])
+sys.argv[1] = str(os.dup(1))
+names = {"__name__": "supervisor"}
+exec(job["source"], names)
+names["main"](job)
+"""
+"""Reads the job from a file, which is gone when the harness starts."""
+
+
+class TaskHarness:
+    """A running harness; see `HarnessProcess`."""
+
+    def __init__(self, running: RunningCommand, mark: str) -> None:
+        self._running, self._mark = running, mark
+
+    async def wait(self) -> Ended:
+        """Wait until the harness ends by itself.
+
+        Raises:
+            SandboxEndedError: something ended the sandbox from inside.
+            SandboxUnavailableError: the sandbox failed.
+        """
+        return self._ended(await self._running.wait())
+
+    async def end(self) -> Ended:
+        """Stop the harness, and return how it ended. Everything that it started ends before the tests run."""
+        result = await self._running.end()
+        return Ended(None, "" if result is None else self._ended(result).output)
+
+    def _ended(self, result: RunResult) -> Ended:
+        """Read the report in the last line, which has the mark that the harness does not know."""
+        output, found, report = result.output.rpartition(self._mark)
+        if not found:
+            return Ended(None, result.output)
+        try:
+            values = parse(report.encode())
+        except ValueError:
+            values = None
+        return ended_of(values if isinstance(values, dict) else {}, output)
+
+
+def local_settings(folder: TaskFolderState) -> LocalSandbox:
+    """Return the settings of the sandbox.
+
+    Raises:
+        DataError: sandboxes of this kind cannot reach the gateway.
+    """
+    if isinstance(folder.sandboxes, LocalSandbox):
+        return folder.sandboxes
+    raise DataError(
+        f"'sandbox: task' of the harness: the tools of the run have a sandbox of kind '{folder.sandboxes.kind}',"
+        " and commands run in those of kind 'local' only"
+    )
+
+
+@asynccontextmanager
+async def started_in_task(
+    folder: TaskFolderState, gateway: Path, job: Mapping[str, JsonValue]
+) -> AsyncIterator[TaskHarness]:
+    """Yield the harness, which is stopped at the end of the block. Its sandbox stays, for the tests.
+
+    Args:
+        gateway: socket of the gateway.
+
+    Raises:
+        SandboxUnavailableError: the sandbox failed.
+    """
+    python, mark, file = python_of(local_settings(folder)), f"\n{token_hex(16)} ", f"/tmp/.agentrl-{token_hex(8)}"
+    values = {
+        **job,
+        "source": supervisor_source(),
+        "home": HOME,
+        "workdir": folder.workdir,
+        "socket": f"{SOCKET_FOLDER}/{gateway.name}",
+        "port": PORT,
+        "mark": mark,
+    }
+    await folder.upload(file, json.dumps(values).encode())
+    line = f"exec {python} -I -S -c '{_BOOTSTRAP}' {file}"
+    async with folder.running_command(line, _LONGEST_S) as running:
+        yield TaskHarness(running, mark)
