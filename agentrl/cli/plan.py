@@ -19,7 +19,7 @@ from agentrl.models.shape import number
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
-from agentrl.plan.counts import shape_of
+from agentrl.plan.counts import NO_MODEL, shape_of
 from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
 from agentrl.plan.hardware import CPU, Fleet, Hardware, hardware_in
 from agentrl.plan.layout import num_used
@@ -91,7 +91,8 @@ class _Saved:
             print(f"speeds: those of {hardware.name}, not calibrated, because the run was on {was.upper()}")
             return None
         config = self.config()
-        own = _shape(config) if model_content(config.model.path) else shape
+        path = config.model.path
+        own = _shape(config) if path != NO_MODEL and model_content(path) else shape
         return calibrate(self.measured, own, hardware, config)
 
 
@@ -128,7 +129,7 @@ def _check(options: argparse.Namespace) -> None:
     from agentrl.plan.check import check, check_lines
 
     saved = _Saved(options.check)
-    fleet, config = placed(options.gpus, saved.config(), saved.device)
+    fleet, config = placed(options.gpus, saved.config(dict(map(_read, options.overrides))), saved.device)
     refuse_huge(config)
     for line in check_lines(check(saved.measured, _shape(config), fleet.hardware, config)):
         print(line)
@@ -172,6 +173,8 @@ def _read(override: str) -> tuple[str, object]:
 
 def _shape(config: RunConfig) -> Shape:
     """The shape of the model, from its `config.json`. Families that are not counted by hand need torch: seconds."""
+    if config.model.path == NO_MODEL:
+        raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")
     if not (content := model_content(config.model.path)):
         text = f"model.path={config.model.path}: there is no readable config.json"
         raise ConfigError.at("model.path", Kind.NOT_FOUND, text)
