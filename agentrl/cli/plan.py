@@ -19,9 +19,9 @@ from agentrl.models.shape import number
 from agentrl.plan.answer import TimeAnswer, as_json, table, verdict
 from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
-from agentrl.plan.counts import shape_of
+from agentrl.plan.counts import NO_MODEL, shape_of
 from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
-from agentrl.plan.hardware import CPU, Fleet
+from agentrl.plan.hardware import CPU, Fleet, Hardware, hardware_in
 from agentrl.plan.layout import num_used
 from agentrl.plan.lengths import Lengths, LengthsConfig, Remembered, Spread
 from agentrl.plan.memory.changes import changes_for
@@ -52,7 +52,7 @@ def plan(options: argparse.Namespace) -> None:
     fleet, config = placed(options.gpus, _config(options, saved), saved.device if saved else None)
     refuse_huge(config)
     shape = _shape(config)
-    fitted = calibrate(saved.measured, shape, fleet.hardware, saved.config()) if saved else None
+    fitted = saved.calibration(shape, fleet.hardware) if saved else None
     lengths = Remembered(_lengths(options.lengths, saved.measured if saved else None, config))
     memory = _memory(config, shape, fleet)
     found: dict[str, JsonValue] = {"memory": memory}
@@ -79,6 +79,21 @@ class _Saved:
         from agentrl.plan.saved_config import config_of_run
 
         return config_of_run(self._where, changes)
+
+    def calibration(self, shape: Shape, hardware: Hardware) -> Calibration | None:
+        """The speeds of the run; None, with a line, if it was on other hardware.
+
+        Args:
+            shape: of the planned model, which is used if the run's model is not in its folder any more.
+        """
+        was, now = hardware_in(self.device or ""), hardware_in(hardware.name)
+        if was and now and was != now:  # names of a user's own file are not known
+            print(f"speeds: those of {hardware.name}, not calibrated, because the run was on {was.upper()}")
+            return None
+        config = self.config()
+        path = config.model.path
+        own = _shape(config) if path != NO_MODEL and model_content(path) else shape
+        return calibrate(self.measured, own, hardware, config)
 
 
 def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValue]:
@@ -114,7 +129,7 @@ def _check(options: argparse.Namespace) -> None:
     from agentrl.plan.check import check, check_lines
 
     saved = _Saved(options.check)
-    fleet, config = placed(options.gpus, saved.config(), saved.device)
+    fleet, config = placed(options.gpus, saved.config(dict(map(_read, options.overrides))), saved.device)
     refuse_huge(config)
     for line in check_lines(check(saved.measured, _shape(config), fleet.hardware, config)):
         print(line)
@@ -158,6 +173,8 @@ def _read(override: str) -> tuple[str, object]:
 
 def _shape(config: RunConfig) -> Shape:
     """The shape of the model, from its `config.json`. Families that are not counted by hand need torch: seconds."""
+    if config.model.path == NO_MODEL:
+        raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")
     if not (content := model_content(config.model.path)):
         text = f"model.path={config.model.path}: there is no readable config.json"
         raise ConfigError.at("model.path", Kind.NOT_FOUND, text)

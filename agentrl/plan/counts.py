@@ -13,6 +13,8 @@ FAMILIES = (
     *("deepseek_v2", "deepseek_v3", "glm4_moe"),
 )
 """Values of `model_type` whose weights are counted here. `meta` counts those of others."""
+NO_MODEL = "the folder of the run's model, which is gone"
+"""Value of `model.path` if the model of a saved run is not in a folder of this machine."""
 _BIASED_KEYS = ("qwen2", "qwen2_moe")
 _BIASED_OUTPUTS = ("llama", "qwen3", "qwen3_moe")
 """Families in which `attention_bias` also means a bias of the output projection."""

@@ -85,7 +85,8 @@ def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
     servers, training = servers_of(config), layout_of(config).devices
     each, rest = divmod(fleet.num_devices - training, servers.replicas)
     if each < 1 or rest:
-        left = f"--gpus {fleet} leaves {fleet.num_devices - training}" if fleet.num_devices else "--gpus has no number"
+        room = max(0, fleet.num_devices - training)
+        left = f"{fleet} leaves {room}" if fleet.num_devices else "there is no number"
         text = (
             f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers are not known: state"
             f" {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus; training uses {training} ({left})"

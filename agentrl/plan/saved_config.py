@@ -13,6 +13,7 @@ from agentrl.config.rules.megatron import wrong_in_layout
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.folder import is_folder
+from agentrl.plan.counts import NO_MODEL
 from agentrl.replay.saved_run import open_saved
 from agentrl.replay.trusted_config import lookup, trusted_values
 from agentrl.run_folder.saved_environment import ENVIRONMENT_FILE, read_environment
@@ -73,7 +74,7 @@ def _engines(saved: Mapping[str, object]) -> dict[str, object]:
 def _model_folder(saved: Mapping[str, object]) -> str:
     """The model's folder, of which only `config.json` is read. A name on the hub is not taken from a run."""
     path = lookup(saved, "model.path")
-    return path if isinstance(path, str) and is_folder(path) else "none"
+    return path if isinstance(path, str) and is_folder(path) else NO_MODEL
 
 
 def _put(values: dict[str, object], path: Sequence[str], value: object) -> None:

@@ -175,3 +175,23 @@ def test_an_algorithm_without_rollouts_waits_for_none(model, tmp_path):
     assert (found["phases"]["rollout_s"], found["phases"]["publish_s"], found["simulated"]["trainer_idle"]) == (0, 0, 0)
     assert found["bottleneck"] == "learn"
     assert "divisions" not in found
+
+
+@pytest.mark.parametrize(("gpus", "calibrated"), [("cpu", True), ("h100", False)])
+def test_speeds_of_a_run_are_those_of_its_hardware(gpus, calibrated, tmp_path, capsys):
+    run = saved_run(tmp_path / "run", learn=0.9, collect=0.7, step=1.605)
+    (run / "environment.json").write_text('{"devices": {"actor": "cpu"}}')
+    save_model(tmp_path / "model", "qwen3")
+    command = ["plan", "--from", str(run), f"model.path={tmp_path / 'model'}", "data.train_batch_size=2"]
+    assert main([*command, "rollout.n=2", "--gpus", gpus]) == 0
+    assert ("not calibrated" in capsys.readouterr().out) != calibrated
+
+
+def test_a_run_whose_model_is_gone_is_checked_with_the_given_one(tmp_path, capsys):
+    run = saved_run(tmp_path / "run", learn=0.9, collect=0.7, step=1.605)
+    save_model(tmp_path / "model", "qwen3")
+    sizes = ("data.train_batch_size=2", "rollout.n=2", "--gpus", "cpu")
+    assert main(["plan", "--check", str(run), *sizes]) == 2
+    assert "model.path=FOLDER" in capsys.readouterr().err
+    assert main(["plan", "--check", str(run), f"model.path={tmp_path / 'model'}", *sizes]) == 0
+    assert "learn" in capsys.readouterr().out

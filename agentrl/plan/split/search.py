@@ -169,10 +169,8 @@ class _Search:
     def _best_servers(self, devices: int, colocate: bool) -> tuple[float, Servers] | None:
         """Return the seconds of the fastest sampling of a step by servers that fit, and the servers."""
         per_node = self.fleet.hardware.devices_per_node
-        most = (
-            SERVER_NODES * per_node if servers_of(self.config).elsewhere else per_node
-        )  # a run starts none over nodes
-        servers = list(servers_for(self.shape, devices, most, colocate=colocate))
+        nodes = SERVER_NODES if servers_of(self.config).elsewhere else 1  # a run starts no server over several nodes
+        servers = list(servers_for(self.shape, devices, nodes * per_node, colocate=colocate))
         found = [(self._sampling_s(each, room), n) for n, each in enumerate(servers) if (room := self.kv_tokens(each))]
         seconds, number = min(found, default=(0.0, -1))
         return (seconds, servers[number]) if found else None
