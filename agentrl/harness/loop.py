@@ -195,8 +195,10 @@ async def _next_step(finished: Finished, commands: TaskCommands) -> str | None:
 
 
 def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:
-    ended = replace(ended, output=without(address.key, ended.output))
-    return Finished(ended, by_itself=by_itself, limited=session.ended.is_set(), score=score)
+    limited = session.ended.is_set()
+    code = None if limited else ended.exit_code  # how far it still gets after a limit depends on a clock
+    ended = replace(ended, exit_code=code, output=without(address.key, ended.output))
+    return Finished(ended, by_itself=by_itself, limited=limited, score=score)
 
 
 async def _until(

@@ -14,12 +14,11 @@ from agentrl.chat.parsers import AUTO, check_parser
 from agentrl.chat.parsers.choice import find_format
 from agentrl.chat.served import check_history
 from agentrl.config.run import RunConfig
-from agentrl.data.task_folders.rows import STEPS_KEY
 from agentrl.errors import ConfigError, DataError, Kind, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import check_interaction
 from agentrl.tools.agent_tool import check_agent_tools
-from agentrl.tools.task_folders import NO_SANDBOX, folder_of
+from agentrl.tools.task_folders import NO_SANDBOX, folder_of, has_steps
 from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
@@ -95,7 +94,7 @@ class RowNames:
             self._toolbox.check(task)
         elif has_folder and not _trait(loop, "runs_task_folders"):
             raise DataError(NO_SANDBOX)
-        if task.extra_info.get(STEPS_KEY) and not _trait(loop, "follows_steps"):
+        if not _trait(loop, "follows_steps") and has_steps(task):
             raise DataError(f"agent loop '{name}' cannot do tasks of several steps: use tool_agent or a harness")
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
             check_interaction(self._interactions, task)

@@ -237,6 +237,14 @@ def folder_of(task: Task) -> str | None:
     return folder
 
 
+def has_steps(task: Task) -> bool:
+    """Whether a row is a task folder with several steps. False for a folder that cannot be read."""
+    folder = folder_of(task)
+    with suppress(TaskFolderError):
+        return folder is not None and bool(read_task_folder(Path(folder)).steps)
+    return False
+
+
 def check_task_folder(task: Task, states: Sequence[OpensState]) -> None:
     """Reject a row with a task folder for which there is not exactly one sandbox.
 

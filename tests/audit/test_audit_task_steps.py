@@ -11,7 +11,7 @@ from loop_builders import call
 from recorded_rollouts import audited, broken, saved_rollouts
 
 from agentrl.agent_loops import tool
-from agentrl.data.task_folders.rows import STEPS_KEY
+from agentrl.data.task_folders.rows import FOLDER_KEY
 
 NEXT = "Add once more."
 
@@ -38,7 +38,7 @@ def saved(tmp_path, monkeypatch):
 
 
 def test_they_pass(saved):
-    path = saved(row={"extra_info": {STEPS_KEY: ["one", "two"]}})
+    path = saved(row={"extra_info": {FOLDER_KEY: "x"}})
     assert NEXT in pq.read_table(path).to_pylist()[0]["trajectories"][0]["messages"]
     ledger = audited(path)
     assert broken(ledger) == {}
@@ -46,7 +46,7 @@ def test_they_pass(saved):
 
 
 def test_another_instruction_than_the_recorded_one_is_found(saved, tmp_path):
-    path = saved(row={"extra_info": {STEPS_KEY: ["one", "two"]}})
+    path = saved(row={"extra_info": {FOLDER_KEY: "x"}})
     table = pq.read_table(path)
     rows = table.to_pylist()
     (trajectory,) = rows[0]["trajectories"]
@@ -55,5 +55,5 @@ def test_another_instruction_than_the_recorded_one_is_found(saved, tmp_path):
     assert "answer tokens" in broken(audited(path))
 
 
-def test_without_steps_such_a_message_is_a_problem(saved):
+def test_without_a_task_folder_such_a_message_is_a_problem(saved):
     assert broken(audited(saved()))

@@ -107,7 +107,10 @@ def _trajectories(path: Path) -> dict[str, Any]:
     rows = table.to_pylist()
     for row in rows:
         row["seals"] = dict(zip(names, row["seals"], strict=True))
-        row["facts"], _ = json.loads(row["facts"]), row["seals"].pop("facts")  # may have times
+        row["facts"] = json.loads(row["facts"])
+        row["seals"].pop("facts")  # times are among them
+        if row["facts"].get("harness_exit_code") is None:  # it was stopped, at any moment
+            row["facts"].pop("harness_output", None)
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     config = metadata.pop("agentrl.provenance.config")
     return {"rows": _untimed(rows), "metadata": metadata, "config": _config(config)}

@@ -13,7 +13,7 @@ from typing import Any  # Any: the value of any key
 import pytest
 import yaml
 from babbling import FORMAT, babble_is_known  # noqa: F401  # the second a fixture
-from folder_builders import make_folder
+from folder_builders import make_folder, make_steps
 from harness_builders import new_mark, processes
 from local_sandboxes import require_bubblewrap
 from same_run import differences
@@ -139,6 +139,29 @@ def test_runs_on_task_folders_are_equal_bit_by_bit(task_folder, tmp_path, place)
     for name in ("one", "other"):
         train_on_folders(task_folder, tmp_path, tmp_path / name, **place)
     assert differences(tmp_path / "one", tmp_path / "other") == []
+
+
+@pytest.mark.slow
+def test_runs_in_the_sandbox_of_tasks_of_two_steps_are_equal_bit_by_bit(task_folder, tmp_path):
+    require_bubblewrap()
+    tools = tmp_path / "tools.yaml"
+    tools.write_text(f"tools:\n- {{name: bash, sandbox: {{kind: local, readonly: [{PROGRAM.parent}]}}}}\n")
+    test = "case $(cat code) in *5) r=0;; *0) r=1;; *) r=0.5;; esac\necho $r > /logs/verifier/reward.txt\n"
+    for number in range(4):
+        make_steps(tmp_path / f"tasks/t{number}", f"look{number}", "again", **{"tests__test.sh": test})
+    command = ["bash", "-c", f"python3 {PROGRAM}; code=$?; echo $code >> code; exit $code"]
+    for name in ("one", "other"):
+        values = configuration(task_folder, tmp_path, tmp_path / name, command=command, sandbox="task")
+        values["data"]["train_files"] = [str(tmp_path / "tasks")]
+        values["rollout"]["multi_turn"]["tool_config_path"] = str(tools)
+        run_training(validate_config({**values, "reward": {}}), UserObjects())
+    assert differences(tmp_path / "one", tmp_path / "other") == []
+    rollouts = [stored.rollout for stored in TrajectoryStore(tmp_path / "one/trajectories/train").scan()]
+    assert {rollout.facts["harness_exit_code"] for rollout in rollouts} <= {0, 5, None}
+    assert all("done" in str(rollout.facts["harness_output"]) for rollout in rollouts if rollout.stop is Stop.FINISHED)
+    assert 2 in {len(rollout.trajectories) for rollout in rollouts}
+    assert all(rollout.reward == rollout.tool_rewards["verifier"] for rollout in rollouts)
+    check_audit(tmp_path / "one")
 
 
 LANGGRAPH = """

@@ -14,10 +14,13 @@ from agentrl.config.run import RunConfig
 from agentrl.data.task_folders.folder import TaskFolderError, read_task_folder
 from agentrl.data.task_folders.rows import TaskFolderRows
 from agentrl.engines.base import SamplingParams
+from agentrl.errors import DataError
+from agentrl.rollouts.row_check import RowNames
 from agentrl.sandboxes.loading import pool_of
 from agentrl.task_folders import NotRunnableError, TaskSteps, VerifierError, content_of, plan
 from agentrl.task_folders.steps import combined, ends_task
 from agentrl.tools.loading import tools_of
+from agentrl.tools.toolbox import load_toolbox
 from agentrl.types.operation import OperationKind
 from agentrl.types.rollout import Stop
 from agentrl.types.task import Task
@@ -198,6 +201,24 @@ def test_the_next_instruction_follows_in_the_conversation(tmp_path):
     assert "Do two." in CHAT.text(trajectory.segments[4].token_ids)
     assert "0.5" in CHAT.text(trajectory.segments[6].token_ids)
     assert OperationKind.SAY in [each.kind for each in found.operations]
+
+
+def test_loops_that_ask_for_no_further_step_are_refused(tmp_path):
+    (tmp_path / "tools.yaml").write_text("tools:\n- {name: bash, sandbox: local}\n")
+    (row,) = TaskFolderRows(str(make_steps(tmp_path / "task", "one", "two")))
+    task = Task([{"role": "user", "content": row["prompt"]}], extra_info=row["extra_info"])
+    for loop in ("compaction", "tool_agent", "react_agent"):
+        values = {
+            "multi_turn": {"tool_config_path": str(tmp_path / "tools.yaml")},
+            "agent": {"default_agent_loop": loop},
+        }
+        config = RunConfig.model_validate({"model": {"path": "none"}, "rollout": values})
+        check = RowNames(load_toolbox(config.rollout.multi_turn), config)
+        if loop == "compaction":
+            with pytest.raises(DataError, match="several steps"):
+                check.check(task)
+        else:
+            check.check(task)
 
 
 def test_a_limit_ends_all_steps_and_the_others_are_scored(tmp_path):

@@ -38,8 +38,8 @@ class Reader:
     def _rollout(self, row: int, texts: Texts, calls: list[Call], operations: list[Operation]) -> AuditedRollout:
         step = self.check.step
         task, extra_info = (self._json(row, name, step[name][row]) for name in ("messages", "extra_info"))
-        has_steps = isinstance(extra_info, dict) and bool(extra_info.get("task_steps"))
-        kind, why = self._kind(row, bool(operations), has_steps=has_steps)
+        has_folder = isinstance(extra_info, dict) and "task_folder" in extra_info
+        kind, why = self._kind(row, operations, has_folder=has_folder)
         for name in ("ground_truth", "tools_kwargs", "interaction_kwargs"):
             self._json(row, name, step[name][row])
         ends_of_rows = step.items["trajectories"].ends
@@ -70,21 +70,21 @@ class Reader:
             self._begun[key] = self.oracle.with_variables(variables).opened if self.oracle else ""
         return self._begun[key]
 
-    def _kind(self, row: int, recorded: bool, *, has_steps: bool) -> tuple[LoopKind | None, str]:
+    def _kind(self, row: int, operations: list[Operation], *, has_folder: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row.
 
-        A loop that is not built in is known by its operations. So is one in a task of several steps, each of which
-        begins with a user message.
+        A loop that is not built in is known by its operations. So is one in a task folder of several steps: all but
+        the first begin with a user message.
         """
         step = self.check.step
         kind, why = self.known.loop(step["agent_name"][row])
-        if kind in ("tool", "react") and has_steps and recorded:
+        if kind in ("tool", "react") and has_folder and any(each.kind == "say" for each in operations):
             return "own", ""
         if kind is not None or self.known.config is None or "operations" not in step.items:
             return kind, why
         if self.known.continued_from is not None:
             return None, f"{why}, and replay continued its rollouts"
-        if recorded or not step.items["trajectories"].lengths[row]:  # a rollout that failed at its start has neither
+        if operations or not step.items["trajectories"].lengths[row]:  # a rollout that failed at its start has neither
             return "own", ""
         return None, f"{why} and recorded no operations: it built its rollout itself, without a Conversation"
 

@@ -13,8 +13,6 @@ from agentrl.errors import DataError
 DATA_SOURCE = "task_folder"
 FOLDER_KEY = "task_folder"
 """Key of `extra_info` with the path of the folder."""
-STEPS_KEY = "task_steps"
-"""Key of `extra_info` with the names of the steps, if there are any."""
 
 
 class TaskFolderRows:
@@ -40,11 +38,7 @@ class TaskFolderRows:
         return {
             "prompt": task.instruction,
             "data_source": DATA_SOURCE,
-            "extra_info": {
-                FOLDER_KEY: str(task.path),
-                "task_name": task.name,
-                **({STEPS_KEY: [step.name for step in task.steps]} if task.steps else {}),
-            },
+            "extra_info": {FOLDER_KEY: str(task.path), "task_name": task.name},
         }
 
     def scan(self, num_rows: int) -> Iterator[Row]:
