@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +193,7 @@ def report(
     trainer = Trainer(config, shape, layout_of(config), servers_of(config))
     expected = without_runtime(trainer.phases()["update"])
     speed = Training(shape, layout_of(config), device, passes)
-    tokens, learned = len(samples) * LENGTH, speed.learn_s(samples)
+    tokens, learned = len(samples) * LENGTH, speed.learn_s(planned(samples))
     flops = 3 * flops_of(shape, len(samples))
     print(
         f"| {name} | {expected / GIB:.2f} / {found.peak / GIB:.2f} ({expected / found.peak - 1:+.0%}) "
@@ -201,6 +202,11 @@ def report(
         f"| {found.scored:.3f} | {tokens / found.seconds:,.0f} | {flops / found.seconds / 1e12:.0f} |",
         flush=True,
     )
+
+
+def planned(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples as the plan has them: positions in place of tokens."""
+    return [replace(sample, token_ids=range(LENGTH)) for sample in samples]
 
 
 def flops_of(shape: Shape, count: int) -> float:

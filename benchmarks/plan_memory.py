@@ -243,7 +243,9 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
 def predicted(config: RunConfig, model: str) -> Mapping[str, float]:
     shape = shape_of(MODELS[model] | {"dtype": "float32"})
     assert shape is not None
-    return Trainer(config, shape, layout_of(config), servers_of(config), on_cpu=True).phases()["update"]
+    trainer = Trainer(config, shape, layout_of(config), servers_of(config), on_cpu=True)
+    most = max(parts["activations"] for parts in trainer.moments(config.actor, shape))
+    return {**trainer.phases()["update"], "activations": most}
 
 
 def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:

@@ -51,6 +51,9 @@ class Hardware(Section):
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
     row_overhead_ms: NonNegativeFloat = 0
     """Fixed time of each token that decoding samples, in milliseconds: sampling and Python."""
+    layer_overhead_ms: NonNegativeFloat = 0
+    """Time in which a CPU launches the kernels of one layer of transformers in a forward pass, in milliseconds. 0:
+    nothing is launched, and `share_of_peak` contains the time of all operations."""
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
     overlaps: bool = True

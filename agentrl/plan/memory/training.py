@@ -135,7 +135,11 @@ class Trainer:
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
-        """Return the bytes of the forward and backward passes of the largest micro-batch."""
+        """Return the bytes of the fuller moment of the largest micro-batch."""
+        return max(self.moments(actor, shape), key=lambda parts: sum(parts.values()))
+
+    def moments(self, actor: ActorConfig, shape: Shape) -> tuple[Parts, Parts]:
+        """Return the bytes while logits are computed, and during the backward pass of a layer, without logits."""
         batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
         layout, precision = self.layout, self._precision
         copies = self.on_cpu and self.config.actor.share_prefixes
@@ -146,18 +150,18 @@ class Trainer:
         layers = [of_kind[shape.is_sparse(number)] for number in own]
         last = self.stage == layout.pipeline - 1
         casts = cast_copies([shape.layers[number] for number in own], layout, precision)
-        return {
-            "activations": self._kept(kept, layers, batches.number) * batches.tokens + casts,
-            "backward of a layer": kept.working() * batches.tokens,
-            "logits": self._logits(batches.tokens, shape) if last else 0,
-        }
+        stored = self._kept(kept, layers, batches.number) * batches.tokens + casts
+        again = max(layers[: self._recomputed(len(layers))], default=0.0) * batches.tokens
+        logits = self._logits(batches.tokens, shape) if last else 0
+        backward = {"activations": stored + again, "backward of a layer": kept.working() * batches.tokens}
+        return {"activations": stored, "logits": logits}, backward
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
-        """Bytes for each token that the micro-batches in flight keep, with the layer that is computed again."""
+        """Bytes for each token that the micro-batches in flight keep."""
         ends = 2 * kept.boundary  # embeddings or received states, and the states of the head
         recomputed = self._recomputed(len(layers))
         stored = recomputed * kept.boundary + sum(layers[recomputed:])
-        return _in_flight(self.layout, self.stage, number) * (stored + ends) + max(layers[:recomputed], default=0.0)
+        return _in_flight(self.layout, self.stage, number) * (stored + ends)
 
     def _recomputed(self, number: int) -> int:
         """Layers of a stage that the backward pass computes again."""

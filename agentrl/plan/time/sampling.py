@@ -33,6 +33,8 @@ class Sampling:
         self._bytes = 1 if number == "fp8" else BYTES[number]
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
         self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
+        launched = shape.num_layers if servers.embedded else 0  # SGLang replays graphs of kernels
+        self._launch_s = launched * hardware.layer_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
         self._head = head_flops_per_token(shape)
         self._experts, self._others = shape.weights.experts, _dense_weights(shape)
@@ -44,7 +46,7 @@ class Sampling:
         """See `EngineSpeed.decode_s`."""
         read = self._bytes * (self._read(rows) + self._cached * context / self._parts)
         flops = (rows * (self._body + self._head) + self._per_key * context) / self._parts
-        work = max(read / self._bytes_per_s, flops / self._flops_per_s)
+        work = max(read / self._bytes_per_s, flops / self._flops_per_s, self._launch_s)
         return work + self._pass_s + self._row_s * rows + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:

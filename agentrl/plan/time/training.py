@@ -14,6 +14,7 @@ from agentrl.plan.shapes import Shape, Weights
 from agentrl.plan.time.collectives import Link, link_of
 from agentrl.plan.time.flops import attention_flops, body_flops_per_token, head_flops_per_token
 from agentrl.plan.time.passes import Passes
+from agentrl.plan.time.unfused import Unfused
 from agentrl.types.sample import Sample
 
 BYTES = {"bf16": 2, "fp8": 2, "fp32": 4}
@@ -107,11 +108,13 @@ class Training:
         parts = layout.tensor * layout.context / self._stage_share
         flops = tokens * self._flops_per_token + attention
         compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
+        compute += self._unfused.traffic_s(tokens / layout.context, forwards)
         reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
         if forwards > 1:  # gradients are added up in memory
             reading += 2 * GRADIENT_BYTES * self._stage_weights() / self.hardware.bytes_per_s
         local = tokens / layout.context
-        busy = max(compute, reading) + self._layers_s(local, forwards) + self.hardware.pass_overhead_ms / 1e3
+        busy = max(compute, reading, self._unfused.launches_s(forwards)) + self._layers_s(local, forwards)
+        busy += self.hardware.pass_overhead_ms / 1e3
         if layout.kind != "fsdp":
             return busy
         gathered = self._sharded_s(forwards)
@@ -120,6 +123,10 @@ class Training:
     @cached_property
     def _flops_per_token(self) -> float:
         return body_flops_per_token(self.shape) + head_flops_per_token(self.shape)
+
+    @cached_property
+    def _unfused(self) -> Unfused:
+        return Unfused(self.shape, self.layout, self.hardware, self.passes)
 
     @cached_property
     def _weights(self) -> Weights:

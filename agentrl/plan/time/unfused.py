@@ -1,0 +1,67 @@
+"""Seconds of transformers' layers on a GPU besides matrix products: memory traffic, and launches of kernels.
+
+Megatron's layers are fused, and a CPU launches nothing: there, `share_of_peak` contains everything. The constants fit
+to one H200 (`benchmarks/one_gpu.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from agentrl.plan.hardware import Hardware
+from agentrl.plan.layout import Layout
+from agentrl.plan.memory.activations import Kept
+from agentrl.plan.memory.precision import Precision
+from agentrl.plan.shapes import Shape
+from agentrl.plan.time.passes import Passes
+
+_TRAFFIC = 4
+"""Bytes that a forward pass reads and writes for each byte that a layer keeps for its backward pass."""
+_LOGIT_PASSES = 8
+"""How often a forward pass reads or writes the logits in float32."""
+_ADAPTED = 1.6
+"""Launches of a layer with adapters (LoRA), as a multiple of those without."""
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """Layers of a pipeline stage that runs transformers' modules."""
+
+    shape: Shape
+    layout: Layout
+    hardware: Hardware
+    passes: Passes
+
+    @property
+    def exists(self) -> bool:
+        """Whether the layers launch single operations on a device."""
+        return self.layout.kind != "megatron" and self.hardware.layer_overhead_ms > 0
+
+    def traffic_s(self, tokens: float, forwards: float) -> float:
+        """Return the seconds of the memory traffic for `tokens` tokens of a device.
+
+        Args:
+            forwards: 1 to score, more to train.
+        """
+        if not self.exists:
+            return 0.0
+        return self._passes(forwards) * tokens * self._bytes_per_token / self.hardware.bytes_per_s
+
+    @cached_property
+    def _bytes_per_token(self) -> float:
+        size = 4 if self.passes.number == "fp32" else 2
+        kept = Kept(self.shape, self.layout, Precision(size, size), adapters=int(self.passes.frozen))
+        layers = sum(kept.layer(sparse=self.shape.is_sparse(number)) for number in range(self.shape.num_layers))
+        return _TRAFFIC * layers + _LOGIT_PASSES * 4 * self.shape.vocabulary
+
+    def launches_s(self, forwards: float) -> float:
+        """Return the seconds that the CPU needs to launch all operations, at the same time as the device computes."""
+        if not self.exists:
+            return 0.0
+        of_layer = self.hardware.layer_overhead_ms / 1e3 * (_ADAPTED if self.passes.frozen else 1)
+        return self._passes(forwards) * self.shape.num_layers * of_layer
+
+    def _passes(self, forwards: float) -> int:
+        """Return the work in forward passes; gradients of frozen weights save no traffic."""
+        return 3 + self.passes.recompute if forwards > 1 else 1
