@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -20,6 +21,8 @@ NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
 """Number of ranks that tests share."""
 DEVICE = os.environ.get("DEVICE_OF_TESTS", "cpu")
 """Device of the models: cpu, or cuda with one GPU per rank."""
+ROUNDING = 2e-6 if DEVICE == "cpu" else 1e-5
+"""Largest relative difference of gradients in float32; on a GPU the same sums have other orders."""
 SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
 
 
@@ -29,7 +32,10 @@ def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]
 
 def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", device: str = "cpu") -> None:
     """Run the fast tests of files with these marks on another number of ranks, or on another device."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", f"{marks} and not slow and not gpu", file, *others]
+    if device == "cuda" and torch.cuda.device_count() < int(num_ranks):
+        pytest.skip(f"needs {num_ranks} GPUs, one per rank")
+    brief = ("-q", "--tb=short", "--show-capture=no")
+    command = [sys.executable, "-m", "pytest", *brief, "-m", f"{marks} and not slow and not gpu", file, *others]
     changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
     done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -295,12 +296,22 @@ def compute(positionwise: PositionwiseModel, samples: list[Sample]) -> dict[str,
 def test_compiled_kernels_equal_copied_keys_on_a_gpu(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(FAMILIES, family, FAMILIES[family] | {"head_dim": 32, "max_position_embeddings": 2048})
     model = make_model(family).to("cuda", dtype)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value *= 50 if "gate.weight" in name else 1  # no token is between two experts
+    exact = PositionwiseModel(deepcopy(model).float(), share_prefixes=True, flex=False)
     copied, flex = (PositionwiseModel(model, share_prefixes=True, flex=kind) for kind in (False, True))
     assert (copied.copies_keys, flex.copies_keys) == (True, False)
-    most = 1e-4 if dtype == torch.float32 else 0.1
     for samples in (make_groups(), make_samples(9), make_groups(prompts=((300, 8), (700, 3), (1, 2)))):
-        found, expected = (on_device(each, samples, compute) for each in (flex, copied))
-        assert relative([*found[:2], *found[2]], [*expected[:2], *expected[2]]) < most
+        found, expected, true = (flat(on_device(each, samples, compute)) for each in (flex, copied, exact))
+        if dtype == torch.float32:
+            assert relative(found, expected) < 1e-4
+        else:
+            assert relative(found, true) < 1.5 * relative(expected, true)
+
+
+def flat(result: Result) -> list[Tensor]:
+    return [*result[:2], *result[2]]
 
 
 @pytest.mark.gpu

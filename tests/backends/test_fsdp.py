@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_processes import DEVICE, on_cpu, run_again
+from rank_processes import DEVICE, NUM_RANKS, ROUNDING, on_cpu, run_again
 from tiny_models import make_groups, make_samples, save_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -94,10 +94,11 @@ def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name,
     expected = {name: value.grad.cpu() for name, value in alone.model.named_parameters() if value.grad is not None}
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
-        assert (found[parameter] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, parameter
+        assert (found[parameter] - gradient).norm() <= ROUNDING * gradient.norm() + 1e-9, parameter
     asyncio.run(backend.close())
 
 
+@pytest.mark.skipif(NUM_RANKS == 1, reason="one rank has nothing to sum")
 def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
     request = make_request(folders["llama"], autocast="bfloat16")
     backend = FsdpBackend(ranks, request, seed=0)
@@ -122,7 +123,7 @@ def test_gradients_with_replayed_experts_equal_those_of_one_process(ranks, folde
     assert any((found[name] - own[name]).norm() > 0.01 * own[name].norm() for name in own)
     for name, value in alone.model.named_parameters():
         if value.grad is not None:
-            assert (found[name] - value.grad.cpu()).norm() <= 2e-6 * value.grad.norm() + 1e-9, name
+            assert (found[name] - value.grad.cpu()).norm() <= ROUNDING * value.grad.norm() + 1e-9, name
     asyncio.run(backend.close())
 
 
@@ -273,7 +274,7 @@ def test_checkpoints_load_on_any_number_of_ranks(ranks, folders, tmp_path, case)
             assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6)
             assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
             assert found["lr"] == expected["lr"]
-            if type(other) is type(one):
+            if type(other) is type(one) and DEVICE == "cpu":  # GPUs sum in any order
                 assert found == expected
             asyncio.run(other.close())
     asyncio.run(backend.close())

@@ -213,13 +213,13 @@ def test_a_reference_copies_the_policy(start, folders):
     request = make_request(folders["qwen3_moe"], LAYOUTS_OF_STEPS[-1])
     policy, reference = (start(request) for _ in range(2))
     asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
-    weights = dict(policy.weights())
+    weights = dict(on_cpu(policy.weights()))
     asyncio.run(reference.copy_weights(policy.weights()))
-    assert all(torch.equal(value, weights[name]) for name, value in reference.weights())
+    assert all(torch.equal(value, weights[name]) for name, value in on_cpu(reference.weights()))
     other = in_one_process(request)
     asyncio.run(policy.copy_weights(other.weights()))
-    weights = dict(policy.weights())
-    assert all(torch.equal(value, weights[name]) for name, value in other.weights())
+    weights = dict(on_cpu(policy.weights()))
+    assert all(torch.equal(value, weights[name]) for name, value in on_cpu(other.weights()))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
@@ -227,7 +227,7 @@ def test_a_reference_copies_the_policy(start, folders):
 def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):
     layout = layout.replace("ep2", "dp") if family == "qwen3" else layout
     backend, alone = both(f"{family}: {layout}")
-    found, expected = dict(backend.checkpoint_weights()), dict(alone.checkpoint_weights())
+    found, expected = (dict(on_cpu(each.checkpoint_weights())) for each in (backend, alone))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     passing = backend.weights()

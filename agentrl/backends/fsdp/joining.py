@@ -7,7 +7,7 @@ from functools import cache
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from agentrl.backends.fsdp.ranks import Ranks, check_shared_folder, joined
+from agentrl.backends.fsdp.ranks import Ranks, check_shared_folder, group_backend, joined
 from agentrl.config.rules.unused import wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
@@ -32,5 +32,5 @@ def ranks_of_run(config: RunConfig) -> Ranks:
 def only_rank() -> Ranks:
     """Return the ranks of a run of one process, whose backend needs a process group."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        dist.init_process_group(group_backend(), store=HashStore(), rank=0, world_size=1)
     return Ranks()

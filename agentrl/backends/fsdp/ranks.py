@@ -75,8 +75,14 @@ class Ranks:
         self.background = dist.new_group(backend="gloo", timeout=FOREVER)
         self._nodes: list[Any] = [None] * self.size  # Any: as in torch
         dist.all_gather_object(self._nodes, os.environ.get("GROUP_RANK"), self.control)
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-0")
-        self._background_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
+        self._select()
+        self.thread = ThreadPoolExecutor(1, "rank-0", self._select)
+        self._background_thread = ThreadPoolExecutor(1, "background", self._select)
+
+    def _select(self) -> None:
+        """Make this rank's GPU the current one of this thread, where NCCL and megatron-core compute."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
 
     def is_near(self, rank: int) -> bool:
         """Whether a rank is on the node of rank 0."""
@@ -259,10 +265,15 @@ def _attempt() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
+def group_backend() -> str:
+    """Return torch's name of the backends of a process group: gloo, with GPUs also NCCL."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
 def _open_process_group() -> None:
     if dist.is_initialized():
         return
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = group_backend()
     if STORE not in os.environ:
         dist.init_process_group(backend)
         return

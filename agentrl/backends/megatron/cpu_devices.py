@@ -11,9 +11,7 @@ import torch
 from megatron.core.optimizer import clip_grads, optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
-from megatron.core.post_training.modelopt.layers import Linear
 from megatron.core.tensor_parallel import random as tracked_random
-from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -76,8 +74,6 @@ def redirect_calls() -> None:
     _redirect_type_checks()
     # these two are bound by name in the modules that use them
     moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = _moved
-    # without TransformerEngine the module knows no duplicated layer, although megatron-core has one
-    multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
 
 
 def _redirect_torch() -> None:

@@ -241,8 +241,9 @@ class PositionwiseModel:
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
             for row, sample in enumerate(batch.samples):
                 found = self._tried(batch)  # a sharded model can run backward only once after each forward pass
-                if not difference(found["features"].detach(), alone) <= most:  # also true for NaN
-                    raise UnfaithfulError("its logits would differ")
+                apart = difference(found["features"].detach(), alone)
+                if not apart <= most:  # also true for NaN
+                    raise UnfaithfulError(f"its logits would differ by {apart:.1e}, more than {most:.1e}")
                 check_apart(found["states"], batch.rows == row, embeddings.pop(), sample, tokens)
 
     def _splits_like(self, batch: MicroBatch, whole: Tensor) -> bool:

@@ -66,17 +66,18 @@ def tree_attention(
     query, key, value = (
         pad(states, [0, 0, 0, 0, 0, padding]).transpose(0, 1)[None] for states in (query_MHD, key_MKD, value_MKD)
     )
-    with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS):  # here, because the setting belongs to one thread
-        found = _kernel(query.device.type)(
-            query,
-            key,
-            value,
-            score_mod=None if softcap is None else _capped(softcap),
-            block_mask=tree.mask(window, num_tokens + padding),
-            scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-            return_aux=None if sinks is None else AuxRequest(lse=True),
-        )
+    if torch._dynamo.config.recompile_limit < MAX_KERNELS:
+        torch._dynamo.config.recompile_limit = MAX_KERNELS  # here, because the setting belongs to one thread
+    found = _kernel(query.device.type)(
+        query,
+        key,
+        value,
+        score_mod=None if softcap is None else _capped(softcap),
+        block_mask=tree.mask(window, num_tokens + padding),
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+        return_aux=None if sinks is None else AuxRequest(lse=True),
+    )
     attended = found if sinks is None else _with_sinks(found[0], found[1].lse, sinks)
     return attended[0].transpose(0, 1)[:num_tokens]
 
@@ -100,8 +101,8 @@ def _capped(softcap: float) -> Callable[..., Tensor]:
 
 def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
     """Scale outputs, [1, H, L, D], as if each head had one more key, with the score of its sink and a value of 0."""
-    shares = torch.sigmoid(log_sums - sinks[:, None])
-    return attended * shares[..., None].to(attended.dtype)
+    shares = torch.sigmoid(log_sums - sinks[:, None])  # in float32, as the gradient of the sinks needs
+    return (attended * shares[..., None]).to(attended.dtype)
 
 
 def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> BlockMask:

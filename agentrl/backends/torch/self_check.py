@@ -67,9 +67,12 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def tolerance(padded: Tensor, alone: Tensor) -> float:
-    """Largest accepted rounding difference of logits, based on how padding changes the model's results."""
-    rounding = 8 * torch.finfo(alone.dtype).eps
-    return min(max(1e-5, rounding, 4 * difference(padded, alone)), max(1e-3, rounding))
+    """Largest accepted rounding difference of logits, based on how padding changes the model's results.
+
+    On a GPU, kernels differ more between shapes: 1.4e-5 was seen for a Gemma 2 in float32.
+    """
+    rounding = max(8 * torch.finfo(alone.dtype).eps, 1e-5 if alone.device.type == "cpu" else 1e-4)
+    return min(max(rounding, 4 * difference(padded, alone)), max(1e-3, rounding))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from megatron.core.models.common.language_module.language_module import Language
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_decoder_layer_specs
 from megatron.core.post_training.modelopt.layers import Linear
+from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.moe.moe_layer import MoESubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -26,6 +27,9 @@ from agentrl.backends.megatron.architecture.model_config import rope_arguments
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+# without TransformerEngine the module knows no duplicated layer, although megatron-core has one
+multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
 
 _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
