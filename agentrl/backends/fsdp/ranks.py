@@ -80,8 +80,7 @@ class Ranks:
         self._background_thread = ThreadPoolExecutor(1, "background", self._select)
 
     def _select(self) -> None:
-        """Make this rank's GPU the current one of this thread, where NCCL and megatron-core compute."""
-        if self.device.type == "cuda":
+        if self.device.type == "cuda":  # NCCL and megatron-core compute on the current GPU of a thread
             torch.cuda.set_device(self.device)
 
     def is_near(self, rank: int) -> bool:
@@ -273,14 +272,13 @@ def group_backend() -> str:
 def _open_process_group() -> None:
     if dist.is_initialized():
         return
-    backend = group_backend()
     if STORE not in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(group_backend())
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = FileStore(f"{os.environ[STORE]}.{_attempt()}", size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    dist.init_process_group(group_backend(), store=store, rank=rank, world_size=size)
 
 
 class ProcessPeers(Peers):
