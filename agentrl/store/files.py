@@ -19,6 +19,7 @@ from agentrl.store.filters import FILTERS, Query
 from agentrl.store.schema import (
     BY_NAME,
     EXCLUDED,
+    FACTS,
     OPERATIONS,
     PROVENANCE_KEY,
     READABLE,
@@ -91,7 +92,7 @@ def read_without_maps(path: Path) -> pa.Table:
             entries = [[{"name": key, "value": value} for key, value in row] for row in rows]
             table = _with_column(table, name, pa.array(entries, SCHEMA.field(name).type))
         table = _with_column(table, "trajectories", _completed(table["trajectories"].combine_chunks()))
-    for name, empty in ((EXCLUDED, None), (OPERATIONS, [])):
+    for name, empty in ((EXCLUDED, None), (OPERATIONS, []), (FACTS, "{}")):
         if name not in table.column_names:
             place, field = table.schema.get_field_index(SEALS), SCHEMA.field(name)
             table = table.add_column(place, field, pa.array([empty] * len(table), field.type))

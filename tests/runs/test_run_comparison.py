@@ -171,7 +171,7 @@ def test_clock_values_are_ignored(whole, other, name, change):
 def test_seals_of_clock_values_are_not_compared(whole, other):
     seals = pq.read_table(other / TRAIN)["seals"].to_pylist()
     change_column("seals", seals_changed)(other / TRAIN)
-    clocks = 3  # duration_s of the rollout and of its calls, started_s
+    clocks = 4  # duration_s of the rollout and of its calls, started_s, facts
     assert len(list(compare(TRAIN, whole / TRAIN, other / TRAIN))) == sum(len(each) - clocks for each in seals)
 
 

@@ -143,7 +143,7 @@ def test_the_schema_names_every_field_in_its_order() -> None:
     assert list(Operation._fields) == stored.OPERATION.names
     assert {field.name for field in dataclasses.fields(Rollout)} == {
         *stored.ROLLOUT,
-        *("trajectories", "operations", "facts"),  # facts are not saved
+        *("trajectories", "operations", "facts"),
     }
 
 
