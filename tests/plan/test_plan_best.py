@@ -31,6 +31,7 @@ def best(name: str, fleet: str, *overrides: str) -> Best:
     [
         ("qwen3_8b", "8xh100"),
         ("qwen3_30b_a3b", "32xh100"),
+        ("qwen3_30b_a3b", "8xh200"),
         pytest.param("deepseek_v3", "320xh100", marks=pytest.mark.slow),
     ],
 )

@@ -24,33 +24,30 @@ def layouts_for(
     Args:
         base: the values of all other keys of Megatron.
     """
-    if kind == "torch" or devices == 1:
-        if devices == 1:
-            yield Layout(kind="torch")
-        return
-    if kind == "fsdp":
+    if kind == "megatron":
+        for sizes in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
+            if possible(shape, devices, per_node, *sizes):
+                values = base.model_copy(update=_sizes(shape, *sizes))
+                yield Layout(kind="megatron", devices=devices, megatron=values)
+    elif devices == 1:
+        yield Layout(kind="torch")
+    elif kind == "fsdp":
         for context in _CONTEXTS:
             if devices % context == 0 and shape.attention.heads % context == 0:
                 yield Layout(kind="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
-        return
-    for tensor, pipeline, context, expert in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
-        if possible(shape, devices, per_node, tensor, pipeline, context, expert):
-            yield Layout(
-                kind="megatron",
-                devices=devices,
-                megatron=base.model_copy(
-                    update={
-                        "tensor_model_parallel_size": tensor,
-                        "pipeline_model_parallel_size": pipeline,
-                        "context_parallel_size": context,
-                        "expert_model_parallel_size": expert,
-                        "expert_tensor_parallel_size": (1 if expert > 1 else tensor) if shape.experts else None,
-                        "num_layers_in_first_pipeline_stage": None,
-                        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
-                        "virtual_pipeline_model_parallel_size": None,
-                    }
-                ),
-            )
+
+
+def _sizes(shape: Shape, tensor: int, pipeline: int, context: int, expert: int) -> dict[str, int | None]:
+    return {
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+        "context_parallel_size": context,
+        "expert_model_parallel_size": expert,
+        "expert_tensor_parallel_size": (1 if expert > 1 else tensor) if shape.experts else None,
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
+        "virtual_pipeline_model_parallel_size": None,
+    }
 
 
 def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: int, context: int, expert: int) -> bool:
