@@ -190,7 +190,7 @@ def report(
     found: Steps,
 ) -> None:
     device, passes = parse_fleet(f"1x{hardware}").hardware, passes_of(config)
-    trainer = Trainer(config, shape, layout_of(config), servers_of(config))
+    trainer = Trainer(config, shape, layout_of(config))
     expected = without_runtime(trainer.phases()["update"])
     speed = Training(shape, layout_of(config), device, passes)
     tokens, learned = len(samples) * LENGTH, speed.learn_s(planned(samples))

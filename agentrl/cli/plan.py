@@ -60,7 +60,7 @@ def plan(options: argparse.Namespace) -> None:
         found |= as_json(answer)
     if is_divided(config, fleet):
         best = best_of(config, shape, fleet, lengths, fitted)
-        print("\n".join(best_lines(best, answer.split.step_s if answer else None)))
+        print("\n".join(best_lines(best, answer.split.step_s if answer and memory["fits"] else None)))
         found["divisions"] = best_json(best)
     _write(options, found, answer)
 

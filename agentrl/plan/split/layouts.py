@@ -67,15 +67,15 @@ def last_stage(num_layers: int, pipeline: int) -> int | None:
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
-def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool) -> Iterator[Servers]:
-    """Yield SGLang servers that use all `devices`, with up to `most` devices each.
+def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
+    """Yield `number` SGLang servers (0: any number) that use all `devices`, with up to `most` devices each.
 
     With fewer key-value heads than devices of a server (latent attention: one), also with data-parallel attention, so
     that not every device has the KV cache of all rollouts.
     """
     heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:
-        if tensor > most or devices % tensor or shape.attention.heads % tensor:
+        if tensor > most or devices % tensor or number not in (0, devices // tensor) or shape.attention.heads % tensor:
             continue
         servers = Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)
         yield servers
