@@ -10,11 +10,11 @@ from pydantic import JsonValue
 from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.plan.calibration import Calibration
-from agentrl.plan.hardware import Fleet
+from agentrl.plan.hardware import GIB, Fleet
 from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import Lengths
 from agentrl.plan.memory.changes import keys_text, refused
-from agentrl.plan.memory.fit import GIB, Use, fit_of, room_for_kv, server_room
+from agentrl.plan.memory.fit import Use, fit_of, room_for_kv, server_room
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.candidates import Candidate, Found, Lack, compared, took
 from agentrl.plan.split.keys import server_keys, training_keys

@@ -11,10 +11,10 @@ from agentrl.cli.compose import compose_config
 from agentrl.plan.best import Best, best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration
 from agentrl.plan.counts import shape_of
-from agentrl.plan.hardware import parse_fleet
+from agentrl.plan.hardware import GIB, parse_fleet
 from agentrl.plan.layout import layout_of, num_used, servers_of
 from agentrl.plan.lengths import LengthsConfig, Spread
-from agentrl.plan.memory.fit import GIB, fit_of, room_for_kv
+from agentrl.plan.memory.fit import fit_of, room_for_kv
 from agentrl.plan.times import times_of
 
 LENGTHS = LengthsConfig(turn_tokens=Spread(mean=600, p95=1500), max_tokens=3000)

@@ -12,7 +12,6 @@ from agentrl.plan.memory.serving import USUAL_SHARE, Engine, engine_of
 from agentrl.plan.memory.training import Trainer, stages_of
 from agentrl.plan.shapes import Shape
 
-GIB = 2.0**30
 ROOM = 0.25
 """Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
 TRAINING_MODES = ("train", "train_only")
