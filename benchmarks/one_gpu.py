@@ -190,16 +190,17 @@ def report(
     found: Steps,
 ) -> None:
     device, passes = parse_fleet(f"1x{hardware}").hardware, passes_of(config)
-    trainer = Trainer(config, shape, layout_of(config), servers_of(config))
+    trainer = Trainer(config, shape, layout_of(config))
     expected = without_runtime(trainer.phases()["update"])
     speed = Training(shape, layout_of(config), device, passes)
     tokens, learned = len(samples) * LENGTH, speed.learn_s(planned(samples))
+    scored = Training(shape, layout_of(config), device, replace(passes, num_scored=1)).score_s(planned(samples))
     flops = 3 * flops_of(shape, len(samples))
     print(
         f"| {name} | {expected / GIB:.2f} / {found.peak / GIB:.2f} ({expected / found.peak - 1:+.0%}) "
         f"| {without_runtime(trainer.between()) / GIB:.2f} / {found.held / GIB:.2f} "
         f"| {learned:.3f} / {found.seconds:.3f} ({learned / found.seconds - 1:+.0%}) "
-        f"| {found.scored:.3f} | {tokens / found.seconds:,.0f} | {flops / found.seconds / 1e12:.0f} |",
+        f"| {scored:.3f} / {found.scored:.3f} ({scored / found.scored - 1:+.0%}) | {tokens / found.seconds:,.0f} | {flops / found.seconds / 1e12:.0f} |",
         flush=True,
     )
 
@@ -227,7 +228,7 @@ def sampled(model: str, folder: Path, hardware: str, rows: int = 128, prompt: in
     made.generation_config.eos_token_id = None
     engine = TorchEngine(made, max_num_seqs=rows, max_sequence_length=1024, device="cuda")
     ids = torch.randint(1000, 100_000, (rows, prompt), generator=torch.Generator().manual_seed(1)).tolist()
-    alone, all_rows = ([asyncio.run(ask(engine, ids, number)) for number in (1, new)] for _ in range(2))
+    alone, all_rows = ([asyncio.run(ask(engine, ids, number, turn)) for number in (1, new)] for turn in range(2))
     step = (all_rows[1] - all_rows[0]) / (new - 1)
     config, shape = config_for(path, 4096, HALF), shape_of(MODELS[model] | {"dtype": "bfloat16"})
     assert shape is not None
@@ -242,10 +243,10 @@ def sampled(model: str, folder: Path, hardware: str, rows: int = 128, prompt: in
     asyncio.run(engine.close())
 
 
-async def ask(engine: TorchEngine, contexts: Sequence[Sequence[int]], new: int) -> float:
+async def ask(engine: TorchEngine, contexts: Sequence[Sequence[int]], new: int, turn: int) -> float:
     """Return the seconds until all have `new` tokens. Their KV is not used again: each call has other contexts."""
     params = [SamplingParams(max_new_tokens=new, seed=number) for number in range(len(contexts))]
-    changed = [[200 + new, *ids] for ids in contexts]
+    changed = [[200 + new + 500 * turn, *ids] for ids in contexts]
     started = time.perf_counter()
     await asyncio.gather(*(engine.generate(GenerateRequest(*pair)) for pair in zip(changed, params, strict=True)))
     return time.perf_counter() - started
@@ -265,7 +266,7 @@ def main() -> None:
     logging.disable_progress_bar()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print("predicted / measured")
-    print("| case | most GiB in a step | GiB between steps | seconds of a step | of a score | tokens/s | TFLOP/s |")
+    print("| case | most GiB in a step | GiB between steps | s of a step | s of a score | tokens/s | TFLOP/s |")
     print(f"|{'---|' * 7}")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.cases or [*CASES, "sampling"]:

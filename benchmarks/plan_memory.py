@@ -39,7 +39,7 @@ from agentrl.cli.compose import compose_config
 from agentrl.config.rules.megatron import has_layouts
 from agentrl.config.run import RunConfig
 from agentrl.plan.counts import shape_of
-from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.layout import layout_of
 from agentrl.plan.memory.training import Trainer
 from agentrl.registry import child_path
 from agentrl.types.sample import Sample
@@ -243,7 +243,7 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
 def predicted(config: RunConfig, model: str) -> Mapping[str, float]:
     shape = shape_of(MODELS[model] | {"dtype": "float32"})
     assert shape is not None
-    trainer = Trainer(config, shape, layout_of(config), servers_of(config), on_cpu=True)
+    trainer = Trainer(config, shape, layout_of(config), on_cpu=True)
     most = max(parts["activations"] for parts in trainer.moments(config.actor, shape))
     return {**trainer.phases()["update"], "activations": most}
 

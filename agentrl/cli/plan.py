@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,11 @@ from agentrl.plan.best import best_json, best_lines, best_of
 from agentrl.plan.calibration import Calibration, calibrate
 from agentrl.plan.counts import NO_MODEL, shape_of
 from agentrl.plan.devices import is_divided, placed, refuse_huge, too_many
-from agentrl.plan.hardware import CPU, Fleet, Hardware, hardware_in
+from agentrl.plan.hardware import CPU, GIB, Fleet, Hardware, hardware_in
 from agentrl.plan.layout import num_used
 from agentrl.plan.lengths import Lengths, LengthsConfig, Remembered, Spread
 from agentrl.plan.memory.changes import changes_for
-from agentrl.plan.memory.fit import GIB, fit_of, room_for_kv
+from agentrl.plan.memory.fit import fit_of, room_for_kv
 from agentrl.plan.memory.report import memory_json, memory_table, memory_verdict
 from agentrl.plan.shapes import Shape
 from agentrl.plan.timeline import timeline
@@ -52,7 +53,7 @@ def plan(options: argparse.Namespace) -> None:
     fleet, config = placed(options.gpus, _config(options, saved), saved.device if saved else None)
     refuse_huge(config)
     shape = _shape(config)
-    fitted = saved.calibration(shape, fleet.hardware) if saved else None
+    fitted = saved.calibration(options.gpus, shape, fleet.hardware) if saved else None
     lengths = Remembered(_lengths(options.lengths, saved.measured if saved else None, config))
     memory = _memory(config, shape, fleet)
     found: dict[str, JsonValue] = {"memory": memory}
@@ -60,7 +61,7 @@ def plan(options: argparse.Namespace) -> None:
         found |= as_json(answer)
     if is_divided(config, fleet):
         best = best_of(config, shape, fleet, lengths, fitted)
-        print("\n".join(best_lines(best, answer.split.step_s if answer else None)))
+        print("\n".join(best_lines(best, answer.split.step_s if answer and memory["fits"] else None)))
         found["divisions"] = best_json(best)
     _write(options, found, answer)
 
@@ -80,17 +81,23 @@ class _Saved:
 
         return config_of_run(self._where, changes)
 
-    def calibration(self, shape: Shape, hardware: Hardware) -> Calibration | None:
-        """The speeds of the run; None, with a line, if it was on other hardware.
+    def calibration(self, gpus: str | None, shape: Shape, hardware: Hardware) -> Calibration | None:
+        """The speeds of the run; None, with a line, on other hardware or with servers of unknown sizes.
 
         Args:
+            gpus: as in `--gpus`; they tell the sizes of servers that the run did not start.
             shape: of the planned model, which is used if the run's model is not in its folder any more.
         """
         was, now = hardware_in(self.device or ""), hardware_in(hardware.name)
         if was and now and was != now:  # names of a user's own file are not known
             print(f"speeds: those of {hardware.name}, not calibrated, because the run was on {was.upper()}")
             return None
-        config = self.config()
+        try:
+            _, config = placed(gpus, self.config(), self.device)
+        except ConfigError as error:
+            print(f"speeds: those of {hardware.name}, not calibrated. The run: {error}")
+            return None
+        refuse_huge(config)
         path = config.model.path
         own = _shape(config) if path != NO_MODEL and model_content(path) else shape
         return calibrate(self.measured, own, hardware, config)
@@ -100,8 +107,9 @@ def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValu
     """Print whether the run fits, and return all numbers."""
     memory, on_cpu = fleet.hardware.memory_gib * GIB, fleet.hardware.name == CPU
     fit = fit_of(config, shape, memory, on_cpu=on_cpu)
-    most = fleet.num_devices
-    changes = [] if fit.fits else changes_for(config, shape, memory, on_cpu=on_cpu, num_devices=most)
+    most, per_node = fleet.num_devices, fleet.hardware.devices_per_node
+    search = partial(changes_for, config, shape, memory, on_cpu=on_cpu, num_devices=most, per_node=per_node)
+    changes = [] if fit.fits else search()
     print(memory_verdict(fit, changes))
     for line in memory_table(fit, changes):
         print(f"  {line}")
@@ -121,7 +129,7 @@ def _times(
     for line in table(answer):
         print(f"  {line}")
     if (unused := fleet.num_devices - num_used(config)) > 0:
-        print(f"  {unused} of {fleet} are not used")
+        print(f"  {unused} of {fleet.num_devices} devices are not used")
     return answer
 
 
@@ -138,7 +146,9 @@ def _check(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: TimeAnswer | None) -> None:
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    if options.picture and answer:
+    if options.picture and not answer:
+        print(f"picture: {options.picture} is not written, because the configuration has no times")
+    elif options.picture and answer:
         end_s = PICTURED_STEPS * answer.split.step_s
         options.picture.write_text(timeline(answer.split.spans, end_s), encoding="utf-8")
 

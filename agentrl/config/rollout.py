@@ -176,6 +176,11 @@ class ValKwargs(Section):
     """Top-k sampling, -1 for all tokens; only with do_sample."""
 
 
+def option_name(key: str) -> str:
+    """Return the name of an option of a server in snake case: `tp_size` for `--tp-size`."""
+    return key.lstrip("-").replace("-", "_")
+
+
 class SglangConfig(Section):
     """SGLang servers: started by the run, or already running at given addresses."""
 
@@ -213,7 +218,7 @@ class SglangConfig(Section):
     @property
     def options(self) -> dict[str, JsonValue]:
         """`server_args` with names in snake case: `--tp-size` is `tp_size`."""
-        return {key.lstrip("-").replace("-", "_"): value for key, value in self.server_args.items()}
+        return {option_name(key): value for key, value in self.server_args.items()}
 
 
 TRAIN_RULES, CREDIT_RULES = ("all", "main", "continued"), ("shared", "per_trajectory")

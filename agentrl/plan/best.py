@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from pydantic import JsonValue
 
 from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.plan.calibration import Calibration
-from agentrl.plan.hardware import Fleet
+from agentrl.plan.hardware import GIB, Fleet
 from agentrl.plan.layout import Layout, Servers
 from agentrl.plan.lengths import Lengths
 from agentrl.plan.memory.changes import keys_text, refused
-from agentrl.plan.memory.fit import GIB, Use, fit_of, kv_tokens
+from agentrl.plan.memory.fit import Use, fit_of, room_for_kv, server_room
 from agentrl.plan.shapes import Shape
+from agentrl.plan.split.candidates import Candidate, Found, Lack, compared, took
 from agentrl.plan.split.keys import server_keys, training_keys
-from agentrl.plan.split.search import Candidate, Found, Lack, search
+from agentrl.plan.split.search import search
 
 NUM_SHOWN = 3
 """Divisions behind the best that are shown."""
@@ -44,37 +44,56 @@ def best_of(
     config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, calibration: Calibration | None = None
 ) -> Best:
     """Search for the division with the shortest step whose devices have enough memory."""
-    memory = fleet.hardware.memory_gib * GIB
-    lacks = partial(_lacks, config, shape, memory, fleet.hardware.devices_per_node)
-    room = partial(kv_tokens, config, shape, memory=memory)
-    both = partial(_refused_together, config, shape, memory, fleet.hardware.devices_per_node)
-    return Best(config, fleet, search(shape, fleet, lengths, config, lacks, room, both, calibration))
+    within = _Memory(config, shape, fleet.hardware.memory_gib * GIB, fleet.hardware.devices_per_node)
+    checks = within.trainer_lacks, within.serves, within.together
+    return Best(config, fleet, search(shape, fleet, lengths, config, *checks, calibration))
 
 
 def _keys(config: RunConfig, per_node: int, layout: Layout, servers: Servers) -> dict[str, object]:
     return training_keys(layout, config, per_node) | server_keys(servers, config, layout, per_node)
 
 
-def _lacks(config: RunConfig, shape: Shape, memory: float, per_node: int, layout: Layout) -> Lack | None:
-    """The memory that a training layout lacks."""
-    changed = with_values(config, {"rollout.engine": "sglang", **training_keys(layout, config, per_node)})
-    uses = fit_of(changed, shape, memory).uses
-    return next((_lacking(use) for use in uses if use.device.startswith("trainer") and not use.fits), None)
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Whether trainers and servers fit into the memory of their devices, and `agentrl train` accepts their keys."""
 
+    config: RunConfig
+    shape: Shape
+    memory: float
+    per_node: int
 
-def _refused_together(
-    config: RunConfig, shape: Shape, memory: float, per_node: int, layout: Layout, servers: Servers
-) -> str | None:
-    """Why trainer and servers are not possible together: they share memory, or `agentrl train` refuses the keys."""
-    changed = with_values(config, _keys(config, per_node, layout, servers))
-    lacking = (_lacking(use).text for use in fit_of(changed, shape, memory).uses if not use.fits)
-    return next(lacking, None) or refused(changed)
+    def trainer_lacks(self, layout: Layout) -> Lack | None:
+        """See `Fits`."""
+        servers = Servers(embedded=False, replicas=len(self.config.rollout.sglang.urls) or 1, colocate=False)
+        changed = self._changed(layout, servers)
+        uses = fit_of(changed, self.shape, self.memory).uses
+        lacking = (_lacking(use) for use in uses if use.device.startswith("trainer") and not use.fits)
+        if found := next(lacking, None):
+            return found
+        reason = refused(changed)
+        return Lack(True, 1.0, reason) if reason else None
+
+    def serves(self, servers: Servers) -> float | Lack:
+        """See `Serves`."""
+        tokens, use = server_room(self.config, self.shape, servers, self.memory)
+        return tokens if use.fits else _lacking(use)
+
+    def together(self, layout: Layout, servers: Servers) -> float | str:
+        """See `Together`."""
+        changed = self._changed(layout, servers)
+        lacking = (_lacking(use).text for use in fit_of(changed, self.shape, self.memory).uses if not use.fits)
+        reason = next(lacking, None) or refused(changed)
+        return reason or room_for_kv(changed, self.shape, self.memory)
+
+    def _changed(self, layout: Layout, servers: Servers) -> RunConfig:
+        return with_values(self.config, _keys(self.config, self.per_node, layout, servers))
 
 
 def _lacking(use: Use) -> Lack:
     part, size = use.largest, use.parts[use.largest]
-    text = f"{use.total / GIB:.0f} of {use.available / GIB:.0f} GiB, most of it {part}, {size / GIB:.0f} GiB"
-    return Lack(use.total / max(1.0, use.available), text)
+    of_trainer = use.device.startswith("trainer")
+    numbers = f"{use.total / GIB:.0f} of {use.available / GIB:.0f} GiB, most of it {part}, {size / GIB:.0f} GiB"
+    return Lack(of_trainer, use.total / max(1.0, use.available), f"{use.device}: {numbers}")
 
 
 def best_lines(best: Best, step_s: float | None) -> Iterator[str]:
@@ -85,19 +104,23 @@ def best_lines(best: Best, step_s: float | None) -> Iterator[str]:
     """
     ranked = best.found.ranked
     if not ranked:
-        devices, lack = min(best.found.refused.items(), key=lambda item: item[1], default=(0, None))
-        closest = f"closest: {devices} for training, {lack.text}" if lack else "no servers have room for the rollouts"
-        yield f"no division of {best.fleet} fits; {closest}"
+        devices, lack = min(best.found.refused.items(), key=lambda item: item[1])
+        yield f"no division of {best.fleet} fits; closest: training on {devices}, {lack.text}"
         return
     first = ranked[0]
     if step_s is not None and step_s <= first.step_s * NOTICEABLE:
-        yield f"no division of {best.fleet} is faster than the configuration; tried:"
-    else:
-        faster = "" if step_s is None else f", {first.step_s / step_s - 1:+.0%}"
-        yield f"best division of {best.fleet}: {_title(first)}: {_costs(first)}{faster}"
-        yield f"  {best.keys(first)}"
+        yield f"no division of {best.fleet} is more than {NOTICEABLE - 1:.0%} faster than the configuration; tried:"
+        yield from (f"  {_title(each)}: {took(each)}, {_against(each, step_s)}" for each in ranked)
+        return
+    faster = "" if step_s is None else f", {_against(first, step_s)}"
+    yield f"best division of {best.fleet}: {_title(first)}: {_costs(first)}{faster}"
+    yield f"  {best.keys(first)}"
     for each in ranked[1 : NUM_SHOWN + 1]:
         yield f"  {_title(each)}: {best.found.why_not(each)}"
+
+
+def _against(each: Candidate, step_s: float) -> str:
+    return compared(each.step_s, step_s, "the configuration")
 
 
 def best_json(best: Best) -> list[JsonValue]:
@@ -119,12 +142,14 @@ def best_json(best: Best) -> list[JsonValue]:
 
 
 def _title(each: Candidate) -> str:
-    servers = f"{each.servers.replicas} x {each.servers.tensor}"
-    return f"{each.layout.devices} train{_sizes(each.layout)}, {servers} sample{_where(each)}"
+    servers, devices = each.servers.replicas, each.servers.tensor
+    where = " on the same devices" if each.servers.colocate else ""
+    sampling = f"{servers} server{_s(servers)} with {devices} device{_s(devices)}{' each' if servers > 1 else ''}"
+    return f"training on {each.layout.devices}{_sizes(each.layout)}, {sampling}{where}"
 
 
-def _where(each: Candidate) -> str:
-    return " on the same devices" if each.servers.colocate else ""
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def _sizes(layout: Layout) -> str:

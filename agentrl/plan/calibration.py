@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.plan.hardware import Hardware
-from agentrl.plan.layout import layout_of, servers_of
+from agentrl.plan.layout import Layout, Servers, layout_of, servers_of
 from agentrl.plan.shapes import Shape
 from agentrl.plan.split.replica import EngineSpeed
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import sampling_of
-from agentrl.plan.time.step import Instant, samples_of, setting_of
+from agentrl.plan.time.step import Instant, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Calibration:
     def engine(self, speed: EngineSpeed) -> EngineSpeed:
         """Return a speed with the factor."""
         return Scaled(speed, self.engine_factor)
+
+    def publishing_s(self, shape: Shape, layout: Layout, servers: Servers, hardware: Hardware) -> float:
+        """Return the seconds of publishing: those of the run, or else predicted ones."""
+        return publish_s(shape, layout, servers, hardware, hardware) if self.publish_s is None else self.publish_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind
-from agentrl.plan.gpu import gpu_name
-from agentrl.plan.hardware import CPU, Fleet, hardware_in, parse_fleet
+from agentrl.plan.gpu import gpu_memory, gpu_name
+from agentrl.plan.hardware import CPU, GIB, Fleet, hardware_in, load_hardware, parse_fleet
 from agentrl.plan.layout import devices_of, layout_of, num_used, servers_of
 
 MAX_ROLLOUTS, MAX_DEVICES = 200_000, 100_000
+_SAME_MEMORY = 0.1
+"""Relative difference of the memory of a GPU and of the hardware file with its name, up to which they are the same."""
 _ARGS = "rollout.sglang.server_args"
 _RAY_TYPE = "accelerator_type:"
 """Start of the names of Ray's own resources for kinds of GPUs, such as `accelerator_type:H100`."""
@@ -27,7 +29,7 @@ def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tu
         ConfigError: no kind of device is named, it is unknown, or nothing tells the sizes of servers that run already.
     """
     servers = servers_of(config)
-    named = text or _named(config) or hardware_in(of_run or "") or hardware_in(gpu_name() or "")
+    named = text or _named(config) or hardware_in(of_run or "") or _of_this_machine()
     used = devices_of(layout_of(config), servers)
     if not named:
         raise ConfigError.keyless(
@@ -76,20 +78,39 @@ def _uses(config: RunConfig) -> str:
 
 def _named(config: RunConfig) -> str | None:
     """The kind of device that the configuration names."""
-    words = (name.removeprefix(_RAY_TYPE) for name in config.cluster.trainer_resources)
-    return CPU if config.actor.device == "cpu" else next(filter(None, map(hardware_in, words)), None)
+    if config.actor.device == "cpu":
+        return CPU
+    names = [name.removeprefix(_RAY_TYPE) for name in config.cluster.trainer_resources if name != CPU]
+    return next(filter(None, map(hardware_in, names)), None)
+
+
+def _of_this_machine() -> str | None:
+    """The kind of this machine's first GPU.
+
+    Raises:
+        ConfigError: the GPU has another memory than the known one of this name, such as an A100 with 40 GB.
+    """
+    name, memory = gpu_name() or "", (gpu_memory() or 0) / GIB
+    known = hardware_in(name)
+    if known and memory and abs(memory / (expected := load_hardware(known).memory_gib) - 1) > _SAME_MEMORY:
+        raise ConfigError.keyless(
+            f"this machine's {name} has {memory:.0f} GiB, but configs/hardware/{known}.yaml is for {expected:g} GiB:"
+            " give --gpus with your own YAML file"
+        )
+    return known
 
 
 def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
     """The configuration with servers that share what training leaves over."""
     servers, training = servers_of(config), layout_of(config).devices
-    each, rest = divmod(fleet.num_devices - training, servers.replicas)
-    if each < 1 or rest:
+    tensor, rest = divmod(fleet.num_devices - training, servers.replicas * servers.pipeline)
+    if tensor < 1 or rest:
         room = max(0, fleet.num_devices - training)
         left = f"{fleet} leaves {room}" if fleet.num_devices else "there is no number"
+        stages = f" with {servers.pipeline} pipeline stages each" if servers.pipeline > 1 else ""
         text = (
-            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers are not known: state"
+            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers{stages} are not known: state"
             f" {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus; training uses {training} ({left})"
         )
         raise ConfigError.at(_ARGS, Kind.MISSING, text)
-    return with_values(config, {_ARGS: {**config.rollout.sglang.server_args, "tp_size": each}})
+    return with_values(config, {_ARGS: {**config.rollout.sglang.server_args, "tp_size": tensor}})

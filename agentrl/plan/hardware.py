@@ -19,6 +19,8 @@ Number = Literal["bf16", "fp8", "fp32"]
 """Number formats that have a peak."""
 Share = Annotated[float, Field(gt=0, le=1)]
 
+GIB = 2.0**30
+"""Bytes."""
 CPU = "CPU"
 """Name of the hardware whose devices are CPU processes."""
 _FLEET = re.compile(r"(?:(\d{1,7})\s*[xX*]\s*)?(\S.*)")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from agentrl.capabilities import ENGINES
+from agentrl.config.rollout import option_name
 from agentrl.config.rules.backend import wrong_on_several_devices
 from agentrl.config.rules.combinations import SERVER_SIZES
 from agentrl.config.rules.megatron import wrong_in_layout
@@ -66,7 +67,8 @@ def _engines(saved: Mapping[str, object]) -> dict[str, object]:
     if isinstance(urls, list):
         found[f"{_SGLANG}.urls"] = [f"http://server-{number}" for number in range(min(len(urls), _MAX_URLS))]
     if isinstance(args, Mapping):
-        sizes = {key: args[key] for key in args if key in SERVER_SIZES and isinstance(args[key], int)}
+        named = {option_name(key): value for key, value in args.items()}
+        sizes = {key: value for key, value in named.items() if key in SERVER_SIZES and isinstance(value, int)}
         found[f"{_SGLANG}.server_args"] = sizes
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -17,7 +16,7 @@ from agentrl.plan.shapes import Shape
 from agentrl.plan.split.simulate import simulate
 from agentrl.plan.time.passes import passes_of
 from agentrl.plan.time.sampling import sampling_of
-from agentrl.plan.time.step import hourly_price, predict, publish_s, setting_of
+from agentrl.plan.time.step import hourly_price, predict, setting_of
 from agentrl.plan.time.training import Training
 
 
@@ -42,19 +41,18 @@ def times_of(
     """
     if problem := too_many(config, fleet):
         raise ConfigError.keyless(problem)
-    layout, servers, live = layout_of(config), servers_of(config), config.algorithm.live
+    layout, servers, live, hardware = layout_of(config), servers_of(config), config.algorithm.live, fleet.hardware
     lengths = Remembered(lengths if live else Rows(lengths))
-    fitted = calibration or Calibration(fleet.hardware)
-    engine = fitted.engine(sampling_of(config, shape, servers, fleet.hardware))
-    trainer = Training(shape, layout, fitted.trainer, passes_of(config))
-    sent_s = publish_s(shape, layout, servers, fleet.hardware, fleet.hardware)
-    setting = setting_of(
-        config, servers, max_kv_tokens=max_kv_tokens, publish_s=sent_s if fitted.publish_s is None else fitted.publish_s
-    )
-    split = simulate(lengths, engine, trainer, replace(setting, other_s=fitted.other_s))
-    alone_s = None if setting.overlaps and live else split.trainer_idle * split.step_s
+    fitted = calibration or Calibration(hardware)
+    engine = fitted.engine(sampling_of(config, shape, servers, hardware))
+    sent_s = fitted.publishing_s(shape, layout, servers, hardware) if live else 0.0
+    setting = setting_of(config, servers, max_kv_tokens=max_kv_tokens, publish_s=sent_s, other_s=fitted.other_s)
+    split = simulate(lengths, engine, Training(shape, layout, fitted.trainer, passes_of(config)), setting)
     phases = predict(
-        shape, layout, fitted.trainer, lengths, config, engine=engine, max_kv_tokens=max_kv_tokens, rollout_s=alone_s
+        *(shape, layout, fitted.trainer, lengths, config),
+        engine=engine,
+        max_kv_tokens=max_kv_tokens,
+        rollout_s=None if setting.overlaps and live else split.trainer_idle * split.step_s,
+        sent_s=sent_s,
     )
-    devices = f"{num_used(config)}x{fleet.hardware.name}"
-    return TimeAnswer(phases, split, hourly_price(layout, servers, fleet.hardware), devices)
+    return TimeAnswer(phases, split, hourly_price(layout, servers, hardware), f"{num_used(config)}x{hardware.name}")

@@ -13,7 +13,10 @@ from large_models import PUBLISHED
 from planned_run import saved_run
 from tiny_models import save_model
 
+from agentrl.cli import plan as cli_plan
 from agentrl.cli.main import main
+from agentrl.plan.calibration import Calibration
+from agentrl.plan.layout import servers_of
 
 MODEL = Path(__file__).parents[1] / "architectures/qwen3_8b.json"
 
@@ -154,6 +157,68 @@ def test_a_hostile_run_is_refused_at_once(flag, values, tmp_path, capsys):
     run = saved_run(tmp_path / "run", config=config, learn=0.9, collect=0.7, step=1.6)
     assert main(["plan", flag, str(run), "--gpus", "cpu"]) == 2
     assert "agentrl: error: " in capsys.readouterr().err
+
+
+def saved_with_servers(tmp_path, batch: int = 2):
+    urls = {"urls": [f"http://{number}:1" for number in range(2)]}
+    save_model(tmp_path / "model", "qwen3")
+    values = {
+        "model": {"path": str(tmp_path / "model")},
+        "rollout": {"engine": "sglang", "sglang": urls, "n": 2},
+        "data": {"train_batch_size": batch},
+    }
+    return saved_run(tmp_path / "run", config=values, learn=0.9, collect=0.7, step=1.6)
+
+
+def test_speeds_of_a_run_are_fitted_to_servers_of_the_size_that_is_left_over(tmp_path, monkeypatch):
+    seen = []
+
+    def calibrated(measured, shape, hardware, config):
+        seen.append(servers_of(config).tensor)
+        return Calibration(hardware)
+
+    monkeypatch.setattr(cli_plan, "calibrate", calibrated)
+    assert main(["plan", "--from", str(saved_with_servers(tmp_path)), "--gpus", "9xh100"]) == 0
+    assert seen == [4]
+
+
+def test_speeds_are_not_fitted_to_servers_of_unknown_sizes(tmp_path, capsys):
+    run = saved_with_servers(tmp_path)
+    sizes = "rollout.sglang.server_args={tp_size: 1}"
+    assert main(["plan", "--from", str(run), "--gpus", "4xh100", sizes]) == 0
+    assert "not calibrated" in capsys.readouterr().out
+
+
+def test_a_huge_run_is_refused_also_if_the_plan_is_small(tmp_path, capsys):
+    run = saved_with_servers(tmp_path, batch=10**9)
+    assert main(["plan", "--from", str(run), "--gpus", "3xh100", "data.train_batch_size=2"]) == 2
+    assert "rollouts" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_is_mentioned(model, lengths, tmp_path, capsys):
+    arguments = ("+experiment=qwen3_8b", f"model.path={model}", "--gpus", "6xh100", "--lengths", str(lengths))
+    small = ("data.train_batch_size=8", "rollout.n=2", "actor.ppo_mini_batch_size=8")
+    assert main(["plan", *arguments, *small, "--picture", str(tmp_path / "plan.svg")]) == 0
+    assert "plan.svg is not written" in capsys.readouterr().out
+    assert not (tmp_path / "plan.svg").exists()
+
+
+def test_a_configuration_that_does_not_fit_is_not_compared_with_divisions(model, lengths, monkeypatch, capsys):
+    seen: list[float | None] = []
+
+    def lines(best, step_s):
+        seen.append(step_s)
+        return ()
+
+    monkeypatch.setattr(cli_plan, "best_of", lambda *arguments: None)
+    monkeypatch.setattr(cli_plan, "best_lines", lines)
+    monkeypatch.setattr(cli_plan, "best_json", lambda best: [])
+    arguments = ("+experiment=qwen3_8b", f"model.path={model}", "--gpus", "8xh100", "--lengths", str(lengths))
+    small = ("data.train_batch_size=8", "rollout.n=2", "actor.ppo_mini_batch_size=8")
+    assert main(["plan", *arguments, *small]) == 0
+    assert main(["plan", *arguments, *small, "rollout.sglang.server_args.mem_fraction_static=0.1"]) == 0
+    assert "if it fitted: " in capsys.readouterr().out
+    assert [step_s is None for step_s in seen] == [False, True]
 
 
 @pytest.mark.slow

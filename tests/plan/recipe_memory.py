@@ -10,8 +10,8 @@ from agentrl.cli.compose import compose_config
 from agentrl.config.resolve import with_values
 from agentrl.config.rollout import SglangConfig
 from agentrl.config.run import RunConfig
-from agentrl.plan.hardware import load_hardware
-from agentrl.plan.memory.fit import GIB, Use, fit_of
+from agentrl.plan.hardware import GIB, load_hardware
+from agentrl.plan.memory.fit import Use, fit_of
 
 VERL_MINIMUM = "verl, docs/perf/dpsk.md (`OFFLOAD_FRACTION=1`)"
 

@@ -51,7 +51,6 @@ class Recipe:
     max_staleness: int = 0
     recompute: bool = True
     num_scored: int = 1
-    offload_gb_s: float | None = None
     updates: int = 1
     spread: float = 2.2
     step_s: float
@@ -148,7 +147,6 @@ RECIPES = (
         prompt=200,
         num_scored=2,
         updates=3,
-        offload_gb_s=25,
         step_s=1700,
         spread=3.0,
         factor=4,
@@ -219,7 +217,7 @@ def phases(recipe: Recipe) -> dict[str, float]:
         for number, each in enumerate(planned)
         for sample in each.samples(str(number), str(number // recipe.group_size), share=False)
     ]
-    trainer = Training(of_model, recipe.layout, hardware, passes, recipe.offload_gb_s)
+    trainer = Training(of_model, recipe.layout, hardware, passes)
     engine = Sampling(of_model, recipe.servers, hardware)
     setting = Setting(groups, recipe.group_size, num_replicas=recipe.servers.replicas)
     return {

@@ -23,6 +23,7 @@ def config(*overrides: str) -> RunConfig:
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     monkeypatch.setattr(devices, "gpu_name", lambda: None)
+    monkeypatch.setattr(devices, "gpu_memory", lambda: None)
 
 
 def test_without_a_number_the_configuration_tells_it():
@@ -44,6 +45,34 @@ def test_the_processor_the_run_and_this_machine_name_the_device(monkeypatch):
     assert str(placed(None, config(), "NVIDIA H200")[0]) == "1xH200"
     monkeypatch.setattr(devices, "gpu_name", lambda: "NVIDIA GeForce RTX 4090")
     assert str(placed(None, config())[0]) == "1xRTX4090"
+
+
+def test_a_gpu_with_another_memory_than_its_file_is_refused(monkeypatch):
+    monkeypatch.setattr(devices, "gpu_name", lambda: "NVIDIA A100-SXM4-40GB")
+    monkeypatch.setattr(devices, "gpu_memory", lambda: 40960 * 2**20)
+    with pytest.raises(ConfigError, match="40 GiB"):
+        placed(None, config())
+    monkeypatch.setattr(devices, "gpu_memory", lambda: 81920 * 2**20)
+    assert str(placed(None, config())[0]) == "1xA100"
+
+
+def test_processors_of_a_cluster_are_no_device(monkeypatch):
+    monkeypatch.setattr(devices, "gpu_name", lambda: "NVIDIA H200")
+    for resources, expected in (("{CPU: 16}", "2xH200"), ("{CPU: 16, h100: 1}", "2xH100")):
+        found = config("trainer.n_gpus_per_node=1", "trainer.nnodes=2", f"+cluster.trainer_resources={resources}")
+        assert str(placed(None, found)[0]) == expected
+
+
+@pytest.mark.parametrize(("text", "tensor"), [("24xh100", 4), ("12xh100", 1)])
+def test_pipeline_stages_of_servers_share_their_devices(text, tensor):
+    fleet, found = placed(text, config(*URLS, "rollout.sglang.server_args={pp_size: 2}"))
+    assert (servers_of(found).tensor, servers_of(found).pipeline) == (tensor, 2)
+    assert num_used(found) == fleet.num_devices
+
+
+def test_pipeline_stages_that_leave_a_remainder_are_refused():
+    with pytest.raises(ConfigError, match="2 pipeline stages"):
+        placed("14xh100", config(*URLS, "rollout.sglang.server_args={pp_size: 2}"))
 
 
 def test_what_is_missing_is_named():

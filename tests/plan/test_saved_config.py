@@ -22,8 +22,9 @@ def test_the_configuration_of_a_run_is_read_without_what_runs_code(tmp_path):
         config_of_run(str(tmp_path / "none"))
 
 
-def test_sizes_of_servers_are_kept_without_addresses_and_options(tmp_path):
-    sglang = {"urls": ["http://secret:1", "http://secret:2"], "server_args": {"tp_size": 4, "tokenizer_path": "/etc"}}
+@pytest.mark.parametrize("name", ["tp_size", "--tp-size", "tp-size"])
+def test_sizes_of_servers_are_kept_without_addresses_and_options(name, tmp_path):
+    sglang = {"urls": ["http://secret:1", "http://secret:2"], "server_args": {name: 4, "tokenizer_path": "/etc"}}
     found = config_of_run(run_with(tmp_path, {"rollout": {"engine": "sglang", "sglang": sglang}}))
     assert (servers_of(found).replicas, servers_of(found).tensor) == (2, 4)
     assert "secret" not in str(found)

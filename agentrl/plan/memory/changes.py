@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -14,13 +14,16 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.plan.layout import Layout, is_embedded, layout_of, num_used, servers_of
 from agentrl.plan.memory.fit import fit_of
+from agentrl.plan.memory.serving import num_running
 from agentrl.plan.shapes import Shape
+from agentrl.plan.split.keys import device_keys
 from agentrl.plan.split.layouts import last_stage, possible
 
 MOST = 3
 """Answers that are returned."""
 _FACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
-_PER_NODE = 8
+PER_NODE = 8
+"""Devices of a node, if nothing is known."""
 _LORA_RANK = 16
 
 _SECTION = "actor.megatron"
@@ -36,10 +39,12 @@ class Change:
 
     Attributes:
         cost: larger changes cost more; see `_training` and `_engines`.
+        needs: devices that the run then uses, if there are fewer; else 0.
     """
 
     values: Values
     cost: float
+    needs: int = 0
 
     def __or__(self, other: Change) -> Change:
         return Change({**self.values, **other.values}, self.cost + other.cost)
@@ -49,6 +54,11 @@ class Change:
         """The keys, as on the command line."""
         return keys_text(self.values)
 
+    @property
+    def shown(self) -> str:
+        """The keys, and the number of devices that are needed if there are fewer."""
+        return f"{self.text} (needs {self.needs} devices)" if self.needs else self.text
+
 
 def keys_text(values: Values) -> str:
     """Return keys and values as on the command line."""
@@ -56,18 +66,32 @@ def keys_text(values: Values) -> str:
 
 
 def changes_for(
-    config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False, num_devices: float = math.inf
+    config: RunConfig,
+    shape: Shape,
+    memory: float,
+    *,
+    on_cpu: bool = False,
+    num_devices: float = math.inf,
+    per_node: int = PER_NODE,
 ) -> list[Change]:
     """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found.
 
     Args:
         num_devices: changes that use more devices come last.
+        per_node: devices of a node.
     """
-    fits = partial(_fits, shape, memory, on_cpu)
+    found = _found(config, shape, partial(_fits, shape, memory, on_cpu), num_devices, per_node)
+    used = [num_used(with_values(config, each.values)) for each in found]
+    return [replace(each, needs=num if num > num_devices else 0) for each, num in zip(found, used, strict=True)]
+
+
+def _found(
+    config: RunConfig, shape: Shape, fits: Callable[[str, RunConfig], bool], num_devices: float, per_node: int
+) -> list[Change]:
     if fits("trainer", config):
         return _distinct(_fitting(config, _engines(config), partial(fits, "engine"), num_devices))
     found, trains = list[Change](), partial(fits, "trainer")
-    for change in _distinct(_fitting(config, _training(config, shape, trains), trains, num_devices)):
+    for change in _distinct(_fitting(config, _training(config, shape, trains, per_node), trains, num_devices)):
         changed = with_values(config, change.values)
         engine = next(_fitting(changed, _engines(changed), partial(fits, "engine"), num_devices), None)
         found += [] if engine is None else [change | engine]
@@ -122,23 +146,16 @@ def _engines(config: RunConfig) -> Iterator[Change]:
         if servers.elsewhere and (more > 1 or fewer > 1):
             continue  # the run does not start them
         if fewer > 1:
-            running = _running(config)
-            values["rollout.max_num_seqs"] = max(1, running // fewer)
+            values["rollout.max_num_seqs"] = max(1, num_running(config, servers) // fewer)
         yield Change(values, len(values) + math.log2(tensor * more) + 1.2 * math.log2(fewer))
 
 
-def _running(config: RunConfig) -> int:
-    """Return the rollouts that run on one engine at a time."""
-    all_running = min(config.trainer.max_concurrent_rollouts, config.data.train_batch_size * config.group_size)
-    return config.rollout.max_num_seqs or -(-all_running // servers_of(config).replicas)
-
-
-def _training(config: RunConfig, shape: Shape, fits: Fits) -> Iterator[Change]:
+def _training(config: RunConfig, shape: Shape, fits: Fits, per_node: int) -> Iterator[Change]:
     """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
     sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
-    for layout in _layouts(config, shape):
+    for layout in _layouts(config, shape, per_node):
         if fits(with_values(config, (most | layout).values)):  # else no part of it fits
             yield from (each | layout for each in simple)
 
@@ -192,22 +209,18 @@ def _moved(config: RunConfig) -> list[Change]:
     return [Change({}, 0), Change({"rollout.engine": "sglang"}, 3)]
 
 
-def _layouts(config: RunConfig, shape: Shape) -> Iterator[Change]:
+def _layouts(config: RunConfig, shape: Shape, per_node: int) -> Iterator[Change]:
     """More devices, and other parallel sizes."""
     present = layout_of(config)
     for factor in _FACTORS:
         devices = present.devices * factor
-        more = Change(_devices(devices), 1 + math.log2(factor)) if factor > 1 else Change({}, 0)
+        if factor > 1 and devices % -(-devices // per_node):
+            continue  # the nodes would have different numbers of devices
+        more = Change(device_keys(devices, config, per_node), 1 + math.log2(factor)) if factor > 1 else Change({}, 0)
         if present.kind == "megatron":
-            yield from (more | each for each in _megatron(present, shape, devices))
+            yield from (more | each for each in _megatron(present, shape, devices, per_node))
         else:
             yield from (more | each for each in _ulysses(present, shape, devices))
-
-
-def _devices(number: int) -> dict[str, object]:
-    if number <= _PER_NODE:
-        return {"trainer.n_gpus_per_node": number}
-    return {"trainer.n_gpus_per_node": _PER_NODE, "trainer.nnodes": number // _PER_NODE}
 
 
 def _ulysses(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
@@ -217,7 +230,7 @@ def _ulysses(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
             yield Change({"actor.ulysses_sequence_parallel_size": size}, 0.6 + 0.1 * size)
 
 
-def _megatron(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
+def _megatron(present: Layout, shape: Shape, devices: int, per_node: int) -> Iterator[Change]:
     sizes = {
         "tensor_model_parallel_size": present.tensor,
         "pipeline_model_parallel_size": present.pipeline,
@@ -226,7 +239,7 @@ def _megatron(present: Layout, shape: Shape, devices: int) -> Iterator[Change]:
     }
     for factors in product((1, 2, 4), repeat=len(sizes)):
         new = [size * factor for size, factor in zip(sizes.values(), factors, strict=True)]
-        if not possible(shape, devices, _PER_NODE, *new):
+        if not possible(shape, devices, per_node, *new):
             continue
         keys = {f"{_SECTION}.{name}": size for name, size in zip(sizes, new, strict=True) if size != sizes[name]}
         cost = sum(0.6 + 0.4 * math.log2(factor) for factor in factors if factor > 1)

@@ -12,7 +12,6 @@ from agentrl.plan.memory.serving import USUAL_SHARE, Engine, engine_of
 from agentrl.plan.memory.training import Trainer, stages_of
 from agentrl.plan.shapes import Shape
 
-GIB = 2.0**30
 ROOM = 0.25
 """Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
 TRAINING_MODES = ("train", "train_only")
@@ -84,18 +83,26 @@ def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = Fal
     servers, trains = servers_of(config), config.trainer.mode in TRAINING_MODES
     engine = engine_of(config, shape, servers) if config.algorithm.live else None
     beside = _embedded(engine) if engine and servers.embedded else {}
-    trainer = Trainer(config, shape, layout_of(config), servers, on_cpu=on_cpu)
+    trainer = Trainer(config, shape, layout_of(config), on_cpu=on_cpu)
     uses = [_fullest(each, beside if not each.stage else {}, memory) for each in stages_of(trainer)] if trains else []
     uses = [max(uses, key=lambda use: use.total)] if uses else []
     if not uses and beside:
         uses = [Use("engine", "rollouts", beside, memory)]
     if engine is None or servers.embedded or not servers.sized or on_cpu:
         return Fit(uses, None, 0)
-    between = sum(trainer.between().values()) if servers.colocate and trains else 0
-    share = min((servers.memory_share or USUAL_SHARE) * memory, memory - between)
-    uses.append(Use("engine", "rollouts", {"weights": engine.weights, "KV cache": _needed(engine)}, share))
-    at_once = engine.tokens_in(share) * engine.running // max(1, engine.needed_tokens)
+    usable = usable_bytes(servers, memory, _kept(config, shape, servers))
+    uses.append(_server_use(engine, usable))
+    at_once = engine.tokens_in(usable) * engine.running // max(1, engine.needed_tokens)
     return Fit(uses, min(engine.running, at_once), engine.running)
+
+
+def usable_bytes(servers: Servers, memory: float, kept: float = 0) -> float:
+    """Return the bytes of a device that a server may use.
+
+    Args:
+        kept: bytes that training keeps on the device while rollouts are sampled.
+    """
+    return min((servers.memory_share or USUAL_SHARE) * memory, memory - kept)
 
 
 def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
@@ -107,15 +114,25 @@ def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
     if servers.embedded:
         return config.rollout.max_kv_tokens or math.inf
     engine = engine_of(config, shape, servers)
-    tokens = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
+    tokens = engine.tokens_in(usable_bytes(servers, memory, _kept(config, shape, servers)))
     return tokens / servers.data if tokens >= engine.longest else math.inf
 
 
-def kv_tokens(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> int:
-    """Return the tokens of KV cache that a server holds; 0 if it has no room for a run: see `ROOM`."""
-    engine = engine_of(config, shape, servers)
-    found = engine.tokens_in((servers.memory_share or USUAL_SHARE) * memory)
-    return found if found >= _needed_tokens(engine) else 0
+def server_room(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> tuple[int, Use]:
+    """Return the tokens of KV cache that a server holds, and the use of a device by what it needs: see `ROOM`."""
+    engine, usable = engine_of(config, shape, servers), usable_bytes(servers, memory)
+    return engine.tokens_in(usable), _server_use(engine, usable)
+
+
+def _kept(config: RunConfig, shape: Shape, servers: Servers) -> float:
+    """Bytes that training keeps on the devices of servers."""
+    if not servers.colocate or config.trainer.mode not in TRAINING_MODES:
+        return 0.0
+    return sum(Trainer(config, shape, layout_of(config)).between().values())
+
+
+def _server_use(engine: Engine, usable: float) -> Use:
+    return Use("engine", "rollouts", {"weights": engine.weights, "KV cache": _needed(engine)}, usable)
 
 
 def _embedded(engine: Engine) -> dict[str, float]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue
 
+from agentrl.plan.hardware import GIB
 from agentrl.plan.memory.changes import Change
-from agentrl.plan.memory.fit import GIB, Fit
+from agentrl.plan.memory.fit import Fit
 
 _LEAST = 0.005
 """Parts below this many GiB are not shown."""
@@ -22,7 +23,7 @@ def memory_verdict(fit: Fit, changes: Sequence[Change] = ()) -> str:
     if fit.fits:
         return f"memory: fits; fullest: {numbers}"
     largest = f"most of it {use.largest}, {use.parts[use.largest] / GIB:.1f} GiB"
-    change = f"; fits with {changes[0].text}" if changes else ""
+    change = f"; fits with {changes[0].shown}" if changes else ""
     return f"memory: does not fit; {numbers}, {largest}{change}"
 
 
@@ -36,7 +37,7 @@ def memory_table(fit: Fit, changes: Sequence[Change] = ()) -> Iterator[str]:
         yield f"{fit.at_once} of {fit.running} rollouts of an engine have room at a time; the others wait"
     if changes:
         yield "fits with one of:"
-        yield from (f"  {change.text}" for change in changes)
+        yield from (f"  {change.shown}" for change in changes)
 
 
 def memory_json(fit: Fit, changes: Sequence[Change] = ()) -> dict[str, JsonValue]:

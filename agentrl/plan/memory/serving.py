@@ -53,7 +53,7 @@ def engine_of(config: RunConfig, shape: Shape, servers: Servers) -> Engine:
     return Engine(
         weights=_weights(shape, servers) * size,
         kv_token=_kv_numbers(shape, servers) * size,
-        running=_running(config, servers),
+        running=num_running(config, servers),
         longest=config.data.max_sequence_length,
         limit=config.rollout.max_kv_tokens,
     )
@@ -74,8 +74,8 @@ def _kv_numbers(shape: Shape, servers: Servers) -> float:
     return one * shape.num_layers / servers.pipeline / servers.data
 
 
-def _running(config: RunConfig, servers: Servers) -> int:
-    """Rollouts that run at a time on one engine."""
+def num_running(config: RunConfig, servers: Servers) -> int:
+    """Return the rollouts that run at a time on one engine."""
     trainer, rollout = config.trainer, config.rollout
     groups = config.data.train_batch_size * (1 + trainer.over_sampling)
     if trainer.max_staleness:

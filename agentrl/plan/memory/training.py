@@ -8,7 +8,7 @@ from math import ceil
 
 from agentrl.config.actor import ActorConfig
 from agentrl.config.run import RunConfig
-from agentrl.plan.layout import Layout, Servers
+from agentrl.plan.layout import Layout
 from agentrl.plan.memory.activations import Kept
 from agentrl.plan.memory.batches import micro_batches
 from agentrl.plan.memory.precision import Precision, training_precision
@@ -39,7 +39,6 @@ class Trainer:
     config: RunConfig
     shape: Shape
     layout: Layout
-    servers: Servers
     stage: int = 0
     on_cpu: bool = False
 

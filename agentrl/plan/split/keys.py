@@ -16,13 +16,18 @@ _MEGATRON = (
 
 def training_keys(layout: Layout, config: RunConfig, per_node: int) -> dict[str, object]:
     """Return the keys of a training layout whose values differ from those of the configuration."""
-    nodes = -(-layout.devices // per_node)
-    keys: dict[str, object] = {"trainer.n_gpus_per_node": layout.devices // nodes, "trainer.nnodes": nodes}
+    keys = device_keys(layout.devices, config, per_node)
     if layout.kind == "megatron":
-        keys |= {f"actor.megatron.{name}": getattr(layout.megatron, name) for name in _MEGATRON}
+        sizes = {f"actor.megatron.{name}": getattr(layout.megatron, name) for name in _MEGATRON}
     else:
-        keys |= {"actor.ulysses_sequence_parallel_size": layout.ulysses, "actor.fsdp_size": None}
-    return _changed(keys, config)
+        sizes = {"actor.ulysses_sequence_parallel_size": layout.ulysses, "actor.fsdp_size": None}
+    return keys | _changed(sizes, config)
+
+
+def device_keys(devices: int, config: RunConfig, per_node: int) -> dict[str, object]:
+    """Return the keys of a number of training devices, on as few nodes as possible, where the configuration differs."""
+    nodes = -(-devices // per_node)
+    return _changed({"trainer.n_gpus_per_node": devices // nodes, "trainer.nnodes": nodes}, config)
 
 
 def server_keys(servers: Servers, config: RunConfig, layout: Layout, per_node: int) -> dict[str, object]:

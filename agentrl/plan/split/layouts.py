@@ -24,33 +24,30 @@ def layouts_for(
     Args:
         base: the values of all other keys of Megatron.
     """
-    if kind == "torch" or devices == 1:
-        if devices == 1:
-            yield Layout(kind="torch")
-        return
-    if kind == "fsdp":
+    if kind == "megatron":
+        for sizes in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
+            if possible(shape, devices, per_node, *sizes):
+                values = base.model_copy(update=_sizes(shape, *sizes))
+                yield Layout(kind="megatron", devices=devices, megatron=values)
+    elif devices == 1:
+        yield Layout(kind="torch")
+    elif kind == "fsdp":
         for context in _CONTEXTS:
             if devices % context == 0 and shape.attention.heads % context == 0:
                 yield Layout(kind="fsdp", devices=devices, fsdp_size=devices, ulysses=context)
-        return
-    for tensor, pipeline, context, expert in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
-        if possible(shape, devices, per_node, tensor, pipeline, context, expert):
-            yield Layout(
-                kind="megatron",
-                devices=devices,
-                megatron=base.model_copy(
-                    update={
-                        "tensor_model_parallel_size": tensor,
-                        "pipeline_model_parallel_size": pipeline,
-                        "context_parallel_size": context,
-                        "expert_model_parallel_size": expert,
-                        "expert_tensor_parallel_size": (1 if expert > 1 else tensor) if shape.experts else None,
-                        "num_layers_in_first_pipeline_stage": None,
-                        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
-                        "virtual_pipeline_model_parallel_size": None,
-                    }
-                ),
-            )
+
+
+def _sizes(shape: Shape, tensor: int, pipeline: int, context: int, expert: int) -> dict[str, int | None]:
+    return {
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+        "context_parallel_size": context,
+        "expert_model_parallel_size": expert,
+        "expert_tensor_parallel_size": (1 if expert > 1 else tensor) if shape.experts else None,
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": last_stage(shape.num_layers, pipeline),
+        "virtual_pipeline_model_parallel_size": None,
+    }
 
 
 def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: int, context: int, expert: int) -> bool:
@@ -70,15 +67,15 @@ def last_stage(num_layers: int, pipeline: int) -> int | None:
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
-def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool) -> Iterator[Servers]:
-    """Yield SGLang servers that use all `devices`, with up to `most` devices each.
+def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
+    """Yield `number` SGLang servers (0: any number) that use all `devices`, with up to `most` devices each.
 
     With fewer key-value heads than devices of a server (latent attention: one), also with data-parallel attention, so
     that not every device has the KV cache of all rollouts.
     """
     heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:
-        if tensor > most or devices % tensor or shape.attention.heads % tensor:
+        if tensor > most or devices % tensor or number not in (0, devices // tensor) or shape.attention.heads % tensor:
             continue
         servers = Servers(embedded=False, replicas=devices // tensor, tensor=tensor, colocate=colocate)
         yield servers

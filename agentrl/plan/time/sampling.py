@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware, Number
-from agentrl.plan.layout import Servers, is_embedded
+from agentrl.plan.layout import Servers
 from agentrl.plan.shapes import Shape
 from agentrl.plan.time.collectives import link_of
 from agentrl.plan.time.flops import (
@@ -82,9 +82,9 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     return Sampling(shape, servers, hardware, number)
 
 
-def max_running(config: RunConfig) -> int:
+def max_running(config: RunConfig, servers: Servers) -> int:
     """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
-    return config.rollout.max_num_seqs or (128 if is_embedded(config) else 256)
+    return config.rollout.max_num_seqs or (128 if servers.embedded else 256)
 
 
 def _dense_weights(shape: Shape) -> float:

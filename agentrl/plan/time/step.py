@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from agentrl.config.run import RunConfig
 from agentrl.plan.hardware import Hardware
@@ -69,6 +69,7 @@ def predict(
     engine: EngineSpeed | None = None,
     max_kv_tokens: float = math.inf,
     rollout_s: float | None = None,
+    sent_s: float | None = None,
 ) -> StepTime:
     """Predict the seconds of a step by phase, each without the others.
 
@@ -76,27 +77,31 @@ def predict(
         hardware: of the trainer, and of the engine if `engine` is None.
         max_kv_tokens: tokens of KV that a replica holds.
         rollout_s: seconds of the rollouts; None: they are simulated.
+        sent_s: seconds of publishing; None: they are predicted.
     """
     servers = servers_of(config)
-    trainer = Training(shape, layout, hardware, passes_of(config))
-    engine = engine or sampling_of(config, shape, servers, hardware)
     alone = setting_of(config, servers, max_kv_tokens=max_kv_tokens, max_staleness=0, over_sampling=0.0)
-    steps = range(alone.num_steps)
-    samples = [samples_of(lengths, config, step) for step in steps]
-    planned = [each for step in steps for each in planned_of(lengths, config, step)]
-    seconds = {
-        "rollout_s": simulate(lengths, engine, Instant(), alone).step_s if rollout_s is None else rollout_s,
+    if rollout_s is None:
+        speed = engine or sampling_of(config, shape, servers, hardware)
+        rollout_s = simulate(lengths, speed, Instant(), alone).step_s
+    if sent_s is None:
+        sent_s = publish_s(shape, layout, servers, hardware, hardware)
+    work = _trained(Training(shape, layout, hardware, passes_of(config)), lengths, config, alone.num_steps)
+    found = StepTime(rollout_s=rollout_s, publish_s=sent_s if config.algorithm.live else 0.0, **work)
+    hourly = hourly_price(layout, servers, hardware)
+    return replace(found, price=None if hourly is None else hourly * found.serial_s / 3600)
+
+
+def _trained(trainer: Training, lengths: Lengths, config: RunConfig, num_steps: int) -> dict[str, float]:
+    """Mean seconds of the trainer in the first steps, and their tokens."""
+    samples = [samples_of(lengths, config, step) for step in range(num_steps)]
+    planned = [each for step in range(num_steps) for each in planned_of(lengths, config, step)]
+    return {
         "score_s": statistics.fmean(map(trainer.score_s, samples)),
         "learn_s": statistics.fmean(map(trainer.learn_s, samples)),
-        "publish_s": publish_s(shape, layout, servers, hardware, hardware) if config.algorithm.live else 0.0,
+        "tokens": sum(each.num_tokens for each in planned) / num_steps,
+        "sampled": sum(each.num_sampled for each in planned) / num_steps,
     }
-    hourly = hourly_price(layout, servers, hardware)
-    return StepTime(
-        **seconds,
-        tokens=sum(each.num_tokens for each in planned) / len(steps),
-        sampled=sum(each.num_sampled for each in planned) / len(steps),
-        price=None if hourly is None else hourly * sum(seconds.values()) / 3600,
-    )
 
 
 class Instant:
@@ -137,7 +142,7 @@ def setting_of(
         "max_staleness": config.trainer.max_staleness,
         "over_sampling": config.trainer.over_sampling,
         "num_replicas": servers.replicas * servers.data,
-        "max_running": max_running(config),
+        "max_running": max_running(config, servers),
         "max_kv_tokens": max_kv_tokens,
         "shares_prompts": passes_of(config).shares_prompts,
         "max_concurrent": config.trainer.max_concurrent_rollouts,

@@ -27,17 +27,12 @@ OPTIMIZER_BYTES = 30
 
 @dataclass(frozen=True)
 class Training:
-    """Speed of a trainer. See `LearnSpeed`.
-
-    Attributes:
-        offload_gb_s: bandwidth to CPU memory, if the optimizer runs there; None: it runs on the devices.
-    """
+    """Speed of a trainer. See `LearnSpeed`."""
 
     shape: Shape
     layout: Layout
     hardware: Hardware
     passes: Passes
-    offload_gb_s: float | None = None
 
     def score_s(self, samples: Sequence[Sample]) -> float:
         """See `LearnSpeed.score_s`."""
@@ -60,15 +55,18 @@ class Training:
             num_tokens: tokens of the samples of a step.
             attention: FLOPs of a forward pass of their attention.
         """
-        passes, layout = self.passes, self.layout
-        parts = layout.data_parallel * passes.updates
-        number = max(1.0, num_tokens / parts / (passes.max_tokens * layout.context))
-        micro_batch = num_tokens / parts / number, attention / parts / number
-        in_turn = number + (layout.pipeline - 1) / layout.chunks
-        score = passes.updates * passes.num_scored * in_turn * self._stage_s(*micro_batch, 1.0)
-        update = in_turn * self._stage_s(*micro_batch, passes.train_forwards)
+        passes, updates = self.passes, self.passes.updates
+        score = passes.num_scored * self._even_pass_s(num_tokens, attention, 1.0)
+        update = self._even_pass_s(num_tokens / updates, attention / updates, passes.train_forwards)
         update += self.gradients_s() + self.optimizer_s()
-        return score + passes.epochs * passes.num_trained * passes.updates * update
+        return score + passes.epochs * passes.num_trained * updates * update
+
+    def _even_pass_s(self, num_tokens: float, attention: float, forwards: float) -> float:
+        """Seconds of a pass over samples that are divided equally over ranks and micro-batches."""
+        parts, layout = self.layout.data_parallel, self.layout
+        number = max(1.0, num_tokens / parts / (self.passes.max_tokens * layout.context))
+        in_turn = number + (layout.pipeline - 1) / layout.chunks
+        return in_turn * self._stage_s(num_tokens / parts / number, attention / parts / number, forwards)
 
     def _updates(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
         size = -(-len(samples) // self.passes.updates)
@@ -201,7 +199,7 @@ class Training:
     def optimizer_s(self) -> float:
         """Return the seconds of AdamW over the weights of one device, limited by memory."""
         own, fixed = OPTIMIZER_BYTES * self._trained / self._optimizer_parts, self.hardware.update_overhead_ms / 1e3
-        return fixed + own / (1e9 * self.offload_gb_s if self.offload_gb_s else self.hardware.bytes_per_s)
+        return fixed + own / self.hardware.bytes_per_s
 
     @property
     def _optimizer_parts(self) -> int:

@@ -10,8 +10,10 @@ from agentrl.cli.compose import compose_config
 from agentrl.config.resolve import with_values
 from agentrl.config.run import RunConfig
 from agentrl.plan.counts import shape_of
+from agentrl.plan.hardware import GIB
+from agentrl.plan.layout import num_used
 from agentrl.plan.memory.changes import changes_for
-from agentrl.plan.memory.fit import GIB, fit_of
+from agentrl.plan.memory.fit import fit_of
 from agentrl.plan.shapes import Shape
 
 H100 = 79.6 * GIB
@@ -61,6 +63,28 @@ def test_70b_on_one_card_of_24_gb():
     found = checked(config, model, 24 * GIB)
     assert all("trainer.nnodes" in each and "tp_size" in each for each in found)
     assert any("model.lora_rank" in each for each in found)
+
+
+def test_changes_say_how_many_devices_they_need():
+    config, model = compose_config(["model.path=x"]), shape(LLAMA_70B)
+    changes = changes_for(config, model, 24 * GIB, num_devices=8)
+    assert changes
+    for change in changes:
+        assert change.needs == num_used(with_values(config, change.values)) > 8
+        assert str(change.needs) in change.shown.removeprefix(change.text)
+    assert all(not each.needs for each in changes_for(config, model, 24 * GIB))
+
+
+@pytest.mark.parametrize("per_node", [4, 8])
+def test_more_devices_are_on_nodes_of_the_stated_size(per_node):
+    config, model = compose_config(["model.path=x", "trainer.nnodes=2"]), shape(LLAMA_70B)
+    changes = [each.values for each in changes_for(config, model, 24 * GIB, per_node=per_node)]
+    more = [each for each in changes if "trainer.n_gpus_per_node" in each]
+    assert more
+    for each in more:
+        trainer = with_values(config, each).trainer
+        assert trainer.n_gpus_per_node == per_node
+        assert trainer.nnodes > 1
 
 
 def test_64k_tokens_without_sequence_parallelism():

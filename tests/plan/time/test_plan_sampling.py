@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from test_plan_training import FAST, shape
 
+from agentrl.cli.compose import compose_config
 from agentrl.plan.layout import Servers
-from agentrl.plan.time.sampling import Sampling
+from agentrl.plan.time.sampling import Sampling, max_running
 
 MEMORY = FAST.model_copy(update={"memory_gb_s": 1000, "share_of_bandwidth": 1.0})
 
@@ -29,6 +30,11 @@ def test_more_requests_read_the_weights_once_until_computing_takes_longer():
     assert engine.decode_s(8, 0) == pytest.approx(engine.decode_s(1, 0), rel=1e-3)
     per_token = engine.decode_s(10_000, 0) / 10_000
     assert engine.decode_s(20_000, 0) == pytest.approx(20_000 * per_token, rel=1e-3)
+
+
+def test_the_servers_of_a_plan_limit_the_requests_and_not_those_of_the_configuration():
+    embedded = compose_config(["model.path=x"])
+    assert (max_running(embedded, Servers()), max_running(embedded, servers())) == (128, 256)
 
 
 def test_devices_share_the_work():

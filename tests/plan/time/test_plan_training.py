@@ -128,9 +128,10 @@ def test_fsdp_gathers_beside_the_computation_on_gpus_only():
     assert after.micro_batch_s([range(4000)], 3) == pytest.approx(compute + gathered, rel=1e-3)
 
 
+@pytest.mark.parametrize("updates", [1, 4])
 @pytest.mark.parametrize("layout", [Layout(kind="torch"), megatron(8, tensor=2, pipeline=2)])
-def test_equal_samples_take_what_an_equal_division_takes(layout):
-    trainer = Training(shape(), layout, FAST, Passes(num_scored=1, max_tokens=2000))
+def test_equal_samples_take_what_an_equal_division_takes(layout, updates):
+    trainer = Training(shape(), layout, FAST, Passes(num_scored=1, updates=updates, max_tokens=2000))
     step = samples(*[1000] * 64)
     attention = 64 * attention_flops(shape(), 1000)
     assert trainer.even_s(64_000, attention) == pytest.approx(trainer.score_s(step) + trainer.learn_s(step), rel=1e-3)
