@@ -15,8 +15,9 @@ from agentrl.harness.process import Ended, ended_of, supervisor_source
 from agentrl.sandboxes.base import RunResult
 from agentrl.sandboxes.local.bubblewrap import python_of
 from agentrl.sandboxes.local.settings import LocalSandbox
+from agentrl.sandboxes.running import RunningCall
 from agentrl.security.json_depth import parse
-from agentrl.tools.task_folders import RunningCommand, TaskFolderState
+from agentrl.tools.task_folders import TaskFolderState
 
 HOME = "/tmp/home"
 SOCKET_FOLDER = "/run/agentrl"
@@ -40,7 +41,7 @@ names["main"](job)
 class TaskHarness:
     """A running harness; see `HarnessProcess`."""
 
-    def __init__(self, running: RunningCommand, mark: str) -> None:
+    def __init__(self, running: RunningCall[RunResult], mark: str) -> None:
         self._running, self._mark = running, mark
 
     async def wait(self) -> Ended:
