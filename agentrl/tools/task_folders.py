@@ -111,13 +111,22 @@ class TaskFolderState(RolloutState):
         """Write a file.
 
         Raises:
-            SandboxUnavailableError: it cannot be written, or the sandbox failed.
+            SandboxEndedError: it cannot be written because of what the model did in an earlier step.
+            SandboxUnavailableError: it cannot be written for another reason, or the sandbox failed.
         """
+        why = "a file could not be written to a sandbox"
         try:
             async with await self._pool.of(self._owner) as sandbox:
-                await run_stoppable(sandbox, sandbox.upload(path, data))
-        except (SandboxEndedError, SandboxFileError) as error:
-            raise SandboxUnavailableError(f"a file could not be written to a sandbox: {error}") from error
+                try:
+                    await run_stoppable(sandbox, sandbox.upload(path, data))
+                except SandboxEndedError as error:
+                    raise SandboxUnavailableError(f"{why}: {error}") from error
+                except SandboxFileError as error:
+                    raise SandboxEndedError(f"{why}: {error}") from error
+        except SandboxEndedError as error:
+            if self._steps.num_scored:
+                raise
+            raise SandboxUnavailableError(str(error)) from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
         """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
