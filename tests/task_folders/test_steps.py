@@ -29,6 +29,8 @@ from agentrl.types.rollout import Stop
 from agentrl.types.task import Task
 
 LONG_S = 30.0
+FILL = "echo 1 > n.txt; for i in 1 2 3; do head -c 40000000 /dev/zero > {}/$i; done 2>/dev/null; true"
+"""Does a step, and fills a file system."""
 
 
 def done(folder, *commands, sandbox="local"):
@@ -110,8 +112,7 @@ def test_a_step_whose_setup_needs_the_files_of_a_sandbox_that_the_model_ended_co
 
 def test_the_files_of_a_step_are_copied_although_the_model_filled_its_folder(tmp_path):
     folder = make_steps(tmp_path / "task", "one", "two", steps__two__workdir__b="b\n")
-    fill = "echo 1 > n.txt; cat /dev/zero > /tmp/x; true"
-    assert done(folder, fill, "cat b")[1:] == (["cat: write error: No space left on device\n", "b\n"], {"reward": 1.0})
+    assert done(folder, FILL.format("/tmp"), "cat b")[1:] == (["", "b\n"], {"reward": 1.0})
 
 
 @pytest.mark.parametrize("steps", [("one",), ("one", "two")])
@@ -120,7 +121,7 @@ def test_a_model_that_leaves_no_room_gets_the_reward_of_the_untouched_task(tmp_p
     large = {f"steps__{name}__{part}__large": "x" * 2**20 for name in ("one", "two") for part in ("tests", "workdir")}
     test = "r=$(cat n.txt) || r=0.25; echo $r > /logs/verifier/reward.txt"
     folder = make_steps(tmp_path / "task", *steps, **large, **{"tests__test.sh": test})
-    replies = [bash("echo 1 > n.txt; cat /dev/zero > /x; true"), *["done"] * len(steps)]
+    replies = [bash(FILL.format("")), *["done"] * len(steps)]
     found = rollout(tmp_path, folder, *replies, sandbox={"kind": "local", "root": str(linux_root())})
     assert (found.stop, found.tool_rewards) == (Stop.FINISHED, {"verifier": 0.25})
 

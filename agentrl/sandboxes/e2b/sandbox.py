@@ -174,6 +174,7 @@ class E2BSandboxSession:
             on_stderr=lambda message: output.add(message.line),
             on_result=output.add_result,
             timeout=deadline_s + GRACE_S,
+            **self._with_env,
         )
         return call
 
