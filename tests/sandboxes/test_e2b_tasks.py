@@ -71,7 +71,7 @@ def test_the_interpreter_has_the_variables_and_ends_for_good(server):
 
     said, left, error = in_sandbox(work)
     assert ("a b" in said, left) == (True, {})
-    assert "NameError" in error
+    assert "is not defined" in error
 
 
 def test_a_process_that_forks_again_and_again_ends(server):
