@@ -15,13 +15,15 @@ from agentrl.harness.process import Ended, ended_of, supervisor_source
 from agentrl.sandboxes.base import RunResult
 from agentrl.sandboxes.local.bubblewrap import python_of
 from agentrl.sandboxes.local.settings import LocalSandbox
+from agentrl.sandboxes.running import RunningCall
 from agentrl.security.json_depth import parse
-from agentrl.tools.task_folders import RunningCommand, TaskFolderState
+from agentrl.task_folders.plan import TESTS_IN
+from agentrl.tools.task_folders import TaskFolderState
 
 HOME = "/tmp/home"
 SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
-"""Port of the gateway in the sandbox: one that no task is about."""
+"""Port of the gateway in the sandbox. Tasks use other ones."""
 _LONGEST_S = 1e7
 """The deadline of the harness ends the command before."""
 _BOOTSTRAP = """
@@ -40,7 +42,7 @@ names["main"](job)
 class TaskHarness:
     """A running harness; see `HarnessProcess`."""
 
-    def __init__(self, running: RunningCommand, mark: str) -> None:
+    def __init__(self, running: RunningCall[RunResult], mark: str) -> None:
         self._running, self._mark = running, mark
 
     async def wait(self) -> Ended:
@@ -93,9 +95,10 @@ async def started_in_task(
         gateway: socket of the gateway.
 
     Raises:
+        SandboxEndedError: what the model left in the sandbox has no room for the job.
         SandboxUnavailableError: the sandbox failed.
     """
-    python, mark, file = python_of(local_settings(folder)), f"\n{token_hex(16)} ", f"/tmp/.agentrl-{token_hex(8)}"
+    python, mark, file = python_of(local_settings(folder)), f"\n{token_hex(16)} ", f"{TESTS_IN}/.agentrl-{token_hex(8)}"
     values = {
         **job,
         "source": supervisor_source(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +21,7 @@ from agentrl.harness.endpoint import Endpoint, without
 from agentrl.harness.function import run_function
 from agentrl.harness.in_task import local_settings
 from agentrl.harness.instruction import instruction_of
-from agentrl.harness.outcome import Finished, rollout_of
+from agentrl.harness.outcome import Finished, joined, problem_of, rollout_of, stopped
 from agentrl.harness.process import Ended
 from agentrl.harness.run import HarnessRun
 from agentrl.harness.slots import WatchedSession
@@ -99,6 +100,10 @@ class HarnessLoop(AgentLoop):
         watched, commands = WatchedSession(session), await self._commands(task, tools)
         try:
             finished = await self._finished(task, session, watched, deadline, commands)
+        except asyncio.CancelledError:
+            if deadline is None or time.monotonic() < deadline:
+                raise
+            finished = stopped()  # the deadline of the rollout ended it: its turns are kept
         finally:
             await commands.close()
             await session.close()
@@ -128,11 +133,11 @@ class HarnessLoop(AgentLoop):
             start = time.monotonic()
             own_s = shared.settings.deadline_s
             limits = [deadline, None if own_s is None else start + own_s]
-            left = min((each for each in limits if each is not None), default=None)
-            finished = await self._once(task, session, watched, address, left, commands)
-            while (text := await _next_step(finished, commands)) is not None:
+            end = min((each for each in limits if each is not None), default=None)
+            finished = await self._once(task, session, watched, address, end, commands)
+            while (text := await self._next_step(finished, session, end, commands)) is not None:
                 task = replace(task, messages=[*task.messages[:-1], Message(role="user", content=text)])
-                finished = await self._once(task, session, watched, address, left, commands)
+                finished = joined(finished, await self._once(task, session, watched, address, end, commands))
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
@@ -145,11 +150,14 @@ class HarnessLoop(AgentLoop):
         end: float | None,
         commands: TaskCommands,
     ) -> Finished:
-        """Run the harness on one instruction."""
-        seconds = None if end is None else max(0.0, end - time.monotonic())
+        """Run the harness on one instruction, until `end` of the monotonic clock."""
+        before = session.num_turns
         if self._shared.function is None:
-            return await self._command(task, session, watched, address, seconds, commands.folder)
-        return await self._called(task, session, watched, address, seconds, commands)
+            finished = await self._command(task, session, watched, address, end, commands.folder)
+        else:
+            finished = await self._called(task, session, watched, address, end, commands)
+        finished.problem = problem_of(session, watched, finished, session.num_turns - before)
+        return finished
 
     async def _command(
         self,
@@ -157,12 +165,21 @@ class HarnessLoop(AgentLoop):
         session: Session,
         watched: WatchedSession,
         address: Address,
-        seconds: float | None,
+        end: float | None,
         folder: TaskFolderState | None,
     ) -> Finished:
         try:
-            async with self._shared.started(instruction_of(task), task, address, folder) as process:
-                result = await _until(process.wait(), session, watched, seconds)
+            async with AsyncExitStack() as stack:
+                starting = asyncio.timeout(_left(end))
+                try:
+                    async with starting:
+                        started = self._shared.started(instruction_of(task), task, address, folder)
+                        process = await stack.enter_async_context(started)
+                except TimeoutError:
+                    if not starting.expired():
+                        raise
+                    return stopped()
+                result = await _until(process.wait(), session, watched, end)
                 ended = result or await process.end()
         except SandboxEndedError as error:  # something in it did this: the policy, as far as anyone can tell
             result = ended = Ended(KILLED, f"{error}; its files are lost")
@@ -176,22 +193,37 @@ class HarnessLoop(AgentLoop):
         session: Session,
         watched: WatchedSession,
         address: Address,
-        seconds: float | None,
+        end: float | None,
         commands: TaskCommands,
     ) -> Finished:
         assert self._shared.function is not None
         own = address.openai_base_url, address.base_url, address.key, self._shared.settings.model
         calling = run_function(self._shared.function, task, Endpoint(*own, commands))
-        result = await _until(calling, session, watched, seconds, commands.failed)
+        result = await _until(calling, session, watched, end, commands.failed)
         ended, score = result or (Ended(None, ""), None)
         return _finished(ended, score, session, address, by_itself=result is not None)
 
+    async def _next_step(
+        self, finished: Finished, session: Session, end: float | None, commands: TaskCommands
+    ) -> str | None:
+        """Return the instruction of the next step of a task folder, if the harness may go on.
 
-async def _next_step(finished: Finished, commands: TaskCommands) -> str | None:
-    """Return the instruction of the next step of a task folder, if the harness has not been stopped."""
-    if commands.folder is None or commands.failure or not finished.by_itself or finished.limited:
-        return None
-    return await commands.folder.next_step()
+        At the end of the time it is not waited for.
+        """
+        dropped = finished.problem and (self._shared.settings.on_exit == "fail" or not session.num_turns)
+        ended = commands.failure or not finished.by_itself or finished.limited or finished.ended.failed
+        if commands.folder is None or ended or dropped:
+            return None
+        try:
+            async with asyncio.timeout(_left(end)):
+                return await commands.folder.next_step()
+        except TimeoutError:
+            finished.by_itself = False
+            return None
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:
@@ -205,15 +237,19 @@ async def _until(
     work: Coroutine[None, None, T],
     session: Session,
     watched: WatchedSession,
-    seconds: float | None,
+    end: float | None,
     failed: asyncio.Event | None = None,
 ) -> T | None:
-    """Return the result of `work`; None if the session, the sandbox or the time ended before it."""
+    """Return the result of `work`; None if the session, the sandbox or the time ended before it.
+
+    Args:
+        end: when the time ends, on the monotonic clock.
+    """
     events = [session.ended, *([failed] if failed else ())]
     running, limit, *others = asyncio.ensure_future(work), *(asyncio.ensure_future(each.wait()) for each in events)
     tasks = running, limit, *others
     try:
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=_left(end), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return running.result()
         if watched.num_running and not limit.done():

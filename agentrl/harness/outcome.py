@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
-from agentrl.harness.process import Ended
+from agentrl.harness.process import MAX_OUTPUT_BYTES, Ended
+from agentrl.sandboxes.base import shortened
 from agentrl.tools.base import InfraError
 from agentrl.types.rollout import Rollout, Stop
 
@@ -23,12 +24,14 @@ _TAIL = 1000
 
 @dataclass(slots=True)
 class Finished:
-    """How a run of a harness finished.
+    """How a harness finished, which runs once for each step of a task.
 
     Attributes:
         by_itself: it was not stopped.
         limited: the session had ended: a limit was reached, or sampling failed.
         score: what a function returned.
+        problem: what is wrong with its end; "" if nothing is.
+        num_runs: how often it ran.
         duration_s: seconds that it ran; `wait_s`: seconds that it waited for its place.
     """
 
@@ -36,8 +39,28 @@ class Finished:
     by_itself: bool
     limited: bool
     score: float | None = None
+    problem: str = ""
+    num_runs: int = 1
     duration_s: float = 0.0
     wait_s: float = 0.0
+
+
+def stopped(output: str = "") -> Finished:
+    """Return how a harness finished that was stopped."""
+    return Finished(Ended(None, output), by_itself=False, limited=False)
+
+
+def joined(before: Finished, last: Finished) -> Finished:
+    """Return how a harness finished that ran once more. Its exit code is that of the first problem."""
+    output = shortened(before.ended.output + last.ended.output, MAX_OUTPUT_BYTES)
+    code = before.ended.exit_code if before.problem else last.ended.exit_code
+    return replace(
+        last,
+        ended=replace(last.ended, exit_code=code, output=output),
+        score=before.score if last.score is None else last.score,
+        problem=before.problem or last.problem,
+        num_runs=before.num_runs + 1,
+    )
 
 
 def rollout_of(shared: HarnessRun, session: Session, watched: WatchedSession, finished: Finished) -> Rollout:
@@ -50,8 +73,9 @@ def rollout_of(shared: HarnessRun, session: Session, watched: WatchedSession, fi
     """
     if session.failure is not None:
         raise session.failure
-    _check_started(shared, finished)
-    problem = _problem(session, watched, finished)
+    if finished.num_runs == 1 and not session.num_turns:
+        _check_started(shared, finished)
+    problem = finished.problem
     rollout = session.rollout(_stop(finished, problem, shared.settings.on_exit, session.num_turns))
     if problem:
         problem = f"the harness {problem}{_tail(finished.ended.output)}"
@@ -79,10 +103,16 @@ def _check_started(shared: HarnessRun, finished: Finished) -> None:
         raise InfraError(f"the harness did not start: {ended.failed}")
 
 
-def _problem(session: Session, watched: WatchedSession, finished: Finished) -> str:
-    """Return what is wrong with the end of a harness; "" if nothing is, or if a limit of the rollout explains it."""
+def problem_of(session: Session, watched: WatchedSession, finished: Finished, num_turns: int) -> str:
+    """Return what is wrong with the end of a harness; "" if nothing is, or if a limit of the rollout explains it.
+
+    Args:
+        num_turns: turns since its start.
+    """
     code = finished.ended.exit_code
-    if not session.num_turns and (finished.by_itself or watched.refused):
+    if finished.ended.failed:
+        return f"did not start: {finished.ended.failed}"
+    if not num_turns and (finished.by_itself or watched.refused):
         return f"got no turn{_because(watched.refused)}: {_ending(code)}"
     if not finished.by_itself or finished.limited or session.stop is not None:
         return ""

@@ -58,7 +58,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     try:
         process = start(job)
     except OSError as error:
-        return {"failed": error.strerror, "missing": error.errno in NOT_A_PROGRAM}
+        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # else the working folder
+        return {"failed": f"{error.strerror}: {error.filename}", "missing": missing}
     except ValueError as error:  # a null character in an argument
         return {"failed": str(error)}
     if server is not None:

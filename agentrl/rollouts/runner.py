@@ -236,7 +236,10 @@ async def _until_deadline(
     timeout = asyncio.timeout_at(None if generate.deadline is None else generate.deadline + GRACE_S)
     try:
         async with timeout:
-            return await running
+            rollout = await running
+        if (task := asyncio.current_task()) and task.cancelling():  # by others; the loop took it for the deadline
+            raise asyncio.CancelledError
+        return rollout
     except TimeoutError:
         if not timeout.expired():  # a timeout raised by the loop itself
             raise

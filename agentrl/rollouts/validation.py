@@ -6,6 +6,7 @@ import math
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.recording import Recording
+from agentrl.store.text import write_json
 from agentrl.tools.base import InfraError
 from agentrl.types.rollout import Rollout, Stop, TurnReward
 from agentrl.types.trajectory import Author, Segment, Trajectory
@@ -37,7 +38,20 @@ def _check(rollout: object, recording: Recording, max_response_tokens: int) -> R
         _check_sampled(number, trajectory, recording)
     for reward in rollout.turn_rewards:
         _check_address(reward, rollout)
+    _check_facts(rollout.facts)
     return rollout
+
+
+def _check_facts(facts: object) -> None:
+    if not isinstance(facts, dict):
+        raise TypeError(f"rollout.facts must be a dict, not {type(facts).__name__}")
+    for name, value in facts.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of rollout.facts must be texts, not {name!r:.100}")
+        try:
+            write_json(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"rollout.facts['{name}'] cannot be saved as JSON: {error}") from error
 
 
 def _check_address(reward: TurnReward, rollout: Rollout) -> None:

@@ -10,6 +10,8 @@ MAX_OUTPUT_CHARS = 20_000
 """Longest output of one run; the middle of a longer output is left out."""
 MAX_FILE_BYTES = 32 * 2**20
 """Largest file that is copied into a sandbox or out of it."""
+CANCELLED = "a call that ran in the sandbox was cancelled, which ended the sandbox"
+"""Text of the error of calls after one that was cancelled."""
 
 
 class SandboxEndedError(Exception):
@@ -106,14 +108,20 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class EndsProcesses(Sandbox, Protocol):
-    """A sandbox of a kind that starts with a `SandboxSetup`."""
+    """A sandbox of a kind that starts with a `SandboxSetup`.
+
+    A call that is cancelled while it runs ends the sandbox; later calls raise `SandboxUnavailableError`.
+    """
 
     async def end_processes(self) -> None:
         """End everything that runs in the sandbox. Its files are kept."""
         ...
 
     def stop_command(self) -> None:
-        """Ask the sandbox to end the command that runs, whose call then returns. Call it until the call returns."""
+        """Ask the sandbox to end the command or code that runs. Call it until the call returns.
+
+        Kinds that can end commands only ignore it while code runs.
+        """
         ...
 
 

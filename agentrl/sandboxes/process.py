@@ -16,6 +16,7 @@ from secrets import token_hex
 from pydantic import JsonValue
 
 from agentrl.sandboxes.base import (
+    CANCELLED,
     MAX_FILE_BYTES,
     MAX_OUTPUT_CHARS,
     RunResult,
@@ -47,7 +48,7 @@ class ProcessSandbox:
         with suppress(ProcessLookupError):  # it has ended
             self._descriptor = os.pidfd_open(process.pid)  # unlike the number, it never means another process
         self._asking = asyncio.Lock()
-        self._ended = False
+        self._ended = self._cancelled = False
 
     async def wait_until_ready(self, seconds: float) -> None:
         """Wait until the program answers.
@@ -130,6 +131,8 @@ class ProcessSandbox:
         number = token_hex(8)
         line = json.dumps({"id": number, "kind": kind, **request}).encode() + b"\n"
         async with self._asking:
+            if self._cancelled:
+                raise SandboxUnavailableError(CANCELLED)
             if self._ended:
                 raise SandboxEndedError("the sandbox has ended")
             try:
@@ -143,6 +146,7 @@ class ProcessSandbox:
             except (ConnectionError, SandboxEndedError):
                 failure = await self._end("the sandbox ended")
             except asyncio.CancelledError:
+                self._cancelled = not self._ended
                 await self.kill()  # the call may still run in it
                 raise
             raise failure

@@ -12,7 +12,7 @@ from secrets import token_hex
 from agentrl.data.task_folders.dockerfile import Copy, Run
 from agentrl.data.task_folders.files import FilesError, Member, copied_members, pack
 from agentrl.data.task_folders.folder import ENVIRONMENT, TaskFolder
-from agentrl.sandboxes.base import Sandbox, SandboxUnavailableError
+from agentrl.sandboxes.base import RunResult, Sandbox, SandboxUnavailableError
 from agentrl.sandboxes.pool import Content, SandboxPool
 from agentrl.task_folders.plan import TaskPlan, plan
 
@@ -21,6 +21,10 @@ STEP_S = 60.0
 
 _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
 """Folders of the top level that the Dockerfile makes are there from the start."""
+
+
+class PrepareError(SandboxUnavailableError):
+    """A command of agentrl failed in a sandbox. What ran in the sandbox before may be the cause, as when it is full."""
 
 
 @asynccontextmanager
@@ -47,7 +51,8 @@ async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, thr
         through: folder of the sandbox for the archive of the files, which is deleted.
 
     Raises:
-        SandboxUnavailableError: they cannot be read or written.
+        SandboxUnavailableError: they cannot be read or unpacked.
+        SandboxFileError: they cannot be written.
     """
     if not members:
         return
@@ -64,12 +69,20 @@ async def prepare(sandbox: Sandbox, command: str, what: str) -> None:
     """Run a command that must succeed.
 
     Raises:
-        SandboxUnavailableError: it failed; the text has its output.
+        PrepareError: it failed; the text has its output.
+        SandboxUnavailableError: it did not end in time, or the sandbox failed.
     """
     result = await sandbox.run_command(command, STEP_S)
+    if result.timed_out:
+        raise SandboxUnavailableError(failure(what, result, STEP_S))
     if result.exit_code != 0:
-        why = f"no end in {STEP_S:g} seconds" if result.timed_out else f"exit code {result.exit_code}"
-        raise SandboxUnavailableError(f"{what} failed: {why}: {' '.join(result.output.split())[-300:]}")
+        raise PrepareError(failure(what, result, STEP_S))
+
+
+def failure(what: str, result: RunResult, seconds: float) -> str:
+    """Return why a command failed, with the end of its output."""
+    why = f"no end in {seconds:g} seconds" if result.timed_out else f"exit code {result.exit_code}"
+    return f"{what} failed: {why}: {' '.join(result.output.split())[-300:]}"
 
 
 async def _fill(planned: TaskPlan, sandbox: Sandbox) -> None:

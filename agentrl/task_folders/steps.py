@@ -10,16 +10,17 @@ from statistics import fmean
 from agentrl.data.task_folders.files import FilesError, folder_members
 from agentrl.data.task_folders.folder import TaskFolder
 from agentrl.data.task_folders.steps import SETUP, WORKDIR, Step
-from agentrl.sandboxes.base import EndsProcesses, Sandbox, SandboxEndedError, SandboxUnavailableError
-from agentrl.task_folders.running import send_files
-from agentrl.task_folders.verifier import SCORE, VerifierError, empty, verify
+from agentrl.sandboxes.base import Sandbox, SandboxEndedError, SandboxFileError, SandboxUnavailableError
+from agentrl.task_folders.plan import TESTS_IN
+from agentrl.task_folders.running import PrepareError, failure, send_files
+from agentrl.task_folders.verifier import SCORE, empty, verify
 
 _LOGGER = logging.getLogger(__name__)
 Rewards = Mapping[str, float]
 
 
 class SetupError(Exception):
-    """The setup of a step failed: the remaining steps are left out."""
+    """The setup of a step failed."""
 
 
 class TaskSteps:
@@ -32,43 +33,40 @@ class TaskSteps:
     def __init__(self, task: TaskFolder, folder: str) -> None:
         self._task, self._folder = task, folder
         self._steps: Sequence[Step | None] = task.steps or (None,)
-        self._found: list[Rewards | None] = []
+        self._found: list[Rewards] = []
         self._ended = False
+        self._is_between = False
+        """The last step is scored, and the next one has not been handed out."""
+
+    @property
+    def num_scored(self) -> int:
+        """Number of steps that are scored."""
+        return len(self._found)
 
     def filling(self, fill: Callable[[Sandbox], Awaitable[None]]) -> Callable[[Sandbox], Awaitable[None]]:
         """Return what fills a sandbox: the files of the task, and those of the step that runs."""
 
         async def filled(sandbox: Sandbox) -> None:
             await fill(sandbox)
-            try:
-                await self._begin(sandbox)
-            except SetupError as error:
-                raise SandboxUnavailableError(str(error)) from error
+            await self._begin(sandbox)
 
         return filled
 
     async def next(self, sandbox: Sandbox) -> str | None:
         """Score the step that runs, and begin the next one; return its instruction, None if there is none.
 
+        After a `SandboxEndedError`, call it again with a sandbox that `filling` has filled.
+
         Raises:
-            VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify`.
+            VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify` and `begin_step`.
         """
-        if self._ended:
-            return None
-        step = self._steps[len(self._found)]
-        rewards = await verify(sandbox, self._task, step)
-        self._found.append(rewards)
-        self._ended = len(self._found) == len(self._steps) or (step is not None and ends_task(step, rewards))
-        if self._ended:
-            return None
-        try:
-            await self._begin(sandbox)
-        except SetupError as error:
-            _LOGGER.warning("%s", error)
-            self._found.append(None)
-            self._ended = True
-            return None
-        return self._task.steps[len(self._found)].instruction
+        if not self._is_between and not self._ended:
+            await self._score(sandbox)
+            if not self._ended:
+                self._is_between = True
+                await self._begin(sandbox)
+        self._is_between = False
+        return None if self._ended else self._task.steps[len(self._found)].instruction
 
     async def rewards(self, sandbox: Sandbox) -> dict[str, float]:
         """Return the rewards of the task. The steps that the model did not reach are scored as it left them.
@@ -81,9 +79,28 @@ class TaskSteps:
         return combined(self._task, self._found)
 
     async def _begin(self, sandbox: Sandbox) -> None:
-        """Prepare the step that runs, if there is one."""
-        if not self._ended and (step := self._steps[len(self._found)]) is not None:
+        """Prepare the step that runs, if there is one. A failed setup after the first step counts as 0.
+
+        Raises:
+            SandboxEndedError, SandboxUnavailableError: see `begin_step`.
+        """
+        if self._ended or (step := self._steps[len(self._found)]) is None:
+            return
+        try:
             await begin_step(sandbox, self._task, step, self._folder)
+        except SetupError as error:
+            if not self._found:
+                raise SandboxUnavailableError(str(error)) from error
+            _LOGGER.warning("%s", error)
+            nothing = dict.fromkeys((name for each in self._found for name in each), 0.0)
+            self._found += [nothing] * (len(self._steps) - len(self._found))
+            self._ended = True
+
+    async def _score(self, sandbox: Sandbox) -> None:
+        step = self._steps[len(self._found)]
+        rewards = await verify(sandbox, self._task, step)
+        self._found.append(rewards)
+        self._ended = len(self._found) == len(self._steps) or (step is not None and ends_task(step, rewards))
 
 
 async def begin_step(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str) -> None:
@@ -94,16 +111,15 @@ async def begin_step(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str
 
     Raises:
         SetupError: `setup.sh` failed.
-        SandboxUnavailableError: the files could not be copied, or the sandbox failed.
+        SandboxEndedError: what ran in the sandbox left no room for the files.
+        SandboxUnavailableError: the files could not be read, or the sandbox failed.
     """
-    if step is not task.steps[0]:
-        assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
-        await empty(sandbox)
     try:
-        members = folder_members(step.path / WORKDIR, folder)
-    except FilesError as error:
+        await _send_files(sandbox, task, step, folder)
+    except (SandboxEndedError, FilesError) as error:
         raise SandboxUnavailableError(f"the files of step '{step.name}' of '{task.name}': {error}") from error
-    await send_files(sandbox, members, f"copying the files of step '{step.name}' of '{task.name}'")
+    except (PrepareError, SandboxFileError) as error:
+        raise SandboxEndedError(f"the files of step '{step.name}' of '{task.name}': {error}") from error
     if (step.path / SETUP).is_file():
         try:
             await _set_up(sandbox, task, step)
@@ -111,12 +127,20 @@ async def begin_step(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str
             raise SandboxUnavailableError(f"setup.sh of step '{step.name}' of '{task.name}': {error}") from error
 
 
+async def _send_files(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str) -> None:
+    through = "/tmp"
+    if step is not task.steps[0]:
+        await empty(sandbox)
+        through = TESTS_IN  # the agent may have filled the other one
+    what = f"copying the files of step '{step.name}' of '{task.name}'"
+    await send_files(sandbox, folder_members(step.path / WORKDIR, folder), what, through)
+
+
 async def _set_up(sandbox: Sandbox, task: TaskFolder, step: Step) -> None:
-    result = await sandbox.run_command("bash ./setup.sh", task.settings.environment.build_timeout_sec)
+    seconds = task.settings.environment.build_timeout_sec
+    result = await sandbox.run_command("bash ./setup.sh", seconds)
     if result.exit_code != 0:
-        why = "did not end in time" if result.timed_out else f"exit code {result.exit_code}"
-        said = " ".join(result.output.split())[-300:]
-        raise SetupError(f"setup.sh of step '{step.name}' of '{task.name}': {why}: {said}")
+        raise SetupError(failure(f"setup.sh of step '{step.name}' of '{task.name}'", result, seconds))
 
 
 def ends_task(step: Step, rewards: Rewards) -> bool:
@@ -128,19 +152,12 @@ def ends_task(step: Step, rewards: Rewards) -> bool:
     return any(rewards.get(name, -math.inf) < limit for name, limit in limits.items())
 
 
-def combined(task: TaskFolder, found: Sequence[Rewards | None]) -> dict[str, float]:
+def combined(task: TaskFolder, found: Sequence[Rewards]) -> dict[str, float]:
     """Return the rewards of the task.
 
     Args:
-        found: rewards of the steps so far; None for one whose setup failed.
-
-    Raises:
-        VerifierError: there are none.
+        found: rewards of the steps that count.
     """
-    known = [each for each in found if each is not None]
-    if task.settings.multi_step_reward_strategy == "final":
-        known = [each for each in found[-1:] if each is not None]
-    names = list(dict.fromkeys(name for each in known for name in each))
-    if not names:
-        raise VerifierError(f"no step of '{task.name}' gave a reward")
+    known = found[-1:] if task.settings.multi_step_reward_strategy == "final" else found
+    names = dict.fromkeys(name for each in known for name in each)
     return {name: fmean(each.get(name, 0.0) for each in known) for name in names}

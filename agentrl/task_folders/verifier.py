@@ -23,7 +23,7 @@ from agentrl.sandboxes.base import (
 )
 from agentrl.security.json_depth import parse
 from agentrl.task_folders.plan import LOGS, TESTS_IN
-from agentrl.task_folders.running import prepare, send_files
+from agentrl.task_folders.running import PrepareError, prepare, send_files
 
 SCORE = "reward"
 """Key of a reward that is one number."""
@@ -47,22 +47,36 @@ async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -
 
     Raises:
         VerifierError: there is no reward: the tests wrote none, an empty or a malformed one, or did not end in time.
-        SandboxEndedError: the sandbox had ended before, because of what ran in it.
+        SandboxEndedError: what ran in the sandbox ended it before, or left no room for the tests.
         SandboxUnavailableError: the sandbox failed.
     """
     assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
     await sandbox.end_processes()
     try:
-        await empty(sandbox, _EMPTIED)
-        folders = (task.path, *(() if step is None else (step.path,)))
-        for tests in (folder_members(folder / TESTS, TESTS_IN) for folder in folders):
-            await send_files(sandbox, tests, f"copying the tests of '{task.name}'", through=TESTS_IN)
+        failed = await _send_tests(sandbox, task, step)
+    except (SandboxEndedError, FilesError) as error:
+        raise VerifierError(f"the verifier of '{_named(task, step)}': {error}") from error
+    if failed is not None:
+        raise SandboxEndedError(f"the tests of '{_named(task, step)}' cannot be copied: {failed}") from failed
+    try:
         settings = task.settings.verifier if step is None else step.settings.verifier
         result = await sandbox.run_command(_command(task, settings), settings.timeout_sec)
         await sandbox.end_processes()
         return await _rewards(sandbox, _named(task, step), result, settings.timeout_sec)
-    except (SandboxEndedError, SandboxFileError, FilesError) as error:
+    except (SandboxEndedError, SandboxFileError) as error:
         raise VerifierError(f"the verifier of '{_named(task, step)}': {error}") from error
+
+
+async def _send_tests(sandbox: Sandbox, task: TaskFolder, step: Step | None) -> Exception | None:
+    """Copy the tests; return the error if what the agent left in the sandbox prevents this."""
+    try:
+        await empty(sandbox, _EMPTIED)
+        for folder in (task.path, *(() if step is None else (step.path,))):
+            tests = folder_members(folder / TESTS, TESTS_IN)
+            await send_files(sandbox, tests, f"copying the tests of '{task.name}'", through=TESTS_IN)
+    except (PrepareError, SandboxFileError) as error:
+        return error
+    return None
 
 
 async def empty(sandbox: Sandbox, folders: Sequence[str] = (*_EMPTIED, AGENT_LOGS)) -> None:

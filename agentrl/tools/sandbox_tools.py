@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 from pydantic import JsonValue, PositiveFloat
@@ -13,16 +13,17 @@ from agentrl.config.base import Section
 from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError, SandboxFileError, SandboxUnavailableError
 from agentrl.sandboxes.loading import kind_of, pool_of
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.running import run_stoppable
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.binding import AgentData, BindsItself, BoundTool, ToolInstance
 from agentrl.tools.failures import as_error
 from agentrl.tools.result import Answer
-from agentrl.tools.task_folders import TaskFolders
+from agentrl.tools.task_folders import TaskFolders, task_folder_state
 from agentrl.types.messages import FunctionSchema, ToolSchema
 from agentrl.types.rollout import Outcome
 from agentrl.utils.yaml_list import check_keys
 
-Action = Callable[[Sandbox, Mapping[str, str], float], Awaitable[Answer]]
+Action = Callable[[Sandbox, Mapping[str, str], float], Coroutine[object, object, Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +104,25 @@ class BoundSandboxTool(BoundTool):
 
     def instance(self, data: AgentData) -> ToolInstance:
         """Return the tool in the sandbox of this rollout."""
-        return _InSandbox(self, data.request_id)
+        return _InSandbox(self, data.request_id, stoppable=task_folder_state(data) is not None)
 
 
 class _InSandbox(ToolInstance):
-    def __init__(self, tool: BoundSandboxTool, owner: str) -> None:
-        self._tool, self._owner = tool, owner
+    """The tool in the sandbox of one rollout.
+
+    Args:
+        stoppable: a call that is cancelled, as at the deadline of the rollout, keeps the sandbox for the tests.
+    """
+
+    def __init__(self, tool: BoundSandboxTool, owner: str, *, stoppable: bool) -> None:
+        self._tool, self._owner, self._stoppable = tool, owner, stoppable
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
         texts = {name: str(value) for name, value in arguments.items()}
         try:
             async with await self._tool.pool.of(self._owner) as sandbox:
-                return await self._tool.action(sandbox, texts, self._tool.deadline_s)
+                calling = self._tool.action(sandbox, texts, self._tool.deadline_s)
+                return await (run_stoppable(sandbox, calling) if self._stoppable else calling)
         except SandboxUnavailableError as error:
             raise InfraError(str(error)) from error
         except SandboxEndedError as error:

@@ -13,7 +13,6 @@ from agentrl.concurrency import Running
 from agentrl.data.task_folders.rows import FOLDER_KEY
 from agentrl.errors import DataError
 from agentrl.sandboxes.base import (
-    EndsProcesses,
     RunResult,
     Sandbox,
     SandboxEndedError,
@@ -21,6 +20,7 @@ from agentrl.sandboxes.base import (
     SandboxUnavailableError,
 )
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.running import RunningCall, run_stoppable, running_call
 from agentrl.sandboxes.settings import PoolSettings
 from agentrl.task_folders import (
     NotRunnableError,
@@ -38,11 +38,6 @@ from agentrl.types.rollout import VERIFIER
 from agentrl.types.task import Task
 
 T = TypeVar("T")
-
-_STOP_S = 5.0
-"""Seconds in which a command that is stopped must end; then its sandbox ends."""
-_ASK_S = 0.05
-"""Pause between two attempts to stop a command."""
 
 
 class TaskFolders:
@@ -87,6 +82,7 @@ class TaskFolderState(RolloutState):
         self.name = VERIFIER
         self._pool, self._planned, self._owner = pool, planned, owner
         self._started = False
+        self._stepping: asyncio.Future[str | None] | None = None
         self._steps = TaskSteps(planned.task, planned.setup.folder)
 
     @property
@@ -115,13 +111,22 @@ class TaskFolderState(RolloutState):
         """Write a file.
 
         Raises:
-            SandboxUnavailableError: it cannot be written, or the sandbox failed.
+            SandboxEndedError: it cannot be written because of what the model did in an earlier step.
+            SandboxUnavailableError: it cannot be written for another reason, or the sandbox failed.
         """
+        why = "a file could not be written to a sandbox"
         try:
             async with await self._pool.of(self._owner) as sandbox:
-                await sandbox.upload(path, data)
-        except (SandboxEndedError, SandboxFileError) as error:
-            raise SandboxUnavailableError(f"a file could not be written to a sandbox: {error}") from error
+                try:
+                    await run_stoppable(sandbox, sandbox.upload(path, data))
+                except SandboxEndedError as error:
+                    raise SandboxUnavailableError(f"{why}: {error}") from error
+                except SandboxFileError as error:
+                    raise SandboxEndedError(f"{why}: {error}") from error
+        except SandboxEndedError as error:
+            if self._steps.num_scored:
+                raise
+            raise SandboxUnavailableError(str(error)) from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
         """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
@@ -134,28 +139,30 @@ class TaskFolderState(RolloutState):
             return await running.wait()
 
     @asynccontextmanager
-    async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCommand]:
+    async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCall[RunResult]]:
         """Yield a shell command that runs. It is ended with the block, and the sandbox stays as it is.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: as `run_command`.
         """
-        async with await self._pool.of(self._owner) as sandbox:
-            running = RunningCommand(sandbox, asyncio.ensure_future(sandbox.run_command(command, deadline_s)))
-            try:
-                yield running
-            finally:
-                await running.end()
+        async with (
+            await self._pool.of(self._owner) as sandbox,
+            running_call(sandbox, sandbox.run_command(command, deadline_s)) as running,
+        ):
+            yield running
 
     async def next_step(self) -> str | None:
         """Score a step of the task, and begin the next one; return its instruction, None if there is none.
+
+        If the caller is cancelled, as at the deadline of the rollout, this work goes on; `reward` waits for it.
 
         Raises:
             InfraError: the step that ended cannot be scored, or the next one cannot begin.
         """
         if not self._started or not self._planned.task.steps:
             return None
-        return await self._in_sandbox(self._steps.next)
+        self._stepping = asyncio.ensure_future(self._in_sandbox(self._steps.next))
+        return await asyncio.shield(self._stepping)
 
     async def reward(self) -> float | None:
         """Run the tests in the sandbox of the rollout.
@@ -165,10 +172,14 @@ class TaskFolderState(RolloutState):
         """
         if not self._started:
             return None
+        if self._stepping is not None:
+            await self._stepping
         return score_of(await self._in_sandbox(self._steps.rewards))
 
     def begin_release(self) -> Running[None] | None:
         """End the sandbox."""
+        if self._stepping is not None:
+            self._stepping.cancel()
         self._pool.release(self._owner)
         return None
 
@@ -189,39 +200,6 @@ class TaskFolderState(RolloutState):
     async def _in_this_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
         async with await self._pool.of(self._owner) as sandbox:
             return await work(sandbox)
-
-
-class RunningCommand:
-    """A shell command that runs in a sandbox."""
-
-    def __init__(self, sandbox: Sandbox, running: asyncio.Future[RunResult]) -> None:
-        self._sandbox, self._running = sandbox, running
-
-    async def wait(self) -> RunResult:
-        """Wait for the result. If the caller is cancelled, the command runs on.
-
-        Raises:
-            SandboxEndedError, SandboxUnavailableError: as `TaskFolderState.run_command`.
-        """
-        return await asyncio.shield(self._running)
-
-    async def end(self) -> RunResult | None:
-        """End the command; return its result, None if its sandbox ended.
-
-        If this is cancelled, or takes too long, the sandbox ends.
-        """
-        assert isinstance(self._sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_S):
-                    while not self._running.done():
-                        self._sandbox.stop_command()
-                        await asyncio.wait({self._running}, timeout=_ASK_S)
-        finally:
-            self._running.cancel()
-            await asyncio.wait({self._running})
-        ended = self._running.cancelled() or self._running.exception() is not None
-        return None if ended else self._running.result()
 
 
 def task_folder_state(data: AgentData) -> TaskFolderState | None:

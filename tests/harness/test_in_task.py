@@ -19,6 +19,7 @@ from loop_builders import CHAT
 from agentrl.config.run import RunConfig
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, DataError
+from agentrl.harness.in_task import TaskHarness
 from agentrl.harness.settings import read_harness
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.tools.loading import tools_of
@@ -177,3 +178,54 @@ def test_32_rollouts_work_at_once(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 " in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=32)
     assert [rollout.tool_rewards for rollout in rollouts] == [{"verifier": 1.0}] * 32
+
+
+TWICE = '[ -e /tmp/second ] && code=0 || code=3; touch /tmp/second; "$@"; exit $code'
+ONCE = '[ -e /tmp/second ] && exit 0; touch /tmp/second; "$@"'
+
+
+def in_steps(rolls, tmp_path, *replies, test="cat n.txt 2>/dev/null || echo 0", **options):
+    """The rollout of a task with two steps."""
+    folder = make_steps(tmp_path / "steps", "one", "two", **{"tests__test.sh": f"({test}) > /logs/verifier/reward.txt"})
+    (rollout,) = rolls(*replies, task=replace(rolls.task, extra_info={"task_folder": str(folder)}), **options)
+    return rollout
+
+
+def test_a_model_that_locks_its_working_folder_ends_its_rollout_only(rolls, tmp_path):
+    rollout = in_steps(rolls, tmp_path, "chmod 000 /app", "done")
+    assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 0.0})
+    rollout = in_steps(rolls, tmp_path, "chmod 000 /app", "done", on_exit="fail")
+    assert (rollout.stop, rollout.infra_failed) == (Stop.ERROR, False)
+    assert "did not start: Permission denied: /app" in rollout.error
+
+
+@pytest.mark.parametrize(("script", "code", "num_turns"), [(TWICE, 3, 4), (ONCE, 0, 2)])
+def test_the_first_problem_of_all_steps_counts(rolls, tmp_path, script, code, num_turns):
+    replies, command = ["echo 1 > n.txt", "done"] * (num_turns // 2), ["bash", "-c", script, "-", *COMMAND]
+    rollout = in_steps(rolls, tmp_path, *replies, command=command)
+    assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 1.0})
+    assert (rollout.facts["harness_exit_code"], len(rollout.trajectories)) == (code, num_turns // 2)
+    assert rollout.facts["harness_output"] == "home /tmp/home /app\n" * (num_turns // 2)
+    rollout = in_steps(rolls, tmp_path, *replies, command=command, on_exit="fail")
+    assert (rollout.stop, len(rollout.trajectories)) == (Stop.ERROR, 1)
+
+
+def slow(*_):
+    """Do not end before the deadline."""
+    return asyncio.sleep(20)
+
+
+@pytest.mark.parametrize("late", [(TaskFolderState, "next_step"), (TaskHarness, "end")])
+def test_turns_are_kept_at_the_deadline_of_the_rollout(rolls, tmp_path, monkeypatch, late):
+    monkeypatch.setattr(*late, slow)
+    last = "done" if late[1] == "next_step" else "sleep 50"
+    rollout = in_steps(rolls, tmp_path, "echo 1 > n.txt", last, multi_turn={"rollout_timeout_s": 3.0})
+    assert (rollout.stop, rollout.tool_rewards) == (Stop.DEADLINE, {"verifier": 1.0})
+    assert sum(each.num_turns for each in rollout.trajectories) == 2
+
+
+def test_the_start_is_part_of_the_deadline(rolls, monkeypatch):
+    monkeypatch.setattr(TaskFolderState, "upload", slow)
+    (rollout,) = rolls("done", deadline_s=0.3)
+    assert (rollout.stop, rollout.trajectories) == (Stop.DEADLINE, [])
+    assert rollout.facts["harness_duration_s"] < 15

@@ -10,6 +10,7 @@ import yaml
 from babbling import FORMAT, LOOP, babble_is_known, ended, train  # noqa: F401  # the first a fixture
 from replayed_runs import refused, replayed, rewritten, with_config
 
+from agentrl.replay.rerun import runner
 from agentrl.store import TrajectoryStore
 from agentrl.types.rollout import Rollout
 from agentrl.types.trajectory import Author
@@ -100,6 +101,13 @@ def test_replayed_rollouts_store_their_origin(babbled, saved_run, tmp_path, caps
 def test_loops_that_may_keep_state_are_not_continued(babbled, tmp_path, capsys):
     said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
     assert f"'{LOOP}' may have state" in said
+
+
+@pytest.mark.parametrize("mode", [("tools",), ("from-turn", 0)])
+def test_tasks_of_several_steps_are_refused(babbled, tmp_path, capsys, monkeypatch, mode):
+    monkeypatch.setattr(runner, "has_steps", lambda task: True)
+    said = refused(capsys, f"{babbled}/run@1", *mode, *code(babbled), "--out", tmp_path)
+    assert "task folder of several steps" in said
 
 
 @pytest.mark.slow

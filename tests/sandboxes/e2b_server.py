@@ -203,6 +203,8 @@ class E2BServer:
         kernel = machine.kernels.get(body["context_id"])
         if kernel is None:
             return Response(f"Context {body['context_id']} not found", 404)
+        if env := body.get("env_vars"):
+            _ = [event async for event in kernel.execute(f"import os; os.environ.update({env!r})")]
         return StreamingResponse(self._lines(kernel.execute(body["code"]), machine, fault))
 
     async def _lines(self, events: AsyncIterator[dict], machine: Machine, fault: Fault) -> AsyncIterator[str]:

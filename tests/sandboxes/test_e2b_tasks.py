@@ -61,6 +61,19 @@ def test_everything_that_a_command_left_running_ends(server):
     assert in_sandbox(work) == ("2\n", "")
 
 
+def test_the_interpreter_has_the_variables_and_ends_for_good(server):
+    async def work(sandbox):
+        said = await sandbox.run_python("import os; n = 1; os.environ['A']", LONG_S)
+        assert len(server.machines[sandbox.id].kernels) == 1
+        await sandbox.end_processes()
+        left = dict(server.machines[sandbox.id].kernels)
+        return said.output, left, (await sandbox.run_python("n", LONG_S)).error[-30:]
+
+    said, left, error = in_sandbox(work)
+    assert ("a b" in said, left) == (True, {})
+    assert "is not defined" in error
+
+
 def test_a_process_that_forks_again_and_again_ends(server):
     async def work(sandbox):
         await sandbox.run_command('f() { sleep 0.01; setsid bash -c "$(declare -f f); f" & }; f; f; f', 0.5)

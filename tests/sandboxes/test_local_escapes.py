@@ -81,7 +81,9 @@ ATTEMPTS = {
 OF_ROOT = {
     "become root": "attempt('', lambda: os.setuid(1))",
     "write the system": "for p in ('/dev/x', '/dev/shm/x', '/proc/sys/kernel/hostname', '/proc/sysrq-trigger'): attempt(p, lambda: open(p, 'w'))",
-    "the layer from outside": "attempt('', lambda: os.listdir('/sys') + os.listdir('/oldroot'), bool)",
+    "the layer from outside": "for p in ('/sys', '/oldroot', '/newroot', '/proc/1/root/sys'): attempt(p, lambda: {'upper', 'work'} & {*os.listdir(p)}, bool)",
+    "the folders of bubblewrap": "for p in ('/oldroot', '/newroot'): attempt(p, lambda: os.listdir(p))",
+    "setuid programs": "attempt('', lambda: libc.prctl(39, 0, 0, 0, 0), lambda value: value != 1)  # PR_GET_NO_NEW_PRIVS",
 }
 """In a sandbox with a `root`, whose user is its root."""
 ATTEMPTS_AT = {"system": ATTEMPTS, "root": {**ATTEMPTS, **OF_ROOT}}

@@ -13,6 +13,7 @@ from local_sandboxes import all_ended, bash, in_sandbox, processes_of
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.base import SandboxSetup
 from agentrl.sandboxes.local import overlay
+from agentrl.sandboxes.local import sandbox as local
 from agentrl.sandboxes.local.sandbox import LocalProvider
 from agentrl.sandboxes.local.settings import LocalSandbox
 
@@ -38,7 +39,7 @@ def test_every_file_can_be_changed_and_the_folder_is_untouched():
 def test_what_is_written_is_limited():
     fill = "for i in 1 2 3 4; do head -c 4000000 /dev/zero > /usr/$i; done 2>/dev/null; cat /usr/[1-4] | wc -c"
     written = bash(fill, root=str(linux_root()), disk_mb=8)
-    assert int(written.output) <= 8 * 2**20
+    assert 2**20 < int(written.output) <= 8 * 2**20
 
 
 def test_a_sandbox_ends_with_all_its_processes():
@@ -83,6 +84,14 @@ def test_folders_that_are_no_system_are_refused(tmp_path, given, why):
     with pytest.raises(ConfigError, match=why):
         asyncio.run(LocalProvider(settings).check())
     assert why in settings.lacking()
+
+
+def test_a_kernel_that_cannot_replace_folders_is_refused(monkeypatch):
+    settings = LocalSandbox(root=linux_root())
+    asyncio.run(LocalProvider(settings).check())
+    monkeypatch.setattr(local, "_REPLACE", "raise OSError(5, 'Input/output error')")  # as kernels before 6.6
+    with pytest.raises(ConfigError, match=r"Linux 6\.6.*Input/output error"):
+        asyncio.run(LocalProvider(settings).check())
 
 
 def test_a_bubblewrap_without_overlays_is_named(monkeypatch):

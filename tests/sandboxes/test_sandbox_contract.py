@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from sandbox_kinds import ALL_KINDS, open_provider
 
-from agentrl.sandboxes import SandboxEndedError, SandboxProvider
+from agentrl.sandboxes import SandboxEndedError, SandboxProvider, SandboxUnavailableError
 from agentrl.sandboxes.base import MAX_FILE_BYTES, MAX_OUTPUT_CHARS, SandboxFileError
 
 LONG_S = 30.0
@@ -250,7 +250,7 @@ def test_a_cancelled_call_ends_the_sandbox(provider, cancelled):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        with pytest.raises(SandboxEndedError):
+        with pytest.raises(SandboxUnavailableError):
             await sandbox.run_python("1", LONG_S)
 
     in_new(provider, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from folder_builders import make_steps
@@ -16,8 +17,10 @@ from agentrl.data.task_folders.rows import TaskFolderRows
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import DataError
 from agentrl.rollouts.row_check import RowNames
+from agentrl.sandboxes.base import SandboxUnavailableError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.task_folders import NotRunnableError, TaskSteps, VerifierError, content_of, plan
+from agentrl.task_folders import steps as steps_module
 from agentrl.task_folders.steps import combined, ends_task
 from agentrl.tools.loading import tools_of
 from agentrl.tools.toolbox import load_toolbox
@@ -26,6 +29,8 @@ from agentrl.types.rollout import Stop
 from agentrl.types.task import Task
 
 LONG_S = 30.0
+FILL = "echo 1 > n.txt; for i in 1 2 3; do head -c 40000000 /dev/zero > {}/$i; done 2>/dev/null; true"
+"""Does a step, and fills a file system."""
 
 
 def done(folder, *commands, sandbox="local"):
@@ -83,11 +88,55 @@ def test_a_reward_below_the_least_ends_the_task(tmp_path):
     assert done(folder, "echo 0.5 > n.txt")[0] == ["Do two."]
 
 
-def test_a_setup_that_fails_ends_the_task(tmp_path):
-    folder = make_steps(tmp_path, "one", "two")
-    (folder / "steps/two/workdir").mkdir()
+@pytest.mark.parametrize(("strategy", "reward"), [("mean", 1 / 3), ("final", 0.0)])
+def test_steps_after_a_setup_that_fails_count_as_0(tmp_path, strategy, reward):
+    """Otherwise a model could gain by breaking the setup of a difficult step."""
+    settings = f'multi_step_reward_strategy = "{strategy}"\n'
+    folder = make_steps(tmp_path, "one", "two", "three", settings=settings, steps__two__workdir__x="")
     (folder / "steps/two/workdir/setup.sh").write_text("exit 1")
-    assert done(folder, "echo 1 > n.txt") == ([None], [""], {"reward": 1.0})
+    assert done(folder, "echo 1 > n.txt") == ([None], [""], {"reward": reward})
+
+
+def test_a_first_setup_that_fails_is_a_failure_of_the_infrastructure(tmp_path):
+    folder = make_steps(tmp_path, "one", "two", steps__one__workdir__x="")
+    (folder / "steps/one/workdir/setup.sh").write_text("exit 1")
+    with pytest.raises(SandboxUnavailableError, match="exit code 1"):
+        done(folder, "true")
+
+
+def test_a_step_whose_setup_needs_the_files_of_a_sandbox_that_the_model_ended_counts_as_0(tmp_path):
+    folder = make_steps(tmp_path / "task", "one", "two", **{"steps__two__workdir__setup.sh": "cat n.txt"})
+    replies = bash("echo 1 > n.txt"), "done", bash("kill -9 $PPID"), bash("echo 1 > n.txt"), "done"
+    assert rollout(tmp_path, folder, *replies).tool_rewards == {"verifier": 0.5}
+
+
+def test_the_files_of_a_step_are_copied_although_the_model_filled_its_folder(tmp_path):
+    folder = make_steps(tmp_path / "task", "one", "two", steps__two__workdir__b="b\n")
+    assert done(folder, FILL.format("/tmp"), "cat b")[1:] == (["", "b\n"], {"reward": 1.0})
+
+
+@pytest.mark.parametrize("steps", [("one",), ("one", "two")])
+def test_a_model_that_leaves_no_room_gets_the_reward_of_the_untouched_task(tmp_path, steps):
+    """Otherwise a policy could learn to have its failures dropped."""
+    large = {f"steps__{name}__{part}__large": "x" * 2**20 for name in ("one", "two") for part in ("tests", "workdir")}
+    test = "r=$(cat n.txt) || r=0.25; echo $r > /logs/verifier/reward.txt"
+    folder = make_steps(tmp_path / "task", *steps, **large, **{"tests__test.sh": test})
+    replies = [bash(FILL.format("")), *["done"] * len(steps)]
+    found = rollout(tmp_path, folder, *replies, sandbox={"kind": "local", "root": str(linux_root())})
+    assert (found.stop, found.tool_rewards) == (Stop.FINISHED, {"verifier": 0.25})
+
+
+def test_a_sandbox_that_ends_while_a_step_is_prepared_scores_no_step_unseen(tmp_path, monkeypatch):
+    folder = make_steps(tmp_path / "task", "one", "two")
+
+    async def ends(sandbox, *folders):
+        await sandbox.kill()
+        await empty(sandbox, *folders)
+
+    empty = steps_module.empty
+    monkeypatch.setattr(steps_module, "empty", ends)
+    found = rollout(tmp_path, folder, bash("echo 1 > n.txt"), "done", "done")
+    assert (found.infra_failed, found.tool_rewards) == (True, {})
 
 
 def test_a_step_without_a_reward_is_a_failure_of_the_infrastructure(tmp_path):
@@ -99,12 +148,8 @@ def test_a_step_without_a_reward_is_a_failure_of_the_infrastructure(tmp_path):
 def test_rewards_are_combined_by_name(tmp_path):
     task = read_task_folder(make_steps(tmp_path / "mean", "one", "two"))
     assert combined(task, [{"a": 1.0}, {"a": 0.5, "b": 1.0}]) == {"a": 0.75, "b": 0.5}
-    assert combined(task, [{"a": 1.0}, None]) == {"a": 1.0}
     final = read_task_folder(make_steps(tmp_path / "final", "one", settings='multi_step_reward_strategy = "final"\n'))
     assert combined(final, [{"a": 1.0}, {"b": 0.5}]) == {"b": 0.5}
-    for found in ([None], []):
-        with pytest.raises(VerifierError):
-            combined(final, found)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +205,10 @@ def test_settings_of_steps_that_are_not_supported_are_named(tmp_path):
     assert all(f"'steps.0.{key}'" in found for key in ("verifier.user", "verifier.env", "healthcheck"))
 
 
-def rollout(tmp_path, folder, *replies, **multi_turn):
+def rollout(tmp_path, folder, *replies, sandbox="local", **multi_turn):
     """A rollout of `tool_agent` on the row of a folder."""
     require_bubblewrap()
-    (tmp_path / "tools.yaml").write_text("tools:\n- {name: bash, sandbox: local}\n")
+    (tmp_path / "tools.yaml").write_text(f"tools:\n- {{name: bash, sandbox: {json.dumps(sandbox)}}}\n")
     (row,) = TaskFolderRows(str(folder))
     task = Task(
         [{"role": "user", "content": row["prompt"]}], data_source="task_folder", uid="t", extra_info=row["extra_info"]

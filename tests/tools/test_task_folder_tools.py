@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from fake_containers import FakeDaemon
-from folder_builders import make_folder
+from folder_builders import make_folder, make_steps
 from local_sandboxes import require_bubblewrap
 from tool_builders import call, task
 
@@ -14,9 +14,12 @@ from agentrl.config.reward import RewardConfig
 from agentrl.errors import DataError
 from agentrl.rewards.builtin.registry import verifier
 from agentrl.rewards.loading import load_reward
+from agentrl.sandboxes import running
 from agentrl.sandboxes.docker.provider import ContainerProvider
+from agentrl.sandboxes.process import ProcessSandbox
 from agentrl.tools.base import InfraError
 from agentrl.tools.loading import tools_of
+from agentrl.tools.task_folders import task_folder_state
 from agentrl.tools.toolbox import Toolbox
 from agentrl.types.rollout import Outcome
 
@@ -92,6 +95,69 @@ def test_a_model_that_ends_its_sandbox_gets_the_reward_of_the_untouched_task(tmp
         toolbox(tmp_path), folder, call("bash", command="kill -9 $PPID"), call("bash", command="cat a; echo 7 > n.txt")
     )
     assert (results[1].text, rewards) == ("x", {"verifier": 1.0})  # the next sandbox has the files of the task, too
+
+
+async def cancelled_after(seconds, work):
+    """Cancel what runs, as the deadline of a rollout does."""
+    calling = asyncio.ensure_future(work)
+    await asyncio.sleep(seconds)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
+@pytest.mark.parametrize(
+    "late", [call("bash", command="sleep 100"), call("python", code="import time; time.sleep(100)")]
+)
+def test_a_call_at_the_deadline_keeps_the_files_for_the_tests(tmp_path, folder, late):
+    async def run():
+        box = toolbox(tmp_path, LOCAL + "- {name: python, sandbox: local}\n")
+        async with box.session(row(folder)) as session:
+            await session.start()
+            await session.call(call("bash", command="echo 7 > n.txt"))
+            await cancelled_after(0.3, session.call(late))
+        await box.close()
+        return session.rewards
+
+    assert asyncio.run(run()) == {"verifier": 1.0}
+
+
+def test_a_sandbox_that_agentrl_had_to_end_is_an_infrastructure_failure(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(running, "_STOP_S", 0.2)
+    monkeypatch.setattr(ProcessSandbox, "stop_command", lambda self: None)
+
+    async def run():
+        box = toolbox(tmp_path)
+        try:
+            async with box.session(row(folder)) as session:
+                await session.start()
+                await session.call(call("bash", command="echo 7 > n.txt"))
+                await cancelled_after(0.3, session.call(call("bash", command="sleep 100")))
+        finally:
+            await box.close()
+
+    with pytest.raises(InfraError, match="was cancelled"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_tests_of_a_step_go_on_after_the_deadline(tmp_path, folder, goes_on):
+    slow = "sleep 0.7; cat n.txt > /logs/verifier/reward.txt"
+    steps = make_steps(tmp_path / "steps", "one", "two", **{"steps__one__tests__test.sh": slow})
+
+    async def run():
+        box = toolbox(tmp_path)
+        session = box.session(row(steps))
+        await session.start()
+        await session.call(call("bash", command="echo 1 > n.txt"))
+        await cancelled_after(0.3, task_folder_state(session.data).next_step())
+        if goes_on:
+            await session.finish()
+        await session.__aexit__(None if goes_on else Exception, None, None)
+        await box.close()
+        return session.rewards, asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(run()) == ({"verifier": 1.0} if goes_on else {}, set())
 
 
 def test_tests_without_a_reward_are_an_infrastructure_failure(tmp_path, folder):

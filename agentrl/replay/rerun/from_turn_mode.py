@@ -14,7 +14,7 @@ from agentrl.agent_loops.resume import ResumePoint
 from agentrl.concurrency.notebook import run_loop
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
-from agentrl.replay.rerun.runner import Rerun, Rerunner, names_tools, new_folder, open_rerunner, rerun_of
+from agentrl.replay.rerun.runner import Rerun, Rerunner, names_tools, new_folder, open_rerunner, refuse_steps, rerun_of
 from agentrl.replay.trusted_config import lookup
 from agentrl.stats.base import plain
 from agentrl.stats.intervals import mean_estimate, paired_difference
@@ -58,6 +58,7 @@ def from_turn(replay: Replay) -> Result:
       of the earlier calls. With `error`, the mode fails if a call was not recorded.
     - Continuation i has its own seed, derived from the saved seed, K and i.
     - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved.
+    - Rollouts of task folders with several steps can only be run again from turn 0, with live tools.
     - A simulated user answers only where the conversation is not the saved one. It starts without its earlier state and
       gets the full conversation.
 
@@ -93,6 +94,8 @@ def _attempts(
 ) -> Iterator[Rerun]:
     for saved in rows:
         _check_loop(saved, rerunner, turn)
+        if turn or rerunner.toolbox.live is None:
+            refuse_steps(saved)
         resume_point = ResumePoint.of(saved.rollout, turn)
         if resume_point is None:
             left_out[_why_left_out(saved.rollout, turn)] += 1

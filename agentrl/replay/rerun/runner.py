@@ -37,6 +37,7 @@ from agentrl.run_folder.provenance import ENVIRONMENT, REPLAYED_FROM, provenance
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import TOOLS, TRAJECTORIES
 from agentrl.tools.replayed import RecordedToolbox, Recording, Unrecorded
+from agentrl.tools.task_folders import has_steps
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, load_chat, open_rollout_parts, sampling_of
 from agentrl.types.messages import ToolSchema, image_names
 from agentrl.types.operation import OperationKind
@@ -81,6 +82,17 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
         ended=rollout.stop is Stop.ENVIRONMENT_DONE,
     )
     return Rerun(saved, seed, recording, resume_point)
+
+
+def refuse_steps(saved: StoredRollout) -> None:
+    """Refuse a task folder of several steps, whose instructions come from the folder and not from a tool.
+
+    Raises:
+        DataError: the rollout belongs to one.
+    """
+    if has_steps(saved.task):
+        place = f"step {saved.step}: rollout {saved.number} of group '{saved.task.uid}'"
+        raise DataError(f"{place} belongs to a task folder of several steps, and replay cannot re-run steps yet")
 
 
 @dataclass(frozen=True, slots=True)

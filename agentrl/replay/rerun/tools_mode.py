@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentrl.concurrency.notebook import run_loop
 from agentrl.replay.base import Cell, Key, Replay, Result, Table, by_task, key_of
-from agentrl.replay.rerun.runner import Rerun, new_folder, open_rerunner, rerun_of
+from agentrl.replay.rerun.runner import Rerun, new_folder, open_rerunner, refuse_steps, rerun_of
 from agentrl.stats.base import Estimate, plain
 from agentrl.stats.intervals import mean_estimate
 from agentrl.store import StoredRollout
@@ -72,13 +72,18 @@ async def _tools(replay: Replay) -> Result:
     found: list[RerunResult] = []
     async with open_rerunner(replay, "tools", "error") as rerunner:
         for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
-            attempts = [rerun_of(saved, saved.rollout.seed) for saved in rows]
+            attempts = [_attempt(saved) for saved in rows]
             rollouts = await rerunner.roll_out(attempts)
             rerunner.store(out).write(step, _groups(attempts, rollouts))
             found += map(_rerun_result, attempts, rollouts)
         deterministic, failing = rerunner.parts.config.rollout.deterministic, rerunner.ends_unrecorded
     result = _result(found, out, replay.options.level, deterministic)
     return replace(result, failed=failing and any(each.unrecorded for each in found))
+
+
+def _attempt(saved: StoredRollout) -> Rerun:
+    refuse_steps(saved)
+    return rerun_of(saved, saved.rollout.seed)
 
 
 def _groups(attempts: Sequence[Rerun], rollouts: Sequence[Rollout]) -> list[Group]:

@@ -25,6 +25,7 @@ from e2b.api.client_async import get_transport
 from e2b_code_interpreter import AsyncSandbox, Context, Execution
 
 from agentrl.sandboxes.base import (
+    CANCELLED,
     MAX_FILE_BYTES,
     MAX_OUTPUT_CHARS,
     RunResult,
@@ -79,7 +80,7 @@ class E2BSandboxSession:
         self._started = time.monotonic()
         self._context: Context | None = None
         self._using = asyncio.Lock()
-        self._ended = self._killed = False
+        self._ended = self._killed = self._cancelled = False
         self._folder = WORK
         self._as_user: dict[str, str] = {}
         self._with_env: dict[str, dict[str, str]] = {}
@@ -99,7 +100,7 @@ class E2BSandboxSession:
             try:
                 execution = await within(deadline_s, self._execute(code, deadline_s, output))
             except asyncio.CancelledError:
-                self._ended = True  # the code may still run
+                self._ended = self._cancelled = True  # the code may still run
                 raise
             except (NoAnswerError, AnswerTooLongError) as error:
                 return await self._stopped(output, too_long=isinstance(error, AnswerTooLongError))
@@ -120,7 +121,7 @@ class E2BSandboxSession:
             try:
                 code = await within(deadline_s + GRACE_S, self._run(limited, output, deadline_s))
             except asyncio.CancelledError:
-                self._ended = True  # the command may still run
+                self._ended = self._cancelled = True  # the command may still run
                 raise
             except NoAnswerError as error:
                 if await self._is_gone():
@@ -159,6 +160,8 @@ class E2BSandboxSession:
         return limited(command, seconds)
 
     def _check(self) -> None:
+        if self._cancelled:
+            raise SandboxUnavailableError(CANCELLED)
         if self._ended:
             raise SandboxEndedError("the sandbox has ended")
 
@@ -171,6 +174,7 @@ class E2BSandboxSession:
             on_stderr=lambda message: output.add(message.line),
             on_result=output.add_result,
             timeout=deadline_s + GRACE_S,
+            **self._with_env,
         )
         return call
 

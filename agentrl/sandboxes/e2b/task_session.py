@@ -10,8 +10,8 @@ from secrets import token_hex
 
 from e2b import CommandExitException
 
-from agentrl.sandboxes.base import RunResult, SandboxSetup, SandboxUnavailableError
-from agentrl.sandboxes.e2b.calls import NoAnswerError, within
+from agentrl.sandboxes.base import RunResult, SandboxEndedError, SandboxSetup, SandboxUnavailableError
+from agentrl.sandboxes.e2b.calls import within
 from agentrl.sandboxes.e2b.output import Output
 from agentrl.sandboxes.e2b.sandbox import GRACE_S, CodeInterpreter, E2BSandboxSession, limited
 
@@ -94,7 +94,9 @@ class E2BTaskSession(E2BSandboxSession):
         """
         async with self._using:
             self._check()
-            self._context = None  # the interpreter ends, too
+            if self._context is not None:  # else the server starts its interpreter again
+                with suppress(SandboxEndedError, SandboxUnavailableError):  # what is left of it is killed
+                    await self._drop_context()
             output = Output()
             if await self._own(_processes(self._known), output) != 0:
                 said = output.text()[-300:]
@@ -133,7 +135,7 @@ class E2BTaskSession(E2BSandboxSession):
             await within(END_S, run)
         except CommandExitException as error:
             return int(error.exit_code)
-        except (NoAnswerError, Exception) as error:  # the library lets errors of httpx and its own parser through
+        except Exception as error:  # the library lets errors of httpx and its own parser through
             raise await self._unavailable(error) from error
         return 0
 

@@ -75,8 +75,12 @@ class Interpreter:
             os.close(descriptor)
         os.set_blocking(self.output, False)
 
-    def run(self, code: str, seconds: float, most: int) -> dict[str, Any]:
-        """Run code; interrupt it after `seconds`, and kill the interpreter if it does not stop."""
+    def run(self, code: str, seconds: float, most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Run code; interrupt it after `seconds`, and kill the interpreter if it does not stop.
+
+        Args:
+            stop: descriptors that interrupt it when they can be read.
+        """
         number = os.urandom(8).hex()
         output, reply, state = Output(most), b"", ""
         send(self.requests, {"id": number, "code": code})
@@ -88,9 +92,11 @@ class Interpreter:
                     state = "lost"
                     break
                 os.kill(self.process, signal.SIGINT)
-                interrupted, end = True, time.monotonic() + INTERRUPT_S
+                interrupted, stop, end = True, (), time.monotonic() + INTERRUPT_S
                 continue
-            ready = wait([self.output, self.replies], left)
+            ready = wait([self.output, self.replies, *stop], left)
+            if any(descriptor in ready for descriptor in stop):
+                end = 0.0
             if self.output in ready and not drain(self.output, output):
                 state = "lost"
                 break

@@ -38,7 +38,7 @@ def serve(settings: dict[str, Any]) -> None:
         try:
             if request["kind"] == "python":
                 interpreter = interpreter or Interpreter()
-                reply = interpreter.run(request["text"], request["seconds"], most)
+                reply = interpreter.run(request["text"], request["seconds"], most, (0,))
                 interpreter = None if reply["state_lost"] else interpreter
             elif request["kind"] == "end":
                 if interpreter is not None:

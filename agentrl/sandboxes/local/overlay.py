@@ -119,7 +119,15 @@ def _bubblewraps() -> Iterator[str]:
 def _output(line: Sequence[str], user: tuple[int, int] | None) -> str:
     number, group = user or (None, None)
     try:
-        done = subprocess.run(line, capture_output=True, timeout=_PROBE_S, check=False, user=number, group=group)
+        done = subprocess.run(
+            line,
+            capture_output=True,
+            timeout=_PROBE_S,
+            check=False,
+            user=number,
+            group=group,
+            extra_groups=None if user is None else [],
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return (done.stdout + done.stderr).decode("utf-8", "replace")

@@ -50,8 +50,18 @@ class LocalProvider:
         """See `SandboxProvider.close`: the sandboxes of a process end with it."""
 
 
+_REPLACE = """
+import os, shutil
+for name in ("/opt", "/srv", "/var", "/etc"):
+    shutil.rmtree(name, ignore_errors=True)
+    if not os.path.lexists(name):
+        os.mkdir(name)
+"""
+"""Removes folders of the root and makes them again; those with a `readonly` folder in them stay."""
+
+
 async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
-    """Check that a sandbox can write to its root, and that nothing of it reaches the folder.
+    """Check that a sandbox can change its root, and that the folder stays as it is.
 
     Raises:
         ConfigError: it does not hold.
@@ -61,6 +71,11 @@ async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
         await sandbox.upload(f"/{name}", b"")
     except SandboxFileError as error:
         raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: it cannot be written: {error}") from error
+    if said := (await sandbox.run_python(_REPLACE, START_S)).error:
+        raise ConfigError.keyless(
+            f"`root` of the sandbox: a folder that was removed cannot be made again, which needs Linux 6.6 or later:"
+            f" {said.splitlines()[-1]}"
+        )
     if root.has(name):
         raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: what a sandbox writes reaches the folder")
 
