@@ -200,7 +200,8 @@ def report(
         f"| {name} | {expected / GIB:.2f} / {found.peak / GIB:.2f} ({expected / found.peak - 1:+.0%}) "
         f"| {without_runtime(trainer.between()) / GIB:.2f} / {found.held / GIB:.2f} "
         f"| {learned:.3f} / {found.seconds:.3f} ({learned / found.seconds - 1:+.0%}) "
-        f"| {scored:.3f} / {found.scored:.3f} ({scored / found.scored - 1:+.0%}) | {tokens / found.seconds:,.0f} | {flops / found.seconds / 1e12:.0f} |",
+        f"| {scored:.3f} / {found.scored:.3f} ({scored / found.scored - 1:+.0%}) "
+        f"| {tokens / found.seconds:,.0f} | {flops / found.seconds / 1e12:.0f} |",
         flush=True,
     )
 
