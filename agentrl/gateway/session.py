@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class Session:
     Attributes:
         ended: set when a limit of the rollout was reached, or sampling failed: nothing more can be sampled.
         failure: the engine's error, if sampling failed.
+        hold_s: seconds for which a request after the end of the rollout is not answered, or until `close`. A program
+            that is stopped at the end then does nothing more, so its effects do not depend on timing.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Session:
     ) -> None:
         self.ended = asyncio.Event()
         self.failure: Exception | None = None
+        self.hold_s, self._closed = 0.0, asyncio.Event()
         self._chat, self._parser, self._generate, self._sampling = chat, parser, generate, sampling
         self._limits = Limits.of(config, sampling)
         self._max_prompt = config.data.max_prompt_length
@@ -80,6 +84,15 @@ class Session:
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """See `GatewaySession.answer`."""
+        try:
+            return await self._answered(request)
+        except RequestError as error:
+            if error.refusal is Refusal.ENDED and self.hold_s:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), self.hold_s)
+            raise
+
+    async def _answered(self, request: TurnRequest) -> TurnAnswer:
         _note_ignored(request.ignored)
         place, messages = self._place(request)
         turn = self._tree.repeated(place, request) or self._begin(place, messages, request)
@@ -136,6 +149,7 @@ class Session:
     async def close(self) -> None:
         """Cancel what is being sampled."""
         self._end(None)
+        self._closed.set()
         running = [turn.task for turn in self._tree.turns if turn.task and not turn.task.done()]
         for task in running:
             task.cancel()

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_HOLD_S = 10.0
+"""Seconds within which a harness is stopped after a limit; until then its requests wait."""
 _ABORT_S = 0.5
 """Seconds after the deadline in which the engine returns the turn that the deadline cut off."""
 
@@ -97,6 +99,7 @@ class HarnessLoop(AgentLoop):
         session = Session(
             *(self.chat, self.parser, self.config, generate, sampling, task), call_format=self.call_format
         )
+        session.hold_s = _HOLD_S
         watched, commands = WatchedSession(session), await self._commands(task, tools)
         try:
             finished = await self._finished(task, session, watched, deadline, commands)

@@ -28,6 +28,7 @@ ONLY_SEALED = {
     "tool_calls.started_s": "any in the order of turns is plausible",
     "tool_rewards.value": "what a tool gives is its own affair",
     "duration_s": "any that its calls fit into is plausible",
+    "facts": "what an agent loop found out is its own affair",
     "excluded": "it follows from the configuration and from other rollouts",
     "trajectories.segments.logprobs": "any at most 0 is plausible without the weights",
     "rewards.value": "of other rewards than the score",
