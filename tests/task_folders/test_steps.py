@@ -127,16 +127,18 @@ def test_a_model_that_leaves_no_room_gets_the_reward_of_the_untouched_task(tmp_p
 
 
 def test_a_sandbox_that_ends_while_a_step_is_prepared_scores_no_step_unseen(tmp_path, monkeypatch):
-    folder = make_steps(tmp_path / "task", "one", "two")
+    test = "r=$(cat n.txt) || r=0; echo $r > /logs/verifier/reward.txt"
+    folder = make_steps(tmp_path / "task", "one", "two", **{"tests__test.sh": test})
 
     async def ends(sandbox, *folders):
-        await sandbox.kill()
+        ended.append(await sandbox.kill())
+        monkeypatch.setattr(steps_module, "empty", empty)  # the next sandbox does not end
         await empty(sandbox, *folders)
 
-    empty = steps_module.empty
+    empty, ended = steps_module.empty, []
     monkeypatch.setattr(steps_module, "empty", ends)
     found = rollout(tmp_path, folder, bash("echo 1 > n.txt"), "done", "done")
-    assert (found.infra_failed, found.tool_rewards) == (True, {})
+    assert (len(ended), found.infra_failed, found.tool_rewards) == (1, True, {})
 
 
 def test_a_step_without_a_reward_is_a_failure_of_the_infrastructure(tmp_path):
