@@ -48,8 +48,12 @@ def main(descriptor):
 
     def send(**event):
         data = json.dumps({"of": number, **event}).encode() + b"\n"
-        while data:
-            data = data[os.write(descriptor, data) :]
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # an interrupt would leave a part of the line
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     sys.stdout, sys.stderr = Stream(send, "stdout"), Stream(send, "stderr")
     scope, count, running = {"__name__": "__main__"}, 0, False
