@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from agentrl.agent_loops.base import AgentLoop, Conversation
@@ -27,7 +27,7 @@ from agentrl.harness.run import HarnessRun
 from agentrl.harness.slots import WatchedSession
 from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.tools.base import InfraError
-from agentrl.tools.task_folders import TaskFolderState, task_folder_state
+from agentrl.tools.task_folders import task_folder_state
 from agentrl.types.messages import Message
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
@@ -44,6 +44,21 @@ _HOLD_S = 10.0
 """Seconds within which a harness is stopped after a limit; until then its requests wait."""
 _ABORT_S = 0.5
 """Seconds after the deadline in which the engine returns the turn that the deadline cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a rollout gives its harness, in all steps.
+
+    Attributes:
+        end: when the time ends, on the monotonic clock; None: never.
+    """
+
+    session: Session
+    watched: WatchedSession
+    address: Address
+    end: float | None
+    commands: TaskCommands
 
 
 class HarnessLoop(AgentLoop):
@@ -137,89 +152,63 @@ class HarnessLoop(AgentLoop):
             own_s = shared.settings.deadline_s
             limits = [deadline, None if own_s is None else start + own_s]
             end = min((each for each in limits if each is not None), default=None)
-            finished = await self._once(task, session, watched, address, end, commands)
-            while (text := await self._next_step(finished, session, end, commands)) is not None:
+            use = _Use(session, watched, address, end, commands)
+            finished = await self._once(task, use)
+            while (text := await self._next_step(finished, use)) is not None:
                 task = replace(task, messages=[*task.messages[:-1], Message(role="user", content=text)])
-                finished = joined(finished, await self._once(task, session, watched, address, end, commands))
+                finished = joined(finished, await self._once(task, use))
         finished.duration_s, finished.wait_s = time.monotonic() - start, start - began
         return finished
 
-    async def _once(
-        self,
-        task: Task,
-        session: Session,
-        watched: WatchedSession,
-        address: Address,
-        end: float | None,
-        commands: TaskCommands,
-    ) -> Finished:
-        """Run the harness on one instruction, until `end` of the monotonic clock."""
-        before = session.num_turns
-        if self._shared.function is None:
-            finished = await self._command(task, session, watched, address, end, commands.folder)
-        else:
-            finished = await self._called(task, session, watched, address, end, commands)
-        finished.problem = problem_of(session, watched, finished, session.num_turns - before)
+    async def _once(self, task: Task, use: _Use) -> Finished:
+        """Run the harness on one instruction."""
+        before = use.session.num_turns
+        run = self._command if self._shared.function is None else self._called
+        finished = await run(task, use)
+        finished.problem = problem_of(use.session, use.watched, finished, use.session.num_turns - before)
         return finished
 
-    async def _command(
-        self,
-        task: Task,
-        session: Session,
-        watched: WatchedSession,
-        address: Address,
-        end: float | None,
-        folder: TaskFolderState | None,
-    ) -> Finished:
+    async def _command(self, task: Task, use: _Use) -> Finished:
         try:
             async with AsyncExitStack() as stack:
-                starting = asyncio.timeout(_left(end))
+                starting = asyncio.timeout(_left(use.end))
                 try:
                     async with starting:
-                        started = self._shared.started(instruction_of(task), task, address, folder)
+                        folder = use.commands.folder
+                        started = self._shared.started(instruction_of(task), task, use.address, folder)
                         process = await stack.enter_async_context(started)
                 except TimeoutError:
                     if not starting.expired():
                         raise
                     return stopped()
-                result = await _until(process.wait(), session, watched, end)
+                result = await _until(process.wait(), use)
                 ended = result or await process.end()
         except SandboxEndedError as error:  # something in it did this: the policy, as far as anyone can tell
             result = ended = Ended(KILLED, f"{error}; its files are lost")
         except SandboxUnavailableError as error:
             raise InfraError(str(error)) from error
-        return _finished(ended, None, session, address, by_itself=result is not None)
+        return _finished(ended, None, use, by_itself=result is not None)
 
-    async def _called(
-        self,
-        task: Task,
-        session: Session,
-        watched: WatchedSession,
-        address: Address,
-        end: float | None,
-        commands: TaskCommands,
-    ) -> Finished:
+    async def _called(self, task: Task, use: _Use) -> Finished:
         assert self._shared.function is not None
-        own = address.openai_base_url, address.base_url, address.key, self._shared.settings.model
-        calling = run_function(self._shared.function, task, Endpoint(*own, commands))
-        result = await _until(calling, session, watched, end, commands.failed)
+        own = use.address.openai_base_url, use.address.base_url, use.address.key, self._shared.settings.model
+        calling = run_function(self._shared.function, task, Endpoint(*own, use.commands))
+        result = await _until(calling, use, use.commands.failed)
         ended, score = result or (Ended(None, ""), None)
-        return _finished(ended, score, session, address, by_itself=result is not None)
+        return _finished(ended, score, use, by_itself=result is not None)
 
-    async def _next_step(
-        self, finished: Finished, session: Session, end: float | None, commands: TaskCommands
-    ) -> str | None:
+    async def _next_step(self, finished: Finished, use: _Use) -> str | None:
         """Return the instruction of the next step of a task folder, if the harness may go on.
 
         At the end of the time it is not waited for.
         """
-        dropped = finished.problem and (self._shared.settings.on_exit == "fail" or not session.num_turns)
-        ended = commands.failure or not finished.by_itself or finished.limited or finished.ended.failed
-        if commands.folder is None or ended or dropped:
+        dropped = finished.problem and (self._shared.settings.on_exit == "fail" or not use.session.num_turns)
+        ended = use.commands.failure or not finished.by_itself or finished.limited or finished.ended.failed
+        if use.commands.folder is None or ended or dropped:
             return None
         try:
-            async with asyncio.timeout(_left(end)):
-                return await commands.folder.next_step()
+            async with asyncio.timeout(_left(use.end)):
+                return await use.commands.folder.next_step()
         except TimeoutError:
             finished.by_itself = False
             return None
@@ -229,33 +218,23 @@ def _left(end: float | None) -> float | None:
     return None if end is None else max(0.0, end - time.monotonic())
 
 
-def _finished(ended: Ended, score: float | None, session: Session, address: Address, *, by_itself: bool) -> Finished:
-    limited = session.ended.is_set()
+def _finished(ended: Ended, score: float | None, use: _Use, *, by_itself: bool) -> Finished:
+    limited = use.session.ended.is_set()
     code = None if limited else ended.exit_code  # how far it still gets after a limit depends on a clock
-    ended = replace(ended, exit_code=code, output=without(address.key, ended.output))
+    ended = replace(ended, exit_code=code, output=without(use.address.key, ended.output))
     return Finished(ended, by_itself=by_itself, limited=limited, score=score)
 
 
-async def _until(
-    work: Coroutine[None, None, T],
-    session: Session,
-    watched: WatchedSession,
-    end: float | None,
-    failed: asyncio.Event | None = None,
-) -> T | None:
-    """Return the result of `work`; None if the session, the sandbox or the time ended before it.
-
-    Args:
-        end: when the time ends, on the monotonic clock.
-    """
-    events = [session.ended, *([failed] if failed else ())]
+async def _until(work: Coroutine[None, None, T], use: _Use, failed: asyncio.Event | None = None) -> T | None:
+    """Return the result of `work`; None if the session, the sandbox or the time ended before it."""
+    events = [use.session.ended, *([failed] if failed else ())]
     running, limit, *others = asyncio.ensure_future(work), *(asyncio.ensure_future(each.wait()) for each in events)
     tasks = running, limit, *others
     try:
-        await asyncio.wait(tasks, timeout=_left(end), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=_left(use.end), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return running.result()
-        if watched.num_running and not limit.done():
+        if use.watched.num_running and not limit.done():
             await asyncio.wait({limit}, timeout=_ABORT_S)
         return None
     finally:
