@@ -205,7 +205,29 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
         inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
         value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))  # bfloat16 loses small updates
+    _compute_in_input_dtype(model)
     model.eval()
+
+
+def _compute_in_input_dtype(model: nn.Module) -> None:
+    """Convert an adapter's float32 weights to the data type of its inputs. peft converts all inputs and outputs."""
+    from peft.tuners.lora import Linear
+
+    for layer in [layer for layer in model.modules() if isinstance(layer, Linear)]:
+        layer.cast_input_dtype_enabled = False
+        for matrices in (layer.lora_A, layer.lora_B):
+            for name, matrix in matrices.items():
+                matrices[name] = _InputDtypeLinear(matrix)
+
+
+class _InputDtypeLinear(nn.Linear):
+    def __init__(self, source: nn.Linear) -> None:
+        super().__init__(source.in_features, source.out_features, bias=source.bias is not None, device="meta")
+        self.weight, self.bias = source.weight, source.bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return nn.functional.linear(input, self.weight.to(input.dtype), bias)
 
 
 def _check_options(adapter: Adapter, config: ModelConfig) -> None:

@@ -15,7 +15,7 @@ from megatron_models import (
     in_one_process,
     make_request,
 )
-from rank_processes import run_again
+from rank_processes import ROUNDING, run_again
 from safetensors.torch import load_file
 from tiny_models import make_samples, save_model
 
@@ -76,7 +76,7 @@ def scores_of(backend, samples) -> list[list[float]]:
 
 def assert_near(found: list[list[float]], expected: list[list[float]]) -> None:
     for own, theirs in zip(found, expected, strict=True):
-        assert own == pytest.approx(theirs, abs=4e-6)
+        assert own == pytest.approx(theirs, abs=2 * ROUNDING)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -20,7 +20,7 @@ from megatron_models import (
     make_request,
     save_variant,
 )
-from rank_processes import NUM_RANKS
+from rank_processes import NUM_RANKS, ROUNDING
 from tiny_models import make_groups, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -81,7 +81,7 @@ def both(ranks: Ranks, request: ModelRequest) -> Iterator[tuple[MegatronBackend,
 def assert_equal(backend: MegatronBackend, alone: TorchBackend, samples: list[Sample]) -> None:
     found, expected = (asyncio.run(each.score(samples)) for each in (backend, alone))
     for own, theirs in zip([*found.logprobs, *found.entropy], [*expected.logprobs, *expected.entropy], strict=True):
-        assert own == pytest.approx(theirs, abs=4e-6)
+        assert own == pytest.approx(theirs, abs=2 * ROUNDING)
     assert_equal_gradients(gradients(backend, samples, LOSS), expected_gradients(alone, samples, LOSS))
 
 

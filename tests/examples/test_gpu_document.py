@@ -49,7 +49,7 @@ def test_the_figures_follow_from_the_formulas():
     engine = [2 * weights, 2 * weights, 2 * weights + 4 * 16 * adapter]
     kv = [128 * 1536 * kv_bytes] * 3
     constant = [sum(parts) for parts in zip(held, trained, engine, kv, strict=True)]
-    cast, kept, inputs = [2 * weights, 0, 0], [66_368, 57_408, 81_920], [4 * HIDDEN, 2 * HIDDEN, 2 * HIDDEN]
+    cast, kept, inputs = [2 * weights, 0, 0], [66_368, 57_408, 54_048], [4 * HIDDEN, 2 * HIDDEN, 2 * HIDDEN]
     plain = [4096 * LAYERS * width + copy for width, copy in zip(kept, cast, strict=True)]
     saving = [16384 * (LAYERS * i + width) + copy for i, width, copy in zip(inputs, kept, cast, strict=True)]
 

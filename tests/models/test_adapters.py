@@ -209,3 +209,25 @@ def test_without_peft_the_error_has_the_install_command(qwen: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "peft", None)
     assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl-train[lora]'"
     load(qwen)  # without LoRA this loads
+
+
+def test_adapters_compute_in_the_data_type_of_their_inputs(qwen: Path):
+    """The formula of a linear layer with an adapter (arXiv 2106.09685, equation 3) in float64 is the reference."""
+    model = load(qwen, "bfloat16", lora_rank=4, lora_alpha=8)
+    with adapter_randomized(model):
+        layer = model.model.layers[0].mlp.up_proj
+        own = [layer.weight, layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+        states = torch.randn(50, 32, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+        kept: list[torch.dtype] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda value: (kept.append(value.dtype), value)[1], lambda value: value
+        ):
+            found = layer(states)
+        weight, down, up, exact = (value.detach().double().requires_grad_() for value in (*own, states))
+        expected = exact @ weight.T + 2.0 * (exact @ down.T) @ up.T
+        gradients = torch.autograd.grad(found.float().square().mean(), (*own[1:], states))
+        references = torch.autograd.grad(expected.square().mean(), (down, up, exact))
+    assert set(kept) == {found.dtype} == {torch.bfloat16}
+    assert [value.dtype for value in gradients] == [torch.float32, torch.float32, torch.bfloat16]
+    for value, reference in zip([found, *gradients], [expected, *references], strict=True):
+        assert (value - reference).norm() < 0.01 * reference.norm()

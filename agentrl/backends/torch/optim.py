@@ -139,7 +139,8 @@ class ScheduledOptimizer:
         """Restore the tensors of `named_state`, which become the state itself."""
         for part in self._parts:
             for name in part.names:
-                own = {key: value for key, value in found.items() if key.rpartition("/")[0] == name}
+                device = self._parameters[name].device  # fused updates on a GPU need the number of updates there, too
+                own = {key: value.to(device) for key, value in found.items() if key.rpartition("/")[0] == name}
                 self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
         self.num_updates = num_updates
 

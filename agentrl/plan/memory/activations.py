@@ -14,6 +14,8 @@ from agentrl.plan.shapes import Shape
 _FLOAT, _LONG = 4, 8
 _GATED = 5
 """Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
+_ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
+"""Linear layers with an adapter, which keeps a state of its rank for each token."""
 _ROTATIONS = 4
 """Cosines and sines of queries and keys."""
 
@@ -60,12 +62,15 @@ def _slices(layout: Layout) -> int:
 
 
 def _norms(kept: Kept, *, sparse: bool) -> float:
-    """Input in float32 and normalized states; the weighted states, which linear layers keep, one cast for each."""
+    """Normalized states in float32; the weighted states, which linear layers keep, under autocast a cast for each.
+
+    Norms whose weights are trained also keep their input in float32.
+    """
     hidden, precision = kept.shape.hidden, kept.precision
+    casts = 3 + (1 if sparse else 2) if precision.mixed else 2
     if kept.adapters:
-        return 2 * _FLOAT * hidden
+        return hidden * (2 * _FLOAT + casts * precision.compute)
     if precision.mixed:
-        casts = 3 + (1 if sparse else 2)
         return hidden * (4 * _FLOAT + casts * precision.compute + (_FLOAT if sparse else 0))
     return 2 * hidden * (_FLOAT + 2 * precision.compute)
 
@@ -83,25 +88,12 @@ def _attention(kept: Kept) -> float:
         found += normed * (_FLOAT if kept.adapters else _FLOAT + size) + _FLOAT * (of.heads + of.kv_heads)
     if of.is_latent:
         found += (of.query_rank + of.kv_rank) * (_FLOAT + 2 * size) + size * (of.kv_rank + of.rope_dim)
-    if kept.adapters:
-        found += _adapter_inputs(kept, 3 * shape.hidden + outputs, 4)
-    return found
-
-
-def _adapter_inputs(kept: Kept, inputs: int, layers: int) -> float:
-    """Adapters compute in float32, so their inputs are cast, unless they are float32."""
-    casts = 0 if kept.precision.compute == _FLOAT else _FLOAT * inputs
-    return casts + layers * _FLOAT * kept.adapters
+    return found + _ADAPTED_IN_ATTENTION * size * kept.adapters
 
 
 def _dense(kept: Kept) -> float:
-    """Gate, its activation, up-projection, and the product, which the down-projection keeps."""
-    shape = kept.shape
-    if kept.adapters:
-        own = 3 if kept.precision.compute != _FLOAT else 4
-        inputs = _adapter_inputs(kept, 2 * shape.hidden + shape.intermediate, 3)
-        return own * shape.intermediate * kept.precision.compute + inputs
-    return 4 * shape.intermediate * kept.precision.compute
+    """Gate, its activation, up-projection, and the product, which the down-projection keeps; states of adapters."""
+    return kept.precision.compute * (4 * kept.shape.intermediate + _ADAPTED_IN_MLP * kept.adapters)
 
 
 def _experts(kept: Kept) -> float:

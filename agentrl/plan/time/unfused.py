@@ -20,8 +20,10 @@ _TRAFFIC = 4
 """Bytes that a forward pass reads and writes for each byte that a layer keeps for its backward pass."""
 _LOGIT_PASSES = 8
 """How often a forward pass reads or writes the logits in float32."""
-_ADAPTED = 1.6
+_ADAPTED = 1.75
 """Launches of a layer with adapters (LoRA), as a multiple of those without."""
+_ADAPTED_TRAFFIC = 1.6
+"""The same for memory traffic: each output of an adapter is scaled and added to that of its linear layer."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Unfused:
         size = 4 if self.passes.number == "fp32" else 2
         kept = Kept(self.shape, self.layout, Precision(size, size), adapters=int(self.passes.frozen))
         layers = sum(kept.layer(sparse=self.shape.is_sparse(number)) for number in range(self.shape.num_layers))
-        return _TRAFFIC * layers + _LOGIT_PASSES * 4 * self.shape.vocabulary
+        adapted = _ADAPTED_TRAFFIC if self.passes.frozen else 1
+        return _TRAFFIC * adapted * layers + _LOGIT_PASSES * 4 * self.shape.vocabulary
 
     def launches_s(self, forwards: float) -> float:
         """Return the seconds that the CPU needs to launch all operations, at the same time as the device computes."""

@@ -23,7 +23,11 @@ HALF, SINGLE, MIXED = Precision(2, 2), Precision(4, 4), Precision(4, 2)
 
 
 @pytest.mark.parametrize(
-    ("precision", "rank", "expected"), [(MIXED, 0, 66_368), (HALF, 0, 57_408), (HALF, 16, 81_920), (SINGLE, 0, 107_584)]
+    ("precision", "rank", "expected"),
+    [
+        *((MIXED, 0, 66_368), (HALF, 0, 57_408), (SINGLE, 0, 107_584)),
+        *((MIXED, 16, 59_424), (HALF, 16, 54_048), (SINGLE, 16, 100_864)),
+    ],
 )
 def test_a_layer_keeps_the_counted_bytes(precision, rank, expected):
     kept = Kept(shape_of(QWEN), Layout(kind="torch"), precision, rank)
