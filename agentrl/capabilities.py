@@ -6,8 +6,8 @@ Rules and components check for a capability, never for a name. A capability that
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ class EngineSpec:
         options: the options among `ENGINE_OPTIONS` that the engine reads.
         images: requests may contain images.
         deterministic: sampled tokens are bitwise reproducible, if need be only with `rollout.deterministic`.
+        fixed_rows: type of device -> rows that each step of decoding computes with `rollout.deterministic`.
         checkpoint_weights: `Engine.load_weights` expects checkpoint names, with LoRA adapters merged. If false, it
             expects the names of `Backend.weights`, with separate adapters.
         colocate: the engine can release GPU memory during training; it implements `Colocated`.
@@ -48,6 +49,7 @@ class EngineSpec:
     options: frozenset[str] = frozenset()
     images: bool = False
     deterministic: bool = False
+    fixed_rows: Mapping[str, int] = field(default_factory=dict)
     checkpoint_weights: bool = False
     probed: bool = False
     colocate: bool = False

@@ -23,8 +23,8 @@ from agentrl.plan.time.training import Training
 if TYPE_CHECKING:
     from agentrl.plan.measured import Measured  # imports what reads saved rollouts
 
-STEPS = 4
-"""Steps of the run whose lengths are used."""
+FEWEST_STEPS, ENOUGH_ROLLOUTS = 4, 1_024
+"""How much of a run is simulated to fit its times."""
 _HALVINGS = 20
 _MOST = 1e4
 _WIDENING = 4.0
@@ -88,14 +88,14 @@ def calibrate(measured: Measured, shape: Shape, hardware: Hardware, config: RunC
 
 def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Hardware:
     """Return the hardware with the share of the peak at which updates take as long as measured."""
-    steps = [samples_of(measured.lengths, config, step) for step in range(STEPS)]
+    steps = [samples_of(measured.lengths, config, step) for step in range(_num_steps(measured, config))]
     layout, passes = layout_of(config), passes_of(config)
 
     def learn_s(slower: float) -> float:
         trainer = Training(shape, layout, with_share(hardware, hardware.share_of_peak / slower), passes)
         return statistics.fmean(map(trainer.learn_s, steps))
 
-    slower = _solved(learn_s, measured.median("timing_s/learn") or 0.0)
+    slower = _solved(learn_s, measured.mean("timing_s/learn") or 0.0)
     return with_share(hardware, hardware.share_of_peak / slower)
 
 
@@ -104,16 +104,22 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
 
     Runs with staleness report no time of the rollouts of a step: 1.
     """
-    collect_s, servers = measured.median("timing_s/collect"), servers_of(config)
+    collect_s, servers = measured.mean("timing_s/collect"), servers_of(config)
     if not collect_s:
         return 1.0
-    speed = sampling_of(config, shape, servers, hardware)
+    speed, num_steps = sampling_of(config, shape, servers, hardware), _num_steps(measured, config)
     setting = setting_of(config, servers, max_staleness=0, over_sampling=0.0)
 
     def seconds(factor: float) -> float:
-        return simulate(measured.lengths, Scaled(speed, factor), Instant(), setting, STEPS).step_s
+        return simulate(measured.lengths, Scaled(speed, factor), Instant(), setting, num_steps, warm_up=0).step_s
 
     return _solved(seconds, collect_s)
+
+
+def _num_steps(measured: Measured, config: RunConfig) -> int:
+    """Return how many steps are simulated. As the means of measured times, they are all steps of a short run."""
+    of_step = config.data.train_batch_size * config.group_size
+    return min(max(FEWEST_STEPS, ENOUGH_ROLLOUTS // of_step), len(measured.steps))
 
 
 def with_share(hardware: Hardware, share: float) -> Hardware:

@@ -52,7 +52,7 @@ class Hardware(Section):
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
     row_overhead_ms: NonNegativeFloat = 0
-    """Fixed time of each token that decoding samples, in milliseconds: sampling and Python."""
+    """Fixed time of each row of a decode step, in milliseconds: sampling and Python."""
     layer_overhead_ms: NonNegativeFloat = 0
     """Time in which a CPU launches the kernels of one layer of transformers in a forward pass, in milliseconds. 0:
     nothing is launched, and `share_of_peak` contains the time of all operations."""

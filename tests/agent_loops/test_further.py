@@ -218,6 +218,7 @@ replies = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(replies=replies, question=contents)
 def test_the_engine_is_asked_with_what_the_template_renders(replies, question):
     """Also for text that spells control tokens: the rendered text, in which such text is ordinary characters."""
@@ -273,6 +274,7 @@ def test_replayed_rollouts_have_the_same_tokens(replies, question):
     assert again.operations == saved.operations
 
 
+@pytest.mark.slow
 def test_contexts_of_public_templates_are_their_own_rendering():
     """Questions of a user, with thoughts: the engine is asked with what transformers renders."""
     num_further = 0

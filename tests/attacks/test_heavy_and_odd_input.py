@@ -215,6 +215,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run(tmp_path, write):
     assert not canary.exists()
 
 
+@pytest.mark.slow
 def test_a_pickle_in_place_of_weights_is_not_run(task_folder, tmp_path):
     model, canary = tmp_path / "model", tmp_path / "canary"
     shutil.copytree(task_folder / "model", model)

@@ -142,6 +142,7 @@ def test_run_of_a_custom_loop_passes_the_full_audit(tmp_path, task_folder):
     assert (broken(ledger), unchecked(ledger)) == (set(), set())
 
 
+@pytest.mark.slow
 def test_older_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, task_folder):
     (tmp_path / "own.py").write_text(OWN_LOOP)
     run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")
@@ -156,6 +157,7 @@ def test_older_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, ta
     assert ledger.findings["advantages"].status == ledger.findings["scored text"].status == "passed"
 
 
+@pytest.mark.slow
 def test_readvantage_applies_overrides(audited_run):
     limits = {"rollout": {"multi_turn": {"max_turn_tokens": 20}}}
     assert "limits" in broken(audited(audited_run, overrides=limits))

@@ -159,6 +159,7 @@ def test_compiled_functions_with_gradient_checkpointing(family: str, tmp_path: P
     assert 0 < counter.frame_count <= 6
 
 
+@pytest.mark.slow
 def test_autocast_stays_near_float32():
     model, samples = make_model(), make_groups(prompts=((9, 3), (5, 1)))
     exact = ours(PositionwiseModel(model, share_prefixes=True), samples)
@@ -172,6 +173,7 @@ def test_autocast_stays_near_float32():
         assert (low[number] - exact[number]).abs().mean() < 1.5 * (plain[number] - exact[number]).abs().mean()
 
 
+@pytest.mark.slow
 def test_it_is_used_on_gpus_only_and_not_if_switched_off(tmp_path: Path):
     path = save_model(tmp_path)
     assert load(path)._positionwise.copies_keys
@@ -210,6 +212,7 @@ def test_a_failed_check_falls_back_with_one_notice(
     assert [SEEN in record.message and why in record.message for record in caplog.records] == [True]
 
 
+@pytest.mark.slow
 def test_the_check_has_several_blocks_and_stays_below_the_positions_of_the_model(monkeypatch: pytest.MonkeyPatch):
     lengths: list[int] = []
     original = prefix_tree._block_mask

@@ -107,6 +107,7 @@ def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_gradients_with_replayed_experts_equal_those_of_one_process(ranks, folders):
     draw, samples = torch.Generator().manual_seed(0), make_samples(7)
     config = AutoConfig.from_pretrained(folders["qwen3_moe"])
@@ -205,6 +206,7 @@ def test_streamed_weights_equal_their_copies(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_muon_updates_equal_those_of_one_process_in_bfloat16(ranks, folders):
     request = make_request(folders["llama"], **MUON)
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
@@ -244,6 +246,7 @@ def test_a_weight_that_is_not_finite_is_refused_on_every_rank(ranks, folders, tm
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_an_adapter_is_merged_into_the_weights_for_a_server(ranks, folders):
     request = make_request(folders["llama"], model={"lora_rank": 4, "lora_alpha": 32})
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
@@ -301,6 +304,7 @@ def test_a_checkpoint_of_two_copies_loads_on_two_ranks_and_then_in_one_process(r
         assert (source / "model.safetensors").read_bytes() == (tmp_path / "saved/model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders, monkeypatch):
     policy, reference = (FsdpBackend(ranks, make_request(folders["llama"]), seed=0) for _ in range(2))
     asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))

@@ -65,7 +65,7 @@ CASES = {
 }
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_ten_steps_equal_those_of_one_process(ranks, folders, case):
     family, options = CASES[case]

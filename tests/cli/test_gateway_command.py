@@ -28,6 +28,7 @@ def stored(folder: Path) -> list[str]:
     return sorted(each.task.messages[0]["content"] for each in store.scan())
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_running_conversations_and_kill_9_loses_only_those(words, tmp_path, capsys):
     with started(tmp_path, *words, **KEYS) as (process, variables):
         assert (variables["OPENAI_API_KEY"], variables["AGENTRL_ADMIN_KEY"]) == (SHARED, ADMIN)

@@ -29,6 +29,7 @@ def test_killed_rank_is_named_and_other_ranks_end():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_all_ranks_start_again_after_a_failure():
     done = launched(
         "os.write(1, f'rank {rank}, attempt {attempt}\\n'.encode()); sys.exit(rank == '1' and attempt == '0')", 1

@@ -15,6 +15,7 @@ from agentrl.engines.torch.engine import TorchEngine
 from agentrl.engines.torch.forward import fixed_width, limits_for
 from agentrl.engines.torch.kv_check import _Probe
 from agentrl.engines.torch.paged_kv import BLOCK_SIZE, num_blocks_for
+from agentrl.engines.torch.spec import SPEC
 from agentrl.models.attention import windows_of_all_layers
 
 Answers = dict[int, list[tuple[list[int], list[float]]]]
@@ -108,3 +109,8 @@ def test_last_bits_differ_without_deterministic_mode():
         return list(first.logprobs)
 
     assert len({tuple(asyncio.run(logprobs(num_beside))) for num_beside in (1, 2, 3, 5, 17)}) > 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_capabilities_state_the_rows_of_a_step(device: str):
+    assert limits_for(device, 1000, fixed=True).decode.rows == SPEC.fixed_rows[device]

@@ -63,6 +63,7 @@ def test_tool_answers_equal_those_in_the_traces(task_folder):
     assert [calculator(expression) for expression in asked] == answered
 
 
+@pytest.mark.slow
 def test_python_answers_equal_those_in_the_traces_that_call_it(make_task, tmp_path):
     facts = make_task(tmp_path, seed=0, tool="python")
     assert facts["teacher_share_correct"] == 0.25

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 
+import pytest
 from gateway_process import started
 from reader import ROOT, blocks_of
 
@@ -16,6 +17,7 @@ PAGE = ROOT / "docs/recording.md"
 SCRIPT = "def reply(context):\n    return '12'\n"
 
 
+@pytest.mark.slow
 def test_the_page_opens_a_rollout_talks_with_its_key_and_ends_it_with_a_reward(task_folder, tmp_path):
     (requests,) = [block for block in blocks_of(PAGE) if block.kind == "server"]
     (tmp_path / "script.py").write_text(SCRIPT)

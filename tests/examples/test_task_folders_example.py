@@ -62,6 +62,7 @@ def kinds(example):
     return {(folder / "instruction.md").read_text().split()[0]: folder for folder in folders if folder.is_dir()}
 
 
+@pytest.mark.slow
 def test_solutions_have_reward_1_and_mistakes_0(example):
     found = {path: each for path, each in kinds(example).items() if path.istitle()}
     assert found.keys() == {"Write", "Append", "Copy", "Move", "Delete"}

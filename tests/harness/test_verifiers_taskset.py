@@ -121,6 +121,7 @@ def test_the_end_of_verifiers_drops_all_rollouts_with_its_last_words(made):
         run(made(), row("hold"), row("die"))
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long(made):
     with pytest.raises(InfraError, match=r"verifiers did not start in 0\.2 seconds"):
         run(made("silent", start_timeout_s=0.2), row())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from agentrl.audit.base import INVARIANTS
 from agentrl.cli.main import main
@@ -96,6 +97,7 @@ def test_missing_steps_fail_unless_one_step_is_asked_for(saved_run, tmp_path, ca
         assert main(["replay", str(asked), "audit"]) == 0
 
 
+@pytest.mark.slow
 def test_rollouts_of_a_replay_pass(saved_run, tmp_path, capsys):
     """Continued rollouts include turns from the recording."""
     words = ["--reward", "exact_match", "--unrecorded", "stub", "--out", tmp_path, "rollout.max_num_seqs=16"]

@@ -51,13 +51,14 @@ def test_the_score_is_the_share_of_passed_tests(daemon, sandbox):
     assert daemon.containers() == {}
 
 
+@pytest.mark.slow
 def test_functions_and_assertions_are_tested():
     add, wrong = "def add(a, b):\n    print('noise')\n    return a + b", "def add(a, b):\n    return 3"
     assert scores(add, wrong, "import os; os._exit(0)", truth=CALLS) == [1.0, 0.5, 0.0]
     assert scores(add, wrong, "import os; os._exit(0)", truth=ASSERTS) == [1.0, 0.5, 0.0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     ["while True: pass", "print('x' * 10**10)", "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"],

@@ -80,7 +80,7 @@ def test_calls_run_in_a_process_that_stays(user_file, caplog):
         os.kill(int(answers[0]["pid"]), 0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("death", "told"), [("exit", "status 3"), ("killed", "status -9")])
 def test_a_process_that_dies_costs_one_score(user_file, death, told):
     async def calls(reward):
@@ -147,6 +147,7 @@ def test_external_kill_during_scoring(user_file):
     assert run(calls, user_file)["score"] == 0.0
 
 
+@pytest.mark.slow
 def test_failures_are_attributed_to_reward_or_infrastructure(user_file):
     async def calls(reward):
         for text, kind, told in (
@@ -168,6 +169,7 @@ def test_an_async_function_is_awaited(user_file):
     assert run(lambda reward: ask(reward, "text"), user_file, function="late") == {"score": 0.25}
 
 
+@pytest.mark.slow
 def test_number_of_processes_is_at_most_num_workers(user_file):
     async def calls(reward):
         return await asyncio.gather(*(ask(reward, "fine") for _ in range(12)))

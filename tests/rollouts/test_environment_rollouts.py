@@ -174,6 +174,7 @@ def count_keys(extra_info):
     return float("environment" in extra_info)
 
 
+@pytest.mark.slow
 def test_other_reward_functions_get_the_object_unless_they_run_in_processes():
     reward = given_reward(count_keys, RewardConfig())
     assert roll(Walk, "5", reward=reward).reward == 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import torch
 from engine_models import tiny_model
 from loop_builders import CHAT, TASK, TOKENIZER, ListEngine, config, exact, roll, runner, texts
@@ -93,6 +94,7 @@ def tiny_engine():
     return TorchEngine(model, max_num_seqs=8, deterministic=True)
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_plays_the_user_in_many_conversations_at_once():
     limits = config(max_assistant_turns=3, max_turn_tokens=200, max_response_length=1500)
 

@@ -99,7 +99,7 @@ def test_folder_with_a_run_is_refused_with_differences_and_options(tmp_path):
     check_free(config(tmp_path, seed=7, resume_mode="auto"))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "generate"])
 def test_folder_with_a_run_is_refused_before_torch_is_imported(task_folder, tmp_path, command):
     (tmp_path / "config.yaml").write_text("{}")

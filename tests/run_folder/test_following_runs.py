@@ -67,6 +67,7 @@ def following(task_folder, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_policy_of_every_so_many_steps(following):
     assert not (following / "checkpoints/step-1/reference").exists()
     for step, taken_at in ((2, 2), (3, 2), (4, 4)):

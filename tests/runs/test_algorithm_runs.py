@@ -55,6 +55,7 @@ LIVE = [
 FURTHER = {"rft": ["algorithm.rft_threshold=0.4"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIVE)
 def test_algorithm_is_selected_by_name_only(name, task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", *FURTHER.get(name, ()))

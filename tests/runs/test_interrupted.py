@@ -61,6 +61,7 @@ def results(task_folder, tmp_path_factory):
     return interrupt(task_folder, tmp_path_factory.mktemp("interrupted"), FAST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FAST)
 def test_interrupted_run_stops_quickly_and_cleanly(results, case):
     check(case, results[case])

@@ -66,6 +66,7 @@ def check_named(result: dict) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_killed_run_ends_like_an_uninterrupted_run(task_folder, tmp_path):
     (result,) = run(task_folder, tmp_path, [FAST])
     check_named(result)

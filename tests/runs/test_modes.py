@@ -79,6 +79,7 @@ def live(task_folder, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_training_on_stored_rollouts_makes_the_updates_of_the_run_that_stored_them(task_folder, live, tmp_path):
     elsewhere = ["rollout.multi_turn.function_tool_path=/not/there.py", "reward.custom_reward_function.path=/nor.py"]
     stored = ["trainer.mode=train_only", f"trainer.saved_rollouts={live}", "trainer.total_training_steps=null"]

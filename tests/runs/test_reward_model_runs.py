@@ -87,6 +87,7 @@ def test_reward_model_checkpoint_loads_as_classifier_and_reward(trained):
     assert good > bad + 1
 
 
+@pytest.mark.slow
 def test_reward_model_run_resumes_bitwise(task_folder, trained, tmp_path):
     import shutil
 
@@ -97,6 +98,7 @@ def test_reward_model_run_resumes_bitwise(task_folder, trained, tmp_path):
     assert differences(trained / "run", tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_micro_batches_of_a_pair_each_are_the_same(task_folder, trained, tmp_path):
     one = ["actor.use_dynamic_bsz=false", "actor.ppo_micro_batch_size_per_gpu=1", "trainer.total_training_steps=2"]
     assert train(task_folder, tmp_path, "reward_pairs", *one) == 0

@@ -216,6 +216,7 @@ def test_disk_is_limited():
     assert "No space left" in many.error
 
 
+@pytest.mark.slow
 def test_too_many_files_end_the_sandbox():
     with pytest.raises(SandboxEndedError):
         python("n = 0\nwhile True:\n    open(f'f{n}', 'w').close()\n    n += 1", seconds=60)

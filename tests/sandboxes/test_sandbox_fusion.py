@@ -184,6 +184,7 @@ def test_retry_after_is_respected(monkeypatch):
     assert max(pauses) == pytest.approx(7.0, abs=0.5)
 
 
+@pytest.mark.slow
 def test_requests_at_a_time_are_bounded():
     async def main(url):
         pool = pool_of({"kind": "sandbox_fusion", "url": url, "max_concurrent": 2})

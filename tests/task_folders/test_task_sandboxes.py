@@ -19,7 +19,7 @@ from agentrl.sandboxes.base import SandboxEndedError, SandboxUnavailableError
 from agentrl.sandboxes.loading import pool_of
 from agentrl.task_folders import VerifierError, read_task_folder, score_of, task_sandbox, verify
 
-KINDS = ("local", "local root", "docker", "e2b")
+KINDS = ("local", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local root", "docker", "e2b")))
 IMAGE = "FROM debian:bookworm-slim\nWORKDIR /app\nCOPY files/ /app/\n"
 LONG_S = 30.0
 

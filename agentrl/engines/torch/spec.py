@@ -26,4 +26,5 @@ SPEC = EngineSpec(
     options=frozenset({"device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic"}),
     images=True,
     deterministic=True,
+    fixed_rows={"cpu": 64, "cuda": 256},
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+from agentrl.capabilities import engine_spec
 from agentrl.config.run import RunConfig
-from agentrl.plan.hardware import Hardware, Number
+from agentrl.plan.hardware import CPU, Hardware, Number
 from agentrl.plan.layout import Servers
 from agentrl.plan.shapes import Shape
 from agentrl.plan.time.collectives import link_of
@@ -24,15 +27,20 @@ class Sampling:
 
     Args:
         number: format of weights and KV; with `fp8`, both have 1 byte.
+        fixed_rows: rows that each pass of decoding computes, whether used or not (`rollout.deterministic`); 0: those
+            that are used.
     """
 
-    def __init__(self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16") -> None:
+    def __init__(
+        self, shape: Shape, servers: Servers, hardware: Hardware, number: Number = "bf16", fixed_rows: int = 0
+    ) -> None:
         self._shape, self._link = shape, link_of(hardware, servers.tensor)
         self._all, self._data = servers.tensor * servers.pipeline, servers.data
         self._parts = self._all / servers.data  # devices that share a request
         self._bytes = 1 if number == "fp8" else BYTES[number]
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
         self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
+        self._fixed_rows = fixed_rows
         launched = shape.num_layers if servers.embedded else 0  # SGLang replays graphs of kernels
         self._launch_s = launched * hardware.layer_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
@@ -44,10 +52,12 @@ class Sampling:
 
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
-        read = self._bytes * (self._read(rows) + self._cached * context / self._parts)
-        flops = (rows * (self._body + self._head) + self._per_key * context) / self._parts
-        work = max(read / self._bytes_per_s, flops / self._flops_per_s, self._launch_s)
-        return work + self._pass_s + self._row_s * rows + self._layers_s(rows)
+        passes = math.ceil(rows / self._fixed_rows) if self._fixed_rows else 1
+        computed = passes * self._fixed_rows or rows
+        read = self._bytes * (passes * self._read(rows) + self._cached * context / self._parts)
+        flops = (computed * (self._body + self._head) + self._per_key * context) / self._parts
+        work = max(read / self._bytes_per_s, flops / self._flops_per_s, passes * self._launch_s)
+        return work + passes * self._pass_s + self._row_s * computed + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
         """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
@@ -79,7 +89,9 @@ class Sampling:
 def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Hardware) -> Sampling:
     """Return the speed of a replica of a configuration."""
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
-    return Sampling(shape, servers, hardware, number)
+    fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
+    rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
+    return Sampling(shape, servers, hardware, number, min(rows, max_running(config, servers)))
 
 
 def max_running(config: RunConfig, servers: Servers) -> int:

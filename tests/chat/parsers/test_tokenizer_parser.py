@@ -163,6 +163,7 @@ def test_hostile_descriptions(spec: Spec, says: str, monkeypatch: pytest.MonkeyP
     assert calls_of(parse(WRITTEN)) == [("f", {"q": "é"})]  # the next turn is read
 
 
+@pytest.mark.slow
 def test_an_ended_reader_is_replaced() -> None:
     assert parse(WRITTEN).calls
     process._process("agentrl.chat.parsers.foreign.tokenizer_reader").kill()

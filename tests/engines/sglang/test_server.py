@@ -131,6 +131,7 @@ def test_a_server_that_does_not_serve_in_time_is_stopped(monkeypatch, tmp_path):
     assert group_of(leader) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_restarted(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path)
 

@@ -76,3 +76,11 @@ def test_sampling_a_token_takes_its_fixed_time():
     slow = MEMORY.model_copy(update={"row_overhead_ms": 2})
     more = Sampling(shape(), servers(), slow).decode_s(50, 0) - Sampling(shape(), servers(), MEMORY).decode_s(50, 0)
     assert more == pytest.approx(0.1)
+
+
+def test_fixed_steps_of_decoding_compute_all_their_rows():
+    """With `rollout.deterministic`, 1 and 64 rows take the same time, and 65 rows twice as long."""
+    plain, fixed = (Sampling(shape(), servers(), MEMORY, fixed_rows=rows) for rows in (0, 64))
+    one, full, more = (fixed.decode_s(rows, 0) for rows in (1, 64, 65))
+    assert one == full == plain.decode_s(64, 0)
+    assert more == pytest.approx(2 * full)

@@ -271,6 +271,7 @@ def test_a_server_without_a_promise_is_not_reproducible(tmp_path):
     assert {name: tool.deterministic for name, tool in Toolbox(tools).tools.items()} == {"echo": False, "count": True}
 
 
+@pytest.mark.slow
 def test_the_shipped_file_offers_the_tool_of_the_calculator_task(monkeypatch):
     from agentrl.tools.function import as_tool
     from agentrl.tools.loading import tools_of

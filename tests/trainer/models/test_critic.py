@@ -169,6 +169,7 @@ def test_a_run_with_a_critic_resumes_bitwise(task_folder, reward, whole, tmp_pat
     assert differences(whole, run) == []
 
 
+@pytest.mark.slow
 def test_learning_again_from_the_stored_rollouts_is_bitwise_the_same(task_folder, reward, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     again = ["trainer.mode=train_only", f"trainer.saved_rollouts={whole}", "trainer.total_training_steps=4"]

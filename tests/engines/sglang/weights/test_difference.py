@@ -127,6 +127,7 @@ def test_every_flipped_bit_and_every_swap_changes_the_checksum(monkeypatch):
     assert checksum(data.clone()) == checksum(data)
 
 
+@pytest.mark.slow
 def test_the_modules_that_run_in_a_server_import_torch_and_the_standard_library_only():
     """Servers have neither the dependencies of agentrl nor time for them."""
     code = (
