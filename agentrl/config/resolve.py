@@ -14,8 +14,13 @@ from agentrl.errors import ConfigError, Kind
 Purpose = Literal["train", "rollout", "eval"]
 S = TypeVar("S", bound=Section)
 
-OPEN = ("rollout.n", "rollout.agent.default_agent_loop", "actor.optim.lr")
-"""Keys for which null means that the run chooses the value."""
+OPEN: Mapping[str, str | None] = {
+    "rollout.n": None,
+    "rollout.agent.default_agent_loop": None,
+    "actor.optim.lr": None,
+    "rollout.multi_turn.format": "auto",
+}
+"""Keys for which the run chooses the value, with the setting that says so."""
 REFERENCE_SIZE = 500_000_000
 """Number of parameters from which the usual learning rates apply; smaller models get proportionally larger rates."""
 LORA_FACTOR = 10

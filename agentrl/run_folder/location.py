@@ -72,7 +72,7 @@ def check_free(config: RunConfig) -> None:
     if trainer.default_local_dir is None or trainer.resume_mode != "disable" or not holds_run(folder):
         return
     found = changes(without_secrets(config_in(folder)), redacted(config))
-    changed = [each for each in found if each[0] not in OPEN or each[2] is not None]  # None: chosen by the run
+    changed = [(key, before, now) for key, before, now in found if key not in OPEN or now != OPEN[key]]
     changed.sort(key=lambda change: change[0])
     lines = [f"  {key} was {before} and is now {now}" for key, before, now in changed[:MAX_LISTED_CHANGES]]
     more = [f"  and {len(changed) - MAX_LISTED_CHANGES} more keys differ"] if len(changed) > MAX_LISTED_CHANGES else []

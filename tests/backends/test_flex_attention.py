@@ -127,7 +127,7 @@ def relative(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((one - other).norm() / other.norm()) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
 def test_gradients_with_gradient_checkpointing(family: str, tmp_path: Path):
     # in float32, plain rows themselves differ by up to 2e-6 from float64, which torch's experts do not support
@@ -260,7 +260,7 @@ def test_other_lengths_compile_no_further_kernels(monkeypatch: pytest.MonkeyPatc
     assert counter.frame_count <= 4  # full attention and windows: the first length, then any
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "size"), [("llama", 2), ("qwen3_moe", 2), ("qwen3", 1)])
 def test_every_gradient_of_two_ranks_equals_that_of_one_process(ranks, family: str, size: int, tmp_path: Path):
     path, samples, loss = save_model(tmp_path, family), [*make_groups(), *make_samples(4)], PolicyLoss("vanilla")

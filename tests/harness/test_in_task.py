@@ -69,6 +69,7 @@ def test_a_command_works_on_the_files_of_the_task_and_its_tests_give_the_reward(
     assert rollout.facts["harness_requests"] == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_shared_between_rollouts(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 " in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=4)
@@ -77,6 +78,7 @@ def test_nothing_is_shared_between_rollouts(rolls):
     assert rollout.tool_rewards == {"verifier": 0.0}
 
 
+@pytest.mark.slow
 def test_files_of_the_harness_are_in_its_home(rolls):
     (rollout,) = rolls("cat ~/.x/y; cat", "done", files={".x/y": "{base_url}"}, env={"CODE": "5"})
     assert "http://127.0.0.1:48620/" in told(rollout, 2)
@@ -191,6 +193,7 @@ def in_steps(rolls, tmp_path, *replies, test="cat n.txt 2>/dev/null || echo 0", 
     return rollout
 
 
+@pytest.mark.slow
 def test_a_model_that_locks_its_working_folder_ends_its_rollout_only(rolls, tmp_path):
     rollout = in_steps(rolls, tmp_path, "chmod 000 /app", "done")
     assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 0.0})
@@ -199,6 +202,7 @@ def test_a_model_that_locks_its_working_folder_ends_its_rollout_only(rolls, tmp_
     assert "did not start: Permission denied: /app" in rollout.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "code", "num_turns"), [(TWICE, 3, 4), (ONCE, 0, 2)])
 def test_the_first_problem_of_all_steps_counts(rolls, tmp_path, script, code, num_turns):
     replies, command = ["echo 1 > n.txt", "done"] * (num_turns // 2), ["bash", "-c", script, "-", *COMMAND]

@@ -57,6 +57,7 @@ def test_commands_run_in_the_sandbox_of_the_task_and_its_tests_give_the_reward(r
     assert ("3 False " if function == "run" else "") + "/app\nx\nerr\n" in told
 
 
+@pytest.mark.slow
 def test_nothing_is_shared_between_rollouts(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 False" in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=6)
@@ -65,6 +66,7 @@ def test_nothing_is_shared_between_rollouts(rolls):
     assert rollout.tool_rewards == {"verifier": 0.0}
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_ended(rolls):
     (rollout,) = rolls("echo 7 > n.txt; sleep 100", "done", function="run_shortly")
     assert rollout.tool_rewards == {"verifier": 1.0}

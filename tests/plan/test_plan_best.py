@@ -75,6 +75,7 @@ def test_servers_without_room_are_named_where_the_trainer_fits():
     assert min(of_servers.values()).text in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [256, 200])
 def test_servers_that_run_already_keep_their_number(devices):
     found = best("glm_4_5", f"{devices}xh100", "actor.ppo_mini_batch_size=16")
@@ -94,6 +95,7 @@ def test_servers_of_running_addresses_share_no_devices():
     assert not any(each.servers.colocate for each in found.ranked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured_s", [None, 40.0])
 def test_a_division_takes_the_time_that_its_keys_take(measured_s):
     name = "qwen3_8b"

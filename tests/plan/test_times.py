@@ -37,6 +37,7 @@ def test_the_experiment_uses_its_64_devices():
     assert answer.phases.serial_s == pytest.approx(answer.split.step_s, rel=0.3)
 
 
+@pytest.mark.slow
 def test_staleness_hides_the_shorter_phase():
     alone, beside = (
         times_of(config(f"trainer.max_staleness={s}"), shape(), parse_fleet("64xH100"), LENGTHS).split.step_s

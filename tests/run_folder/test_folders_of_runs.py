@@ -89,7 +89,9 @@ def test_failure_after_the_start_keeps_the_run_folder(tmp_path):
 
 
 def test_folder_with_a_run_is_refused_with_differences_and_options(tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(redacted(config(tmp_path))))
+    saved = redacted(config(tmp_path))
+    saved["rollout"]["multi_turn"]["format"] = "hermes"  # chosen by the run: the setting was auto and still is
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
     with pytest.raises(ConfigError) as refused:
         check_free(config(tmp_path, seed=7))
     first, second = str(refused.value).splitlines()

@@ -111,6 +111,7 @@ def test_remax_needs_stored_greedy_rollouts(task_folder, live, tmp_path, capsys)
     assert "it has no 'baseline'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rollout_only_uses_new_tasks_in_every_step(task_folder, live, tmp_path):
     for num_steps in (1, 3):  # the second command resumes after the first
         only = ["trainer.mode=rollout_only", f"trainer.total_training_steps={num_steps}"]

@@ -49,7 +49,7 @@ def drawn(uid: str) -> tuple[int, int, int]:
     ("staleness", "over_sampling"),
     [
         pytest.param(0, 0.5, marks=pytest.mark.slow),
-        (2, 0.25),
+        pytest.param(2, 0.25, marks=pytest.mark.slow),
         pytest.param(1, 0.0, marks=pytest.mark.slow),
         pytest.param(4, 0.0, marks=pytest.mark.slow),
     ],

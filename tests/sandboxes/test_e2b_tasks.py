@@ -51,6 +51,7 @@ def test_commands_are_those_of_root_in_the_working_folder(server):
     assert in_sandbox(work) == ("/srv/x\n0\na b\n1\n/logs/verifier\n", b"2\n", b"1\n")
 
 
+@pytest.mark.slow
 def test_everything_that_a_command_left_running_ends(server):
     async def work(sandbox):
         await sandbox.run_command("(setsid nohup sleep 77 & setsid env -i sleep 78 &) >/dev/null 2>&1", LONG_S)
@@ -74,6 +75,7 @@ def test_the_interpreter_has_the_variables_and_ends_for_good(server):
     assert "is not defined" in error
 
 
+@pytest.mark.slow
 def test_a_process_that_forks_again_and_again_ends(server):
     async def work(sandbox):
         await sandbox.run_command('f() { sleep 0.01; setsid bash -c "$(declare -f f); f" & }; f; f; f', 0.5)
@@ -83,6 +85,7 @@ def test_a_process_that_forks_again_and_again_ends(server):
     assert in_sandbox(work) == "0\n"
 
 
+@pytest.mark.slow
 def test_a_command_is_stopped_and_its_output_is_kept(server):
     async def work(sandbox):
         running = asyncio.ensure_future(sandbox.run_command("echo a; sleep 300 | sleep 301", LONG_S))
@@ -127,6 +130,7 @@ def test_a_template_that_cannot_run_tasks_is_named(server):
     assert server.machines == {}
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_ends_during_the_tests_gives_no_reward(server, tmp_path):
     folder = make_folder(tmp_path / "task", dockerfile="FROM debian\nWORKDIR /app\n")
 

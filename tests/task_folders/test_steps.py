@@ -104,6 +104,7 @@ def test_a_first_setup_that_fails_is_a_failure_of_the_infrastructure(tmp_path):
         done(folder, "true")
 
 
+@pytest.mark.slow
 def test_a_step_whose_setup_needs_the_files_of_a_sandbox_that_the_model_ended_counts_as_0(tmp_path):
     folder = make_steps(tmp_path / "task", "one", "two", **{"steps__two__workdir__setup.sh": "cat n.txt"})
     replies = bash("echo 1 > n.txt"), "done", bash("kill -9 $PPID"), bash("echo 1 > n.txt"), "done"
@@ -115,6 +116,7 @@ def test_the_files_of_a_step_are_copied_although_the_model_filled_its_folder(tmp
     assert done(folder, FILL.format("/tmp"), "cat b")[1:] == (["", "b\n"], {"reward": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [("one",), ("one", "two")])
 def test_a_model_that_leaves_no_room_gets_the_reward_of_the_untouched_task(tmp_path, steps):
     """Otherwise a policy could learn to have its failures dropped."""
@@ -274,6 +276,7 @@ def test_a_limit_ends_all_steps_and_the_others_are_scored(tmp_path):
     assert (found.stop, found.tool_rewards) == (Stop.MAX_ASSISTANT_TURNS, {"verifier": 1.0})
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_the_model_ended_has_the_files_of_its_step(tmp_path):
     folder = make_steps(tmp_path / "task", "one", "two", steps__two__workdir__b="b\n")
     replies = bash("echo 1 > n.txt"), "done", bash("kill -9 $PPID"), bash("cat b; ls; echo 0 > n.txt"), "done"

@@ -71,6 +71,7 @@ def test_the_best_comes_first_and_the_others_say_why():
     assert all(result.why_not(each) for each in result.ranked[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["trainer.max_staleness=1", "trainer.over_sampling=1.0"])
 def test_a_bound_is_below_the_simulated_step(key):
     for candidate in found("32xH100", key).ranked:
@@ -78,6 +79,7 @@ def test_a_bound_is_below_the_simulated_step(key):
             assert candidate.bound_s <= candidate.split.step_s * 1.05
 
 
+@pytest.mark.slow
 def test_with_over_sampling_training_and_rollouts_overlap():
     assert all(
         each.bound_s == max(each.train_s, each.rollout_s)
@@ -86,6 +88,7 @@ def test_with_over_sampling_training_and_rollouts_overlap():
     assert not any(each.servers.colocate for each in found("8xH100", "trainer.over_sampling=1.0").ranked)
 
 
+@pytest.mark.slow
 def test_the_next_servers_and_layouts_are_tried_if_the_rules_refuse_the_fastest():
     fastest = found("16xH100").ranked[0]
 
@@ -131,6 +134,7 @@ def each_decode_s(servers: Servers) -> float:
     return 500 * sampling_of(config(), of_model, servers, parse_fleet("1xH100").hardware).decode_s(1, 1)
 
 
+@pytest.mark.slow
 def test_sharing_devices_is_tried_on_one_node_without_staleness_only():
     assert any(each.servers.colocate for each in found("8xH100").ranked)
     assert not any(each.servers.colocate for each in found("8xH100", "trainer.max_staleness=1").ranked)

@@ -148,6 +148,7 @@ def whole(task_folder: Path, reward: str, tmp_path_factory: pytest.TempPathFacto
     return run
 
 
+@pytest.mark.slow
 def test_run_with_a_critic_trains(whole: Path):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [row["critic/updates"] for row in rows] == [2.0] * 4
