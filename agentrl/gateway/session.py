@@ -213,12 +213,12 @@ class Session:
         root, parent = turn.path[0], turn.parent
         if parent is None and len(turn.token_ids) > self._max_prompt:
             self._prompt_refused = True
-            why = f"the prompt has {len(turn.token_ids)} tokens, data.max_prompt_length is {self._max_prompt}"
-            raise RequestError(Refusal.TOO_LONG, why)
-        left = self._limits.max_response_tokens - len(turn.context) + len(root.token_ids)
+            raise _too_long(self._max_prompt, len(turn.token_ids), "data.max_prompt_length")
+        most = self._limits.max_response_tokens + len(root.token_ids)
+        left = most - len(turn.context)
         if parent is not None and left <= 0:
             parent.stop, parent.refused = Stop.MAX_RESPONSE_TOKENS, True
-            raise RequestError(Refusal.TOO_LONG, "the context has no room for an answer (data.max_response_length)")
+            raise _too_long(most, len(turn.context), "data.max_response_length")
         return left
 
     def _branch(self, parent: Turn | None) -> int:
@@ -308,3 +308,9 @@ def _note_ignored(names: Sequence[str]) -> None:
         if name not in _NOTED:
             _NOTED.add(name)
             _LOGGER.warning("the gateway ignores '%s' of requests: the run's configuration decides", name)
+
+
+def _too_long(most: int, number: int, key: str) -> RequestError:
+    """The words by which clients know that a request cannot succeed later; others ask again for minutes."""
+    text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
+    return RequestError(Refusal.TOO_LONG, text)

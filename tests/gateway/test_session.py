@@ -345,6 +345,7 @@ def test_limits_refuse_requests_and_name_their_reason():
         stop = client.session.rollout().stop
         client.messages.pop()
         await client.ask(user("short"))  # a client may shorten its context and go on
+        assert "this model's maximum context length is " in str(error.value)  # the words that LiteLLM knows
         return error.value.refusal, client.session.ended.is_set(), stop, client.session.rollout().stop
 
     assert run(long()) == (Refusal.TOO_LONG, False, Stop.MAX_RESPONSE_TOKENS, Stop.FINISHED)

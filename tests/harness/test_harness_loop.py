@@ -140,7 +140,7 @@ def test_a_prompt_that_is_too_long_is_named(rolls):
     task = Task([{"role": "user", "content": "word " * 5000}], ground_truth="5", data_source="sums", uid="t0")
     (rollout,) = rolls("5", mode="dies", task=task)
     assert rollout.stop is Stop.ERROR
-    assert "data.max_prompt_length is" in str(rollout.error)
+    assert "data.max_prompt_length" in str(rollout.error)
 
 
 def test_a_command_that_does_not_exist_ends_the_run(rolls):

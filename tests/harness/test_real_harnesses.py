@@ -209,3 +209,14 @@ def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path,
     turns = sorted(trajectory.num_turns for trajectory in rollout.trajectories)
     num_turns = len(real.replies)
     assert turns == ([1] * num_turns if real.apart else [*[1] * real.beside, num_turns])
+
+
+def test_mini_swe_agent_does_not_repeat_a_request_without_room(peer_python, tmp_path):
+    settings = yaml.safe_load(shipped("configs/harness/mini-swe-agent.yaml").read_text())
+    folders = f"{programs(REAL['mini-swe-agent'], peer_python)}{os.pathsep}{os.environ['PATH']}"
+    settings["env"] = {**settings.get("env", {}), "PATH": folders}
+    settings |= {"readonly": [str(ROOT / ".cache/peers")], "deadline_s": 120}
+    engine = Scripted(commands("bash", "command", "seq 2000", "true"))
+    data = {"max_prompt_length": 200_000, "max_response_length": 1000}
+    (rollout,) = Rolls(tmp_path)(task=TASK, engine=engine, data=data, **settings)
+    assert (rollout.stop, rollout.facts["harness_requests"]) == (Stop.MAX_RESPONSE_TOKENS, 2)
