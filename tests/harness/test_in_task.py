@@ -92,8 +92,9 @@ def test_a_program_that_is_not_there_ends_the_run(rolls):
         rolls(command=["/none"])
 
 
+@pytest.mark.slow
 def test_a_deadline_stops_it_and_the_files_are_scored(rolls):
-    (rollout,) = rolls("echo 7 > n.txt; nohup setsid sleep 500 & sleep 500", deadline_s=4.0)
+    (rollout,) = rolls("echo 7 > n.txt; nohup setsid sleep 500 & sleep 500", deadline_s=20.0)  # its start included
     assert (rollout.stop, rollout.tool_rewards) == (Stop.DEADLINE, {"verifier": 1.0})
     assert rollout.facts["harness_output"] == "home /tmp/home /app\n"
 
