@@ -34,7 +34,7 @@ def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
     Conversations with the tools and system texts of the one with the most turns come last, in the order in which they
-    were begun; the others, and beginnings that were discarded, before them. Lines that branch off come before the line
+    started; the others, and beginnings that were discarded, before them. Lines that branch off come before the line
     that they leave. So the last line is the end of the main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]

@@ -88,7 +88,7 @@ class RecordedSession(InteractionSession):
 
 
 def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages with thoughts told apart: older runs have them in the content."""
+    """The messages with separate thoughts: older runs have them in the content."""
     return [_with_thoughts(message) if message["role"] == "assistant" else {**message} for message in messages]
 
 

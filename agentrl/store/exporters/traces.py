@@ -77,7 +77,7 @@ def _turn(node_id: str, before: Sequence[int], segment: Segment, trajectory: Tra
 
 
 def _answers(trajectory: Trajectory) -> Iterator[int]:
-    """Yield the position of the message of each sampled turn; nothing if they cannot be told apart."""
+    """Yield the position of the message of each sampled turn; nothing if they cannot be distinguished."""
     positions = [at for at, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     num_sampled = sum(segment.author is Author.MODEL for segment in trajectory.segments)
     yield from positions[-num_sampled:] if len(positions) >= num_sampled else ()

@@ -86,22 +86,22 @@ def _messages(text: str) -> Iterator[_Message]:
 
 
 def _read_message(written: str, *, closed: bool) -> _Message:
-    header, begun, body = written.partition(MESSAGE)
+    header, separator, body = written.partition(MESSAGE)
     header = " ".join(header.split())
     found = _HEADER.fullmatch(header)
     names = [name for name in found.group(1, 3) if name] if found else []
-    if names or (_RECIPIENT.search(header) and (begun or CHANNEL in header)):
-        mistake = _mistake(header, names, begun=bool(begun), closed=closed)
+    if names or (_RECIPIENT.search(header) and (separator or CHANNEL in header)):
+        mistake = _mistake(header, names, has_body=bool(separator), closed=closed)
         return _Message("call", "" if mistake else names[0], written if mistake else body, written, mistake)
     kind: Literal["content", "thoughts"] = "thoughts" if f"{CHANNEL}analysis" in header else "content"
-    if begun:
+    if separator:
         return _Message(kind, "", written if found is None and kind == "content" else body, written)
     return _Message(kind, "", "" if CHANNEL in header else written, written)
 
 
-def _mistake(header: str, names: Sequence[str], *, begun: bool, closed: bool) -> str:
+def _mistake(header: str, names: Sequence[str], *, has_body: bool, closed: bool) -> str:
     """A sentence about what is wrong with a call around its body; "" if nothing is."""
-    if not begun:
+    if not has_body:
         return f"The tool call ends before {MESSAGE}."
     if len(names) != 1:
         return f"The header of the tool call cannot be read: {header[:80]!r}."
