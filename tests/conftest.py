@@ -45,8 +45,8 @@ PEERS = Path(__file__).parents[1] / "benchmarks/peers"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test` runs property tests with fewer examples; `make test-all` runs them with all examples."""
-    settings.load_profile("few" if "not slow" in config.option.markexpr else "all")
+    """`make test-weekly` runs property tests with more examples than the other lanes."""
+    settings.load_profile("few" if "not weekly" in config.option.markexpr else "all")
     gc.disable()  # imported modules and collected tests are millions of objects that nothing frees
 
 
@@ -63,7 +63,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark property tests, and all but every n-th case of a test with `one_in(n)` as slow; put `minutes` first.
+    """Mark property tests, and all but every n-th case of a test with `one_in(n)` as weekly; put `minutes` first.
 
     A process that begins with the longest file does not finish long after the other one.
     """
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if mark := item.get_closest_marker("one_in"):
             name = item.nodeid.partition("[")[0]
             if num_cases[name] % mark.args[0]:
-                item.add_marker("slow")
+                item.add_marker("weekly")
             num_cases[name] += 1
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
 

@@ -35,7 +35,7 @@ def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", 
     if device == "cuda" and torch.cuda.device_count() < int(num_ranks):
         pytest.skip(f"needs {num_ranks} GPUs, one per rank")
     brief = ("-q", "--tb=short", "--show-capture=no")
-    command = [sys.executable, "-m", "pytest", *brief, "-m", f"{marks} and not slow and not gpu", file, *others]
+    command = [sys.executable, "-m", "pytest", *brief, "-m", f"{marks} and not slow and not weekly and not gpu", file, *others]
     changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
     done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

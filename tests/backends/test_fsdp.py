@@ -429,21 +429,22 @@ ON_TWO_ONLY = "offload or frozen or checkpointing or code or version_of or split
 ON_THREE = f"not ({ON_TWO_ONLY} or qwen3-rollout or qwen3-batch or llama-rollout or moe-batch)"
 """What depends on the number of ranks, such as parts of different sizes."""
 ON_FOUR = (
-    f"not ({ON_TWO_ONLY}) and (plain or lora or moe-row or llama-row or copies or complete or muon or rank_without)"
+    f"not ({ON_TWO_ONLY}) and (plain or lora or -row or copies or complete or muon or rank_without)"
 )
 """What depends on two copies of a model in parts."""
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cases", ["not weekly", pytest.param("weekly", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize(
     ("size", "selected"),
     [
-        ({"RANKS_OF_TESTS": "3"}, ["-m", "not gpu", "-k", ON_THREE]),
-        ({"RANKS_OF_TESTS": "4", "FSDP_SIZE_OF_TESTS": "2"}, ["-m", "not gpu", "-k", ON_FOUR]),
+        ({"RANKS_OF_TESTS": "3"}, ON_THREE),
+        ({"RANKS_OF_TESTS": "4", "FSDP_SIZE_OF_TESTS": "2"}, ON_FOUR),
     ],
 )
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
-def test_fsdp_tests_pass_on_more_ranks(size, selected):
-    command = [sys.executable, "-m", "pytest", "-q", *selected, __file__]
+def test_fsdp_tests_pass_on_more_ranks(size, selected, cases):
+    command = [sys.executable, "-m", "pytest", "-q", "-m", f"not gpu and {cases}", "-k", selected, __file__]
     done = subprocess.run(command, env={**os.environ, **size}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
