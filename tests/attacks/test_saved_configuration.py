@@ -142,6 +142,7 @@ def test_every_hostile_key_at_once(honest_run: Path, tmp_path: Path, trap: Trap)
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(11)
 @pytest.mark.parametrize("key", sorted((TEXTS | OTHER_TYPES) - set(HOSTILE)))
 def test_hostile_values_of_each_key_run_no_code(honest_run: Path, tmp_path: Path, trap: Trap, key: str) -> None:
     for number, value in enumerate(trap.values(key)):
@@ -167,6 +168,7 @@ def test_refused_settings_of_a_run_are_printed(
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kept", [[1], "{", "1", "[" * 50_000, '{"model": 5, "rollout": [], "reward": {"judge": 7}}'])
 def test_invalid_configuration_is_refused(honest_run: Path, tmp_path: Path, kept: object) -> None:
     text = kept if isinstance(kept, str) else json.dumps(kept)

@@ -212,6 +212,7 @@ def test_columns_protected_only_by_seals_still_have_bounds(column, value, files,
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("path", DERIVED)
 def test_every_alteration_of_many_is_found(path, files, auditor, tmp_path):
     for seed in range(60):

@@ -141,6 +141,7 @@ def test_types_are_read_from_schemas_as_in_training(name: str, subschema: JsonVa
 
 
 @formats
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", [2, pytest.param(range(3, 40), marks=pytest.mark.slow)])
 def test_broken_turns_are_read_as_in_training(form: Format, seed: int | range) -> None:
     for number in [seed] if isinstance(seed, int) else seed:
@@ -169,7 +170,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @formats
 def test_a_rollout_passes_the_audit(form: Format, options: Mapping[str, Mapping[str, object]], tmp_path: Path) -> None:

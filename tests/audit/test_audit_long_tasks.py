@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("loop", "reply", "options"), CASES.values(), ids=CASES)
 def test_long_tasks_pass_the_complete_audit(loop, reply, options, tmp_path):
     path = saved_rollouts(tmp_path, loop, reply, multi_turn=options)

@@ -161,6 +161,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("loop", "reply", "options"), LOOPS.values(), ids=LOOPS)
 def test_loops_on_the_public_api_pass_the_full_audit(loop, reply, options, tmp_path):
     ledger = audited(saved_rollouts(tmp_path, loop(), reply, **options))
@@ -360,7 +361,7 @@ ALTERATIONS = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("leaf", ALTERATIONS)
 @pytest.mark.parametrize("loop", [Compacting, "tool_agent"], ids=["own loop", "built-in loop"])
 def test_altered_operations_are_found_even_with_recomputed_seals(leaf, loop, tmp_path):

@@ -216,6 +216,7 @@ def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
     assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(
     ("as_older", "num_leaves"),
     [(as_version_3, 12), (as_version_4, 12), (as_version_5, 11), (as_version_6, 2), (as_version_7, 1)],

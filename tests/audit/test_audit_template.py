@@ -41,6 +41,7 @@ def test_the_pieces_are_the_segments_of_training(name):
     assert [found[0], *after_turn] == expected
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", TOOL_NAMES)
 def test_the_pieces_of_public_templates_are_the_segments_of_training(name):
     """With calls in the history, and each end of a turn that a model may sample."""

@@ -84,6 +84,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("loop", "options", "counts"), CASES.values(), ids=CASES)
 def test_stripped_rollouts_pass_the_full_audit(loop, options, counts, tmp_path):
     path = strip(tmp_path, loop, **options)

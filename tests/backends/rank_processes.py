@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+from serve_ranks import serve_ranks
 from torch import Tensor
 
 from agentrl.backends.fsdp.ranks import STORE, Ranks, join, joined
@@ -23,7 +26,7 @@ DEVICE = os.environ.get("DEVICE_OF_TESTS", "cpu")
 """Device of the models: cpu, or cuda with one GPU per rank."""
 ROUNDING = 2e-6 if DEVICE == "cpu" else 1e-5
 """Largest relative difference of gradients in float32; on a GPU the same sums have other orders."""
-SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
+SERVE = Path(__file__).with_name("serve_ranks.py")
 
 
 def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -35,7 +38,8 @@ def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", 
     if device == "cuda" and torch.cuda.device_count() < int(num_ranks):
         pytest.skip(f"needs {num_ranks} GPUs, one per rank")
     brief = ("-q", "--tb=short", "--show-capture=no")
-    command = [sys.executable, "-m", "pytest", *brief, "-m", f"{marks} and not slow and not weekly and not gpu", file, *others]
+    selected = f"{marks} and not slow and not weekly and not gpu"
+    command = [sys.executable, "-m", "pytest", *brief, "-m", selected, file, *others]
     changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
     done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
@@ -45,20 +49,45 @@ def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", 
 def ranks_of(size: int, folder: Path) -> Iterator[Ranks]:
     """Join `size` ranks; at the end all other processes must have ended by themselves."""
     common = {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
-    environment = {**os.environ, **common, "OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)  # as in the other ranks: sums depend on the number of threads
-    others = [
-        subprocess.Popen([sys.executable, "-c", SERVE], env={**environment, "RANK": str(rank)})
-        for rank in range(1, size)
-    ]
+    others = start_others({**common, "OMP_NUM_THREADS": "1", "RANK": "1"})
     try:
         with patch.dict(os.environ, {**common, "RANK": "0"}):
             ranks = join()
         yield ranks
         ranks.close()
         assert joined() is None
-        assert [process.wait(60) for process in others] == [0] * (size - 1)
+        assert exit_status(others, 60.0) == 0
     finally:
-        for process in others:
-            process.kill()
-            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(others, signal.SIGKILL)
+        exit_status(others, 60.0)
+
+
+def start_others(changes: dict[str, str]) -> int:
+    """Returns the id of the process of the other ranks, which leads a group of processes.
+
+    It is a fork without other threads in this process: the imports have happened.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        command = [sys.executable, str(SERVE)]
+        return os.posix_spawn(sys.executable, command, {**os.environ, **changes}, setpgroup=0)
+    if not (fork := os.fork()):
+        os.setpgid(0, 0)
+        os.environ.update(changes)
+        os._exit(serve_ranks())
+    return fork
+
+
+def exit_status(process: int, seconds: float) -> int | None:
+    """The status of a child that ends in time; None if it has been read before."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            ended, status = os.waitpid(process, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    raise TimeoutError(f"process {process} runs for {seconds:.0f} seconds")

@@ -66,6 +66,7 @@ CASES = {
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_ten_steps_equal_those_of_one_process(ranks, folders, case):
     family, options = CASES[case]

@@ -95,6 +95,7 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
     return start_both
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_scores_gradients_and_weights_equal_those_of_one_process(both, case):
     assert_equal_models(*both(case))
@@ -113,6 +114,7 @@ def test_every_scope_of_a_loss_has_the_gradient_of_one_process(both, layout, nam
         assert found[metric] == pytest.approx(expected[metric], rel=1e-5, abs=1e-6), metric
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
 def test_ten_steps_equal_those_of_one_process(both, family, layout):
@@ -129,6 +131,7 @@ def test_ten_steps_equal_those_of_one_process(both, family, layout):
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 def test_a_process_without_samples_joins_collectives(both, layout):
     backend, alone = both(f"qwen3_moe: {layout}")
@@ -174,6 +177,7 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
     return found
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("layout", [*LAYOUTS_OF_STEPS, f"{LAYOUTS_OF_STEPS[0]} hybrid"])
 @pytest.mark.parametrize("family", EXPERTS)
@@ -191,6 +195,7 @@ def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folde
     assert_equal_gradients(found, expected_gradients(alone, samples, loss))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 def test_a_bfloat16_model_has_float32_masters_that_resume_exactly(start, tmp_path, layout):
     path = save_model(tmp_path / "model", "qwen3_moe", torch.bfloat16)
@@ -222,6 +227,7 @@ def test_a_reference_copies_the_policy(start, folders):
     assert all(torch.equal(value, weights[name]) for name, value in on_cpu(other.weights()))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3", *EXPERTS, "glm4_moe"])
 def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):

@@ -40,6 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: save_model(tmp_path_factory.mktemp(name), name, vocab_size=64) for name in FAMILIES}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bridge_loads_and_exports_the_same_weights(start, folders, case):
     family, layout = case.split(": ")
@@ -85,6 +86,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return own | {name: save_other(tmp_path_factory.mktemp(name), name) for name in OTHERS}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", [f"{each}: {layout}" for layout, of in LAYOUTS_OF_MODELS.items() for each in of])
 def test_models_that_the_bridge_maps_equal_those_of_one_process(start, models, case):
     family, layout = case.split(": ")

@@ -104,6 +104,7 @@ def assert_equal_weights(found: dict[str, torch.Tensor], expected: dict[str, tor
         assert torch.equal(found[name], value), name
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", [*CASES, *(f"bias: {layout}" for layout in LAYOUTS_OF_STEPS if "ep" not in layout)])
 def test_values_gradients_and_weights_equal_those_of_one_process(both, case):
     backend, alone = both(case)
@@ -114,6 +115,7 @@ def test_values_gradients_and_weights_equal_those_of_one_process(both, case):
     assert_equal_gradients(gradients(backend, samples, LOSS), expected_gradients(alone, samples, LOSS))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 def test_ten_steps_of_a_new_head_equal_those_of_one_process(start, tmp_path, layout):
     request = request_for(save_model(tmp_path, "qwen3_moe"), layout)

@@ -51,12 +51,13 @@ def policy_and_reference(request: ModelRequest) -> list[ModelRequest]:
 
 
 CASES = [
-    *(("adamw", torch.float32, layout) for layout in LAYOUTS_OF_STEPS),
     *(("adamw", torch.bfloat16, layout) for layout in LAYOUTS_OF_STEPS[-1:]),
+    *(("adamw", torch.float32, layout) for layout in LAYOUTS_OF_STEPS),
     *(("muon", torch.float32, layout) for layout in LAYOUTS_OF_STEPS[:1]),
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("optimizer", "dtype", "layout"), CASES)
 def test_training_is_bitwise_the_same(start, tmp_path, monkeypatch, optimizer, dtype, layout):
     path = save_model(tmp_path / "model", "qwen3_moe", dtype)

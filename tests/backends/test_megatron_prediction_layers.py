@@ -50,6 +50,7 @@ def weights_in(folder: Path) -> dict[str, Tensor]:
     return {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", ["tp2", "pp2", "ep2"])
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
 def test_a_checkpoint_has_the_layers_of_its_source(ranks, tmp_path, family, layout):

@@ -85,6 +85,7 @@ def assert_equal(backend: MegatronBackend, alone: TorchBackend, samples: list[Sa
     assert_equal_gradients(gradients(backend, samples, LOSS), expected_gradients(alone, samples, LOSS))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_shared_prefixes_do_not_change_scores_and_gradients(ranks, folder_of, case):
     layout, family = case.split(": ")
@@ -101,6 +102,7 @@ def test_recomputed_layers_have_the_positions_of_their_micro_batch(ranks, folder
         assert_equal(backend, alone, make_groups())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", OTHER_LAYOUTS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
 def test_samples_share_a_prefix_only_if_its_experts_are_equal(ranks, folder_of, family, layout):

@@ -53,6 +53,7 @@ def test_weights_have_the_file_mode_of_other_files(run: tuple[TorchBackend, Path
     assert len({file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}) == 1
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
 def test_truncated_state_is_refused(run: tuple[TorchBackend, Path], share: float):
     backend, path = run
@@ -61,6 +62,7 @@ def test_truncated_state_is_refused(run: tuple[TorchBackend, Path], share: float
     assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("content", [{"step": 3}, [1, 2], "text"])
 def test_foreign_state_file_is_refused(run: tuple[TorchBackend, Path], content: object):
     backend, path = run
@@ -145,6 +147,7 @@ asyncio.run(backend.close())
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_bytes", [300, 40_000])
 def test_save_beyond_a_file_size_limit_keeps_the_previous_checkpoint(tmp_path: Path, num_bytes: int):
     folder = tmp_path / "checkpoints"

@@ -128,13 +128,14 @@ SLOW = [
 
 
 @tool_templates
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("cases", [FAST, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["fast", "slow"])
 def test_continuations_equal_the_complete_rendering(name: str, cases: list[tuple[bool, tuple[int, ...]]]) -> None:
     for system, counts in cases:
         check(name, conversation(name, "zq é日🙂", system=system, counts=counts))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @tool_templates
 @pytest.mark.property
 @given(text=texts, system=st.booleans(), counts=st.lists(st.integers(0, 3), min_size=1, max_size=5))

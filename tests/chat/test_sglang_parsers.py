@@ -54,6 +54,7 @@ def hermes_call(name: object, arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_in_each_model_family_format(name: str) -> None:
     turn = parser(name).parse(f"Let me see. {CALLS[name]}")
@@ -62,6 +63,7 @@ def test_calls_in_each_model_family_format(name: str) -> None:
     assert (call.name, json.loads(call.arguments), call.error) == ("f", {"n": 1, "q": "é"}, None)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_call_of_an_unknown_tool_is_answered(name: str) -> None:
     """The toolbox reports the unknown tool to the model; SGLang's default would drop the call."""
@@ -77,6 +79,7 @@ def test_several_calls_in_a_turn_are_read() -> None:
     ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "body", ["{bad", "1", "[1]", '{"name": 3, "arguments": {}}', '{"name": "f", "arguments": [1]}']
 )

@@ -87,6 +87,7 @@ def results(tmp_path_factory) -> list[tuple[int, list[str], list[str]]]:
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("number", range(len(REFUSED)), ids=lambda number: " ".join(REFUSED[number][0])[:60])
 def test_refused_before_anything_heavy_is_imported(results, number):
     status, lines, heavy = results[number]

@@ -91,6 +91,7 @@ ONE_SERVER = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "changes"),
     [
@@ -135,6 +136,7 @@ def test_more_devices_than_there_are(model, lengths, tmp_path, capsys):
     assert "best division of 6xH100" in found
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "values",
     [
@@ -222,6 +224,7 @@ def test_a_configuration_that_does_not_fit_is_not_compared_with_divisions(model,
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_answer_takes_less_than_five_seconds(name, model):
     (model / "config.json").write_text((MODEL.parent / f"{name}.json").read_text())

@@ -14,6 +14,7 @@ EXPERIMENTS = sorted((configs_dir() / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.usefixtures("megatron")
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_experiment_is_valid_short_and_names_files_that_exist(path):
     config = compose_config([f"+experiment={path.stem}"])

@@ -173,6 +173,7 @@ def test_rollouts_run_beside_each_other_with_keys_of_their_own(rolls):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", [{}, {"sandbox": PLACES["sandbox"]["sandbox"]}], ids=["namespaces", "sandbox"])
 def test_64_rollouts_run_at_once(rolls, place):
     engine = ScriptedEngine(lambda text: LOOP["<tool_response>" in text], tokenizer=CHAT.tokenizer, of_text=True)

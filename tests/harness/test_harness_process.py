@@ -160,6 +160,7 @@ asyncio.run(start(*sys.argv[1:]))
 
 
 @each_kind
+@pytest.mark.one_in(3)
 def test_a_killed_run_leaves_no_harness(kind):
     mark = new_mark()
     line = [sys.executable, "-c", KILLED, kind, mark]

@@ -79,6 +79,7 @@ def test_nothing_is_shared_between_rollouts(rolls):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_files_of_the_harness_are_in_its_home(rolls):
     (rollout,) = rolls("cat ~/.x/y; cat", "done", files={".x/y": "{base_url}"}, env={"CODE": "5"})
     assert "http://127.0.0.1:48620/" in told(rollout, 2)
@@ -105,6 +106,7 @@ def test_what_it_leaves_running_is_ended_before_the_tests(rolls):
     assert rollout.tool_rewards == {"verifier": 0.0}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("forged", ['{"exit_code": 0}', '{"failed": "x", "missing": true}', "{" * 9999])
 def test_it_cannot_write_its_own_report(rolls, forged):
     script = f"import os; os.write(1, b'\\n' + b'0' * 32 + b' ' + {forged!r}.encode()); os.kill(os.getppid(), 9)"
@@ -177,6 +179,7 @@ def test_the_command_runs_once_per_step(rolls, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_32_rollouts_work_at_once(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 " in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=32)
@@ -195,6 +198,7 @@ def in_steps(rolls, tmp_path, *replies, test="cat n.txt 2>/dev/null || echo 0", 
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_model_that_locks_its_working_folder_ends_its_rollout_only(rolls, tmp_path):
     rollout = in_steps(rolls, tmp_path, "chmod 000 /app", "done")
     assert (rollout.stop, rollout.tool_rewards) == (Stop.FINISHED, {"verifier": 0.0})
@@ -204,6 +208,7 @@ def test_a_model_that_locks_its_working_folder_ends_its_rollout_only(rolls, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("script", "code", "num_turns"), [(TWICE, 3, 4), (ONCE, 0, 2)])
 def test_the_first_problem_of_all_steps_counts(rolls, tmp_path, script, code, num_turns):
     replies, command = ["echo 1 > n.txt", "done"] * (num_turns // 2), ["bash", "-c", script, "-", *COMMAND]
@@ -221,6 +226,7 @@ def slow(*_):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("late", [(TaskFolderState, "next_step"), (TaskHarness, "end")])
 def test_turns_are_kept_at_the_deadline_of_the_rollout(rolls, tmp_path, monkeypatch, late):
     monkeypatch.setattr(*late, slow)

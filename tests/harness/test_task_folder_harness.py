@@ -67,6 +67,7 @@ def test_nothing_is_shared_between_rollouts(rolls):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_command_that_takes_too_long_is_ended(rolls):
     (rollout,) = rolls("echo 7 > n.txt; sleep 100", "done", function="run_shortly")
     assert rollout.tool_rewards == {"verifier": 1.0}
@@ -140,6 +141,7 @@ def test_the_function_is_called_once_per_step(rolls, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_64_rollouts_work_at_once(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 False" in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=64, function="run")

@@ -28,6 +28,7 @@ def best(name: str, fleet: str, *overrides: str) -> Best:
     return best_of(config, shape, parse_fleet(fleet), LENGTHS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "fleet"),
     [
@@ -76,6 +77,7 @@ def test_servers_without_room_are_named_where_the_trainer_fits():
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [256, 200])
 def test_servers_that_run_already_keep_their_number(devices):
     found = best("glm_4_5", f"{devices}xh100", "actor.ppo_mini_batch_size=16")
@@ -96,6 +98,7 @@ def test_servers_of_running_addresses_share_no_devices():
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("measured_s", [None, 40.0])
 def test_a_division_takes_the_time_that_its_keys_take(measured_s):
     name = "qwen3_8b"

@@ -14,6 +14,7 @@ from agentrl.plan.hardware import load_hardware
 DOCS = Path(__file__).parents[2] / "docs/plan_recipes.md"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_the_step_takes_the_published_seconds_within_the_explained_factor(recipe: Recipe):
     ratio = sum(phases(recipe).values()) / recipe.step_s
@@ -47,6 +48,7 @@ def test_the_table_of_the_documentation_is_current():
     assert table() in DOCS.read_text(encoding="utf-8")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_what_the_authors_ran_fits_and_what_did_not_fit_does_not(run: Memory):
     assert fullest(run).fits == run.fits

@@ -91,6 +91,7 @@ def test_the_coefficient_follows_and_is_saved(following):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("step", [slow(1), 2, slow(3)])
 def test_a_run_resumed_at_any_step_ends_in_the_same_way(task_folder, following, tmp_path, step):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
@@ -113,6 +114,7 @@ def problems(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("most", [0, 2])
 def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path, most):
     options = [*FILTERING, f"algorithm.filter_groups.max_num_gen_batches={most}"]
@@ -143,6 +145,7 @@ def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("staleness", [slow(0), 1])
 def test_remax_rollouts_store_the_greedy_score(task_folder, tmp_path, staleness):
     folder = tmp_path / "remax"

@@ -109,6 +109,7 @@ def test_changed_keys_are_reported_one_per_line_without_secrets(begun, capsys):
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -359,6 +360,7 @@ def calculator(task_folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "where",
     ["checkpoint", "metrics", "trajectories", "report"],

@@ -56,6 +56,7 @@ FURTHER = {"rft": ["algorithm.rft_threshold=0.4"]}
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LIVE)
 def test_algorithm_is_selected_by_name_only(name, task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", *FURTHER.get(name, ()))
@@ -99,6 +100,7 @@ class User(BaseInteraction):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["gigpo", "grpo_turn", "mt_grpo"])
 def test_user_scores_are_credited_to_their_turn(name, task_folder, tmp_path) -> None:
     (tmp_path / "user.py").write_text(USER)

@@ -102,6 +102,7 @@ def test_a_run_of_a_program_trains_and_passes_the_audit(task_folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", [{}, {"sandbox": "local"}, {"network": "gateway", "max_running": 2}])
 def test_runs_of_a_program_are_equal_bit_by_bit(task_folder, tmp_path, place):
     if "sandbox" in place:
@@ -134,6 +135,7 @@ def test_a_run_on_task_folders_trains_and_passes_the_audit(task_folder, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", [{}, {"python": None}, {"max_running": 2}])
 def test_runs_on_task_folders_are_equal_bit_by_bit(task_folder, tmp_path, place):
     for name in ("one", "other"):

@@ -12,8 +12,6 @@ import pytest
 from same_run import differences
 
 RUNS = Path(__file__).parent / "killed_runs.py"
-FAST = "plain:update=8,cut_rollouts=1"
-"""Killed between two mini-batches, and again while the resumed run truncates its records."""
 # Several kills of a run cost little more than one, and the last process must still make up for all of them
 NAMED = [
     "renamed=2,metrics=2",  # between renaming a checkpoint and linking it; then in the middle of a line
@@ -23,16 +21,22 @@ NAMED = [
     "validation=5,stored=3,removing=1",
     "generations=2,linking=2,half_removed=1",
     "warnings=1,linked_best=1,renaming=1",
+    "update=8,cut_rollouts=1",  # between two mini-batches; then while the resumed run truncates its records
     "update=8,cutting_metrics=1,cut_metrics=1,cutting_generations=1,cutting_rollouts=1",
 ]
-VARIED = [
-    "lora:update=6,half_a_state=1,publish=2",
-    "offload:optimizer=9,run_state=1,update=1",
-    "gae:update=9,half_a_state=2,optimizer=4",  # between the critic's updates; then in the critic's state
-    "goal:linking=1,samples=1",
-    *("async:checkpoint=1,linked_best=1,half_a_state=1,renaming=1", "async:update=6,linking=1,removing=1"),
-    "slow_tool:validation=2,tool=6,tool=3",
-]
+VARIED = {
+    "adapter, critic, background": [
+        "lora:update=6,half_a_state=1,publish=2",
+        "gae:update=9,half_a_state=2,optimizer=4",  # between the critic's updates; then in the critic's state
+        "async:checkpoint=1,linked_best=1,half_a_state=1,renaming=1",
+    ],
+    "offload, goal, slow tool": [
+        "offload:optimizer=9,run_state=1,update=1",
+        "goal:linking=1,samples=1",
+        "async:update=6,linking=1,removing=1",
+        "slow_tool:validation=2,tool=6,tool=3",
+    ],
+}
 RANDOM = [f"plain:random={seed}" for seed in range(3)]
 NUM_RANDOM_KILLS = 10
 pytestmark = pytest.mark.minutes
@@ -67,24 +71,20 @@ def check_named(result: dict) -> None:
 
 
 @pytest.mark.slow
-def test_killed_run_ends_like_an_uninterrupted_run(task_folder, tmp_path):
-    (result,) = run(task_folder, tmp_path, [FAST])
-    check_named(result)
-
-
-@pytest.mark.slow
 def test_kill_in_every_phase_resumes(task_folder, tmp_path):
     for result in run(task_folder, tmp_path, [f"plain:{kills}" for kills in NAMED]):
         check_named(result)
 
 
 @pytest.mark.slow
-def test_kill_resumes_with_lora_offload_critic_goal_and_slow_tool(task_folder, tmp_path):
-    for result in run(task_folder, tmp_path, VARIED):
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", VARIED)
+def test_kill_resumes_with_other_options(task_folder, tmp_path, name):
+    for result in run(task_folder, tmp_path, VARIED[name]):
         check_named(result)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_kills_at_random_moments_resume(task_folder, tmp_path):
     results = run(task_folder, tmp_path, RANDOM)
     for result in results:

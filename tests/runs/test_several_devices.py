@@ -54,6 +54,7 @@ def test_a_run_on_two_processes_is_the_run_on_one(task_folder, tmp_path):
 
 
 @pytest.mark.sglang
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [[], ["model.lora_rank=4"]], ids=["all weights", "lora"])
 def test_a_server_samples_for_two_processes(task_folder, tmp_path, options):
     """After each publication the server's log-probabilities are those of the sharded policy."""
@@ -94,6 +95,7 @@ def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
     return run_uninterrupted(task_folder, tmp_path_factory.mktemp("uninterrupted"), len(DEATHS["killed"]) + 2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", DEATHS)
 def test_a_process_that_ends_in_any_phase_costs_at_most_one_step(task_folder, tmp_path, uninterrupted, name):
     check_deaths(task_folder, tmp_path, DEATHS[name], uninterrupted, f"trainer.async_save={'background' in name}")

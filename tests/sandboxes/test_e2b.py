@@ -253,6 +253,7 @@ def test_a_sandbox_at_the_end_of_its_lifetime_is_unavailable(server):
     in_new(server, run, lifetime_s=60)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("status", [401, 429, 502])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_proxy_that_fails_is_unavailable(server, name, status):
@@ -267,6 +268,7 @@ def test_a_proxy_that_fails_is_unavailable(server, name, status):
     in_new(server, run)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

@@ -177,6 +177,7 @@ def test_sandboxes_do_not_see_each_other():
     assert "of the first" not in in_sandbox(run).output
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "code",
     [
@@ -240,6 +241,7 @@ def test_killing_the_program_in_the_sandbox_ends_this_sandbox_alone(target):
         python(f"import os, signal; os.kill({target}, signal.SIGKILL)", "1", "2")
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "reply",
     [

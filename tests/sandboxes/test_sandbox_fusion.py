@@ -106,6 +106,7 @@ def test_paths_outside_of_the_working_folder_are_refused(path):
     on_server(work)
 
 
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize(
     "reply",
     [

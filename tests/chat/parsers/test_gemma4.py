@@ -40,6 +40,7 @@ def parse(text: str) -> ParsedTurn:
     content=st.sampled_from(["", "Größe: 日本 🙂\n{x}"]),
     thoughts=st.sampled_from(["", "Shall I?\nYes."]),
 )
+@pytest.mark.one_in(3)
 def test_calls_of_the_public_templates(name: str, calls: list[Call], content: str, thoughts: str) -> None:
     """The templates write the content after the calls."""
     tokenizer = public_tokenizer(name)

@@ -70,6 +70,7 @@ def test_any_text_is_parsed(form: Format, text: str) -> None:
 
 
 @formats
+@pytest.mark.one_in(4)
 def test_broken_turns(form: Format) -> None:
     parser = form.parser()
     for text in fuzzed(form, 2_000, seed=0):
@@ -79,6 +80,7 @@ def test_broken_turns(form: Format) -> None:
 @pytest.mark.slow
 @pytest.mark.property
 @formats
+@pytest.mark.one_in(4)
 def test_broken_turns_by_the_million(form: Format) -> None:
     parser = form.parser()
     for text in fuzzed(form, -(-NUM_FUZZED // len(FORMATS)), seed=1):
@@ -93,6 +95,7 @@ def long_cases() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.property
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("form", "size"), list(long_cases()))
 def test_long_text_takes_linear_time(form: Format, size: int) -> None:
     """Linear parsing of these texts takes tenths of a second; quadratic parsing takes minutes."""

@@ -48,6 +48,7 @@ def test_every_public_template_is_listed() -> None:
 
 
 @needs_public_templates
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "template"), CASES)
 def test_calls_of_public_templates(name: str, template: str) -> None:
     chat = ChatFormat(public_tokenizer(template))

@@ -52,6 +52,7 @@ def checked(config: RunConfig, model: Shape, memory: float) -> list[str]:
     return [change.text for change in changes]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_the_authors_ran_fits(name):
     assert fit_of(config_of(name), shape(content_of(name)), H100).fits

@@ -72,6 +72,7 @@ def test_the_best_comes_first_and_the_others_say_why():
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("key", ["trainer.max_staleness=1", "trainer.over_sampling=1.0"])
 def test_a_bound_is_below_the_simulated_step(key):
     for candidate in found("32xH100", key).ranked:
@@ -79,7 +80,7 @@ def test_a_bound_is_below_the_simulated_step(key):
             assert candidate.bound_s <= candidate.split.step_s * 1.05
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_with_over_sampling_training_and_rollouts_overlap():
     assert all(
         each.bound_s == max(each.train_s, each.rollout_s)
@@ -88,7 +89,7 @@ def test_with_over_sampling_training_and_rollouts_overlap():
     assert not any(each.servers.colocate for each in found("8xH100", "trainer.over_sampling=1.0").ranked)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_next_servers_and_layouts_are_tried_if_the_rules_refuse_the_fastest():
     fastest = found("16xH100").ranked[0]
 
