@@ -69,7 +69,7 @@ def start_others(changes: dict[str, str]) -> int:
 
     It is a fork without other threads in this process: the imports have happened.
     """
-    if len(os.listdir("/proc/self/task")) > 1:
+    if len([*Path("/proc/self/task").iterdir()]) > 1:
         command = [sys.executable, str(SERVE)]
         return os.posix_spawn(sys.executable, command, {**os.environ, **changes}, setpgroup=0)
     if not (fork := os.fork()):

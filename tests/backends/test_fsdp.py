@@ -428,9 +428,7 @@ def test_samples_are_split_by_tokens_with_groups_kept_together():
 ON_TWO_ONLY = "offload or frozen or checkpointing or code or version_of or split or holds or two_copies or sequence"
 ON_THREE = f"not ({ON_TWO_ONLY} or qwen3-rollout or qwen3-batch or llama-rollout or moe-batch)"
 """What depends on the number of ranks, such as parts of different sizes."""
-ON_FOUR = (
-    f"not ({ON_TWO_ONLY}) and (plain or lora or -row or copies or complete or muon or rank_without)"
-)
+ON_FOUR = f"not ({ON_TWO_ONLY}) and (plain or lora or -row or copies or complete or muon or rank_without)"
 """What depends on two copies of a model in parts."""
 
 

@@ -73,7 +73,6 @@ def found():
     return asyncio.run(conversations())
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("stream", ["", " stream"])
 @pytest.mark.parametrize("name", ["responses", "chat", "compatible", "messages"])
 @pytest.mark.parametrize("speed", ["fast", "slow"])

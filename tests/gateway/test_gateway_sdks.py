@@ -107,7 +107,6 @@ URLS = pytest.mark.parametrize("url", ["url", "slow_url"])
 
 
 @URLS
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", ["chat", "chat stream", "responses", "responses stream", "messages", "messages stream"]
 )
