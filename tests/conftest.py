@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,16 +66,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A process that begins with the longest file does not finish long after the other one.
     """
-    num_cases: Counter[str] = Counter()
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
-        if mark := item.get_closest_marker("one_in"):
-            name = item.nodeid.partition("[")[0]
-            if num_cases[name] % mark.args[0]:
-                item.add_marker("weekly")
-            num_cases[name] += 1
+        if item.get_closest_marker("one_in"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for number, of_test in enumerate(cases.values()):
+        mark_further(of_test, number)
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
+def mark_further(cases: list[pytest.Item], number: int) -> None:
+    """Mark as weekly all cases of a test but one of n. The next n are shifted by one, so all parameters get a turn.
+
+    In a file with the mark, such as a contract suite, the first case is shifted by the number of the test.
+    """
+    (n,) = cases[0].get_closest_marker("one_in").args
+    n = min(n, len(cases))
+    first = 0 if any(mark.name == "one_in" for mark in cases[0].own_markers) else number
+    for index, case in enumerate(cases):
+        if (index + index // n - first) % n:
+            case.add_marker("weekly")
 
 
 @pytest.fixture

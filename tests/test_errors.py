@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from source_files import syntax
 
 import agentrl
 from agentrl.agent_loops.loading import read_entries
@@ -144,7 +145,7 @@ def names_key(text: str) -> bool:
 def calls_with_text(path: Path) -> list[tuple[int, str, str]]:
     """Line, function and first literal text of each call with a text."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(path)):
         if isinstance(node, ast.Call) and node.args:
             first = node.args[0]
             literal = first.values[0] if isinstance(first, ast.JoinedStr) else first

@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from source_files import syntax
 from test_repository import copied_sources
 
 from agentrl.capabilities import BACKENDS
@@ -42,7 +43,7 @@ def imported_distributions() -> Iterator[tuple[str, Path]]:
     """(distribution, file) of each third-party import inside agentrl."""
     providers = packages_distributions()
     for path in (ROOT / "agentrl").rglob("*.py"):
-        for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+        for module in imported_modules(syntax(path)):
             top = module.partition(".")[0]
             if found := IMPORTED_BY_TORCH.get(module):
                 yield found, path

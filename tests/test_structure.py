@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from source_files import syntax
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentrl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -106,11 +108,6 @@ def imported(tree: ast.AST, skip: Callable[[ast.AST], bool] = lambda _: False) -
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@cache
-def syntax(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -51,7 +51,7 @@ def stopped(output: str = "") -> Finished:
 
 
 def joined(before: Finished, last: Finished) -> Finished:
-    """Return how a harness finished that ran once more. Its exit code is that of the first problem."""
+    """Return the result of two runs of a harness, one after the other. The exit code is that of the first problem."""
     output = shortened(before.ended.output + last.ended.output, MAX_OUTPUT_BYTES)
     code = before.ended.exit_code if before.problem else last.ended.exit_code
     return replace(

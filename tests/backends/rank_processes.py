@@ -34,11 +34,11 @@ def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]
 
 
 def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", device: str = "cpu") -> None:
-    """Run the fast tests of files with these marks on another number of ranks, or on another device."""
+    """Run the tests of files with these marks, but for slow ones, on another number of ranks, or on another device."""
     if device == "cuda" and torch.cuda.device_count() < int(num_ranks):
         pytest.skip(f"needs {num_ranks} GPUs, one per rank")
     brief = ("-q", "--tb=short", "--show-capture=no")
-    selected = f"{marks} and not slow and not weekly and not gpu"
+    selected = f"{marks} and not slow and not gpu"
     command = [sys.executable, "-m", "pytest", *brief, "-m", selected, file, *others]
     changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
     done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
@@ -50,18 +50,19 @@ def ranks_of(size: int, folder: Path) -> Iterator[Ranks]:
     """Join `size` ranks; at the end all other processes must have ended by themselves."""
     common = {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
     torch.set_num_threads(1)  # as in the other ranks: sums depend on the number of threads
-    others = start_others({**common, "OMP_NUM_THREADS": "1", "RANK": "1"})
+    others = start_others({**common, "OMP_NUM_THREADS": "1", "RANK": "1"}) if size > 1 else None
     try:
         with patch.dict(os.environ, {**common, "RANK": "0"}):
             ranks = join()
         yield ranks
         ranks.close()
         assert joined() is None
-        assert exit_status(others, 60.0) == 0
+        assert others is None or exit_status(others, 60.0) == 0
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(others, signal.SIGKILL)
-        exit_status(others, 60.0)
+        if others is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(others, signal.SIGKILL)
+            exit_status(others, 60.0)
 
 
 def start_others(changes: dict[str, str]) -> int:
@@ -73,9 +74,15 @@ def start_others(changes: dict[str, str]) -> int:
         command = [sys.executable, str(SERVE)]
         return os.posix_spawn(sys.executable, command, {**os.environ, **changes}, setpgroup=0)
     if not (fork := os.fork()):
-        os.setpgid(0, 0)
-        os.environ.update(changes)
-        os._exit(serve_ranks())
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            os.environ.update(changes)
+            status = serve_ranks()
+        finally:
+            os._exit(status)
+    with suppress(OSError):  # the fork may have done so, and may have ended
+        os.setpgid(fork, fork)
     return fork
 
 

@@ -8,7 +8,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_the_smallest_case_of_the_gateway_benchmark_runs(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     gateway = importlib.import_module("gateway")

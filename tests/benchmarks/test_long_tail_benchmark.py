@@ -60,7 +60,7 @@ def test_benchmark_bound_is_the_busiest_component(module, tmp_path):
     assert long_tail.ratios([runs])[1] == "staleness 1: 2.00 times staleness 0 (2.00 to 2.00)"
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_slow_run_benchmark_runs(module, task_folder, tmp_path):
     slow_run = module("slow_run")
     overrides = (

@@ -146,7 +146,7 @@ def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("staleness", [slow(0), 1])
+@pytest.mark.parametrize("staleness", [1, 0])
 def test_remax_rollouts_store_the_greedy_score(task_folder, tmp_path, staleness):
     folder = tmp_path / "remax"
     assert train(task_folder, folder, "algorithm.name=remax", f"trainer.max_staleness={staleness}") == 0

@@ -45,18 +45,12 @@ def moved(task_folder: Path, folder: Path) -> bool:
     return any(not before[name].equal(weight) for name, weight in after.items())
 
 
-# the fast subset: a preference algorithm (critics and rft have fast runs elsewhere)
-QUICK = {"pairwise"}
-LIVE = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name, preset in PRESETS.items()
-    if preset.feed == "rollouts"
-]
+LIVE = [name for name, preset in PRESETS.items() if preset.feed == "rollouts"]
 FURTHER = {"rft": ["algorithm.rft_threshold=0.4"]}
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_algorithm_is_selected_by_name_only(name, task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", *FURTHER.get(name, ()))

@@ -102,7 +102,6 @@ def test_a_run_of_a_program_trains_and_passes_the_audit(task_folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", [{}, {"sandbox": "local"}, {"network": "gateway", "max_running": 2}])
 def test_runs_of_a_program_are_equal_bit_by_bit(task_folder, tmp_path, place):
     if "sandbox" in place:

@@ -125,7 +125,7 @@ def test_killed_rank_ends_the_run_and_is_named(cluster, task_folder, tmp_path):
     assert passes_audit(tmp_path)
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
     tag = uuid.uuid4().hex
     run = two_nodes(cluster, task_folder, tmp_path, "trainer.total_training_steps=1000")
@@ -153,7 +153,7 @@ def test_run_continues_after_losing_a_training_node(task_folder, tmp_path):
 
 
 @pytest.mark.sglang
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_a_lost_rollout_node_is_replaced_and_no_rollout_is_lost_or_doubled(task_folder, tmp_path):
     require_sglang()
     tag = uuid.uuid4().hex

@@ -49,8 +49,8 @@ def drawn(uid: str) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("staleness", "over_sampling"),
     [
-        pytest.param(0, 0.5, marks=pytest.mark.slow),
         pytest.param(2, 0.25, marks=pytest.mark.slow),
+        pytest.param(0, 0.5, marks=pytest.mark.slow),
         pytest.param(1, 0.0, marks=pytest.mark.slow),
         pytest.param(4, 0.0, marks=pytest.mark.slow),
     ],

@@ -56,7 +56,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return all(first[name].equal(second[name]) for name in first)
 
 
-@pytest.mark.slow  # test_modes.py has a fast variant
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_stored_rollouts_repeat_the_updates_of_their_run_bit_for_bit(name, task_folder, tmp_path):

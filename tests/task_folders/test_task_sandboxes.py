@@ -90,7 +90,6 @@ def test_the_reward_follows_from_the_files_that_the_agent_left(folder, kind):
     assert rewards_after(folder, kind)[1] == {"reward": 0.0}
 
 
-@pytest.mark.one_in(3)
 def test_environment_variables_reach_agent_and_tests(folder, kind):
     text = '[environment]\nenv = {A = "a b"}\n[verifier]\nenv = {B = "c \'d"}\n'
     (folder / "task.toml").write_text(text)
@@ -118,7 +117,6 @@ def test_an_agent_cannot_write_its_own_reward(folder, kind):
     assert rewards_after(folder, kind, *forged)[1] == {"reward": 0.0}
 
 
-@pytest.mark.one_in(3)
 def test_a_working_folder_that_was_replaced(folder, kind):
     (folder / "environment" / "Dockerfile").write_text(IMAGE + "WORKDIR /app/src\n")
     replace = "rm -rf /app/src && mkdir /app/src && echo 7 > /app/n.txt"
@@ -146,7 +144,7 @@ def test_the_score_of_several_rewards():
     assert score_of({"a": 1.0, "b": 0.5}) == 0.75
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("test", "why"),
     [

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from source_files import syntax
 
 from agentrl.cli.main import main
 from agentrl.reporting.chart_topics import TOPICS as CHARTS
@@ -66,7 +67,7 @@ def test_the_most_specific_declaration_describes_a_metric():
 def test_every_metric_that_the_code_names_is_declared():
     named = set()
     for path in (ROOT / "agentrl").rglob("*.py"):
-        texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+        texts = (node.value for node in ast.walk(syntax(path)) if isinstance(node, ast.Constant))
         named |= {
             text for text in texts if isinstance(text, str) and re.fullmatch(PREFIXES + r"/[a-z0-9_/]*[a-z0-9_]", text)
         }

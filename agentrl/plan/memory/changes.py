@@ -132,7 +132,7 @@ def refused(config: RunConfig) -> str | None:
 
 
 def _engines(config: RunConfig) -> Iterator[Change]:
-    """Changes of SGLang servers: fewer rollouts at a time, a larger share, more devices of a server, more servers."""
+    """Changes of SGLang servers: fewer rollouts at a time, more devices of a server, more servers."""
     servers, args = servers_of(config), config.rollout.sglang.server_args
     yield Change({}, 0)
     if servers.embedded:

@@ -55,7 +55,6 @@ def test_every_entry_has_a_reference():
     }
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("named", ESTIMATORS)
 def test_equals_the_formula_of_the_paper(named: str):
     name, reads, options, reference = ESTIMATORS[named]

@@ -35,7 +35,6 @@ def stays(rejection: Rejection, tokens: list[tuple[float, int]]) -> list[bool]:
     return kept(rejection, log_ratio, torch.tensor([rollout for _, rollout in tokens])).tolist()
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", REJECTIONS)
 @given(st.lists(st.tuples(st.floats(-3, 3), st.integers(0, 2)), min_size=1, max_size=10))
 def test_every_rejection_equals_its_formula(name, tokens):

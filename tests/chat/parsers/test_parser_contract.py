@@ -29,9 +29,9 @@ from agentrl.chat.parsers import tool_parsers
 MODULES = sorted(path.stem for path in (Path(__file__).parent / "parser_formats").glob("*.py"))
 FORMATS = by_name([importlib.import_module(f"parser_formats.{name}").FORMAT for name in MODULES])
 LONG = 250_000
-"""Characters, in `make test-all`."""
+"""Characters, in further cases."""
 NUM_FUZZED = 1_000_000
-"""Fuzzed texts in `make test-all`, over all parsers together."""
+"""Fuzzed texts of the slow test, over all parsers together."""
 
 formats = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 contents, some_thoughts = st.sampled_from(CONTENTS), st.sampled_from(["", *THOUGHTS])

@@ -80,7 +80,7 @@ def test_a_bound_is_below_the_simulated_step(key):
             assert candidate.bound_s <= candidate.split.step_s * 1.05
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_with_over_sampling_training_and_rollouts_overlap():
     assert all(
         each.bound_s == max(each.train_s, each.rollout_s)
@@ -89,7 +89,7 @@ def test_with_over_sampling_training_and_rollouts_overlap():
     assert not any(each.servers.colocate for each in found("8xH100", "trainer.over_sampling=1.0").ranked)
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_the_next_servers_and_layouts_are_tried_if_the_rules_refuse_the_fastest():
     fastest = found("16xH100").ranked[0]
 
