@@ -210,10 +210,13 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
 
 def _compute_in_input_dtype(model: nn.Module) -> None:
-    """Convert an adapter's float32 weights to the data type of its inputs. peft converts all inputs and outputs."""
+    """Convert an adapter's float32 weights to the data type of its inputs. peft converts all inputs and outputs.
+
+    Variants such as DoRA stay as they are: they compute norms of their weights.
+    """
     from peft.tuners.lora import Linear
 
-    for layer in [layer for layer in model.modules() if isinstance(layer, Linear)]:
+    for layer in [layer for layer in model.modules() if isinstance(layer, Linear) and not layer.lora_variant]:
         layer.cast_input_dtype_enabled = False
         for matrices in (layer.lora_A, layer.lora_B):
             for name, matrix in matrices.items():

@@ -97,6 +97,17 @@ def test_offloaded_tensors_are_on_the_gpu_only_while_used():
     assert all(tensor.eq(1).all() for tensor in tensors)
 
 
+def test_a_state_that_was_loaded_is_offloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    elsewhere = Elsewhere()
+    monkeypatch.setattr(backend_module, "moves_of", lambda device: elsewhere.moves)
+    backend = load(save_model(tmp_path), optimizer_offload=True)
+    asyncio.run(backend.train_step(make_samples(3), SFT))
+    state = {name: value.clone() for name, value in backend._optimizer.named_state().items()}
+    moved = Counter(elsewhere.moved)
+    backend._optimizer.load_named_state(state, 1)
+    assert elsewhere.moved["out"] - moved["out"] == elsewhere.moved["back"] - moved["back"] > 0
+
+
 def test_offload_on_the_cpu_moves_nothing(tmp_path: Path):
     assert moves_of(torch.device("cpu")) is None
     backend = load(save_model(tmp_path), **OFFLOAD)

@@ -231,3 +231,12 @@ def test_adapters_compute_in_the_data_type_of_their_inputs(qwen: Path):
     assert [value.dtype for value in gradients] == [torch.float32, torch.float32, torch.bfloat16]
     for value, reference in zip([found, *gradients], [expected, *references], strict=True):
         assert (value - reference).norm() < 0.01 * reference.norm()
+
+
+def test_dora_computes_as_in_peft(qwen: Path, tmp_path: Path):
+    adapter = tmp_path / "adapter"
+    made = get_peft_model(load(qwen), LoraConfig(r=4, use_dora=True, target_modules=["q_proj"]))
+    train_a_little(made.base_model.model)
+    made.save_pretrained(str(adapter))
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(qwen, dtype="bfloat16"), adapter).eval()
+    assert torch.equal(logits(load(qwen, "bfloat16", lora_adapter_path=str(adapter))), logits(theirs))

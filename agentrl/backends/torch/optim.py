@@ -137,11 +137,12 @@ class ScheduledOptimizer:
 
     def load_named_state(self, found: Mapping[str, Tensor], num_updates: int) -> None:
         """Restore the tensors of `named_state`, which become the state itself."""
-        for part in self._parts:
-            for name in part.names:
-                device = self._parameters[name].device  # fused updates on a GPU need the number of updates there, too
-                own = {key: value.to(device) for key, value in found.items() if key.rpartition("/")[0] == name}
-                self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
+        with self._parking.in_use():
+            for part in self._parts:
+                for name in part.names:
+                    device = self._parameters[name].device  # fused updates need the number of updates there, too
+                    own = {key: value.to(device) for key, value in found.items() if key.rpartition("/")[0] == name}
+                    self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
         self.num_updates = num_updates
 
     def _state_of(self, part: _Part, name: str) -> dict[str, Tensor]:

@@ -52,9 +52,9 @@ class Sampling:
 
     def decode_s(self, rows: float, context: float) -> float:
         """See `EngineSpeed.decode_s`."""
-        passes = math.ceil(rows / self._fixed_rows) if self._fixed_rows else 1
+        passes = max(1, math.ceil(rows / self._fixed_rows)) if self._fixed_rows else 1
         computed = passes * self._fixed_rows or rows
-        read = self._bytes * (passes * self._read(rows) + self._cached * context / self._parts)
+        read = self._bytes * (passes * self._read(computed / passes) + self._cached * context / self._parts)
         flops = (computed * (self._body + self._head) + self._per_key * context) / self._parts
         work = max(read / self._bytes_per_s, flops / self._flops_per_s, passes * self._launch_s)
         return work + passes * self._pass_s + self._row_s * computed + self._layers_s(rows)
@@ -91,7 +91,10 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    return Sampling(shape, servers, hardware, number, min(rows, max_running(config, servers)))
+    rows = min(
+        rows, 1 if shape.weights.experts else max_running(config, servers)
+    )  # rows of experts are not independent
+    return Sampling(shape, servers, hardware, number, rows)
 
 
 def max_running(config: RunConfig, servers: Servers) -> int:

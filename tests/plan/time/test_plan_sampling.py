@@ -9,7 +9,7 @@ from test_plan_training import FAST, shape
 
 from agentrl.cli.compose import compose_config
 from agentrl.plan.layout import Servers
-from agentrl.plan.time.sampling import Sampling, max_running
+from agentrl.plan.time.sampling import Sampling, max_running, sampling_of
 
 MEMORY = FAST.model_copy(update={"memory_gb_s": 1000, "share_of_bandwidth": 1.0})
 
@@ -84,3 +84,10 @@ def test_fixed_steps_of_decoding_compute_all_their_rows():
     one, full, more = (fixed.decode_s(rows, 0) for rows in (1, 64, 65))
     assert one == full == plain.decode_s(64, 0)
     assert more == pytest.approx(2 * full)
+
+
+def test_a_deterministic_engine_computes_rows_of_experts_one_by_one():
+    config = compose_config(["model.path=x", "rollout.deterministic=true", "rollout.max_num_seqs=32"])
+    dense, experts = (sampling_of(config, shape(name), Servers(), MEMORY) for name in ("qwen3_8b", "qwen3_30b_a3b"))
+    assert dense.decode_s(1, 0) == dense.decode_s(32, 0) < dense.decode_s(33, 0)
+    assert experts.decode_s(8, 0) == pytest.approx(8 * experts.decode_s(1, 0))
