@@ -295,13 +295,13 @@ class ProcessPeers(Peers):
 
     def gathered(self, outputs: SampleOutputs) -> SampleOutputs:
         """See `Peers.gathered`."""
-        parts: list[Any] = [None] * self.size
+        parts: list[Any] = [None] * dist.get_world_size(self.group)  # processes of a layout may share their samples
         dist.all_gather_object(parts, {n: {i: v.cpu() for i, v in o.items()} for n, o in outputs.items()}, self.group)
         device = next((value.device for of_sample in outputs.values() for value in of_sample.values()), None)
         found: SampleOutputs = {name: {} for name in outputs}
         for part in parts:
-            for name, of_sample in part.items():
-                found[name] |= {index: value.to(device) for index, value in of_sample.items()}
+            for name, of_sample in found.items():  # the first stages of a pipeline have no outputs
+                of_sample |= {index: value.to(device) for index, value in part.get(name, {}).items()}
         return found
 
 

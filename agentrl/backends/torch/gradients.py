@@ -192,9 +192,12 @@ class _Passes:
         leaves = {name: torch.cat([of_sample[index] for index in order]) for name, of_sample in found.items()}
         for name, leaf in leaves.items():
             leaf.requires_grad_(name != "entropy" or self._loss.needs_entropy)
-        value, metrics = self._loss_of(order, self._batch(order), leaves)
+        batch = self._batch(order)
+        value, means = self._loss_of(order, batch, leaves)
         torch.autograd.backward(value)
         gradients = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        metrics: dict[str, Tensor] = {}
+        add_metrics(metrics, means, len(batch.rows) / self._whole.num_tokens)
         return value.detach(), metrics, {name: self._by_sample(grad_N, order) for name, grad_N in gradients.items()}
 
     def _by_sample(self, values_N: Tensor, indices: Sequence[int]) -> dict[int, Tensor]:
