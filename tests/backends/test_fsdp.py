@@ -98,6 +98,15 @@ def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name,
     asyncio.run(backend.close())
 
 
+def test_metrics_of_a_loss_over_rollouts_are_means_over_all_ranks(ranks, folders):
+    request, loss = make_request(folders["llama"]), PolicyLoss("gspo")
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    found, expected = (asyncio.run(each.train_step(make_samples(7), loss)).metrics for each in (backend, alone))
+    for name in expected.keys() - {"num_micro_batches"}:
+        assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6), name
+    asyncio.run(backend.close())
+
+
 @pytest.mark.skipif(NUM_RANKS == 1, reason="one rank has nothing to sum")
 def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
     request = make_request(folders["llama"], autocast="bfloat16")
