@@ -31,7 +31,7 @@ PARTS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
