@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ PEERS = Path(__file__).parents[1] / "benchmarks/peers"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test-weekly` runs property tests with more examples than the other lanes."""
+    """`make test-weekly` runs property tests with more examples than the other commands."""
     settings.load_profile("few" if "not weekly" in config.option.markexpr else "all")
     gc.disable()  # imported modules and collected tests are millions of objects that nothing frees
 
@@ -72,15 +73,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("property")
         if item.get_closest_marker("one_in"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for number, of_test in enumerate(cases.values()):
-        mark_further(of_test, number)
+    num_tests: Counter[Path] = Counter()
+    for of_test in cases.values():
+        mark_further(of_test, num_tests[of_test[0].path])
+        num_tests[of_test[0].path] += 1
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
 
 
 def mark_further(cases: list[pytest.Item], number: int) -> None:
     """Mark as weekly all cases of a test but one of n. The next n are shifted by one, so all parameters get a turn.
 
-    In a file with the mark, such as a contract suite, the first case is shifted by the number of the test.
+    In a file with the mark, such as a contract suite, the first case is shifted by the number of the test in it.
     """
     (n,) = cases[0].get_closest_marker("one_in").args
     n = min(n, len(cases))

@@ -91,10 +91,8 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    rows = min(
-        rows, 1 if shape.weights.experts else max_running(config, servers)
-    )  # rows of experts are not independent
-    return Sampling(shape, servers, hardware, number, rows)
+    most = 1 if shape.weights.experts else max_running(config, servers)  # rows of experts depend on each other
+    return Sampling(shape, servers, hardware, number, min(rows, most))
 
 
 def max_running(config: RunConfig, servers: Servers) -> int:
