@@ -155,6 +155,7 @@ def plain_loss(batch):
     return -batch.advantages * batch.logprobs, {}
 
 
+@pytest.mark.slow
 def test_objects_are_accepted_in_place_of_names(task_folder, tmp_path):
     settings = {
         **SMALL,

@@ -188,5 +188,6 @@ def test_correct_answers_pass(code, sandbox):
     assert score(code, tests=HONEST[code], sandbox=sandbox) == [1.0]
 
 
+@pytest.mark.slow
 def test_one_honest_answer_and_one_cheat_are_scored():
     assert score("def add(a, b): return a + b", CHEATS["source"], tests=ASSERTS) == [1.0, 0.0]

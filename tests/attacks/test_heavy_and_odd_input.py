@@ -146,6 +146,7 @@ def test_forged_control_tokens_stay_text():
             assert [token for token in ids if token in set(control.values())] == expected, text
 
 
+@pytest.mark.slow
 def test_any_sandbox_answer_is_handled():
     chance = random.Random(2)
     values = [None, True, 3, -1, 1e300, "", "Success", "Finished", "\ud800", [], [1], {}, {"stdout": 3}]

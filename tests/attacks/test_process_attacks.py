@@ -8,6 +8,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from agentrl.chat.base import ParsedCall
 from agentrl.registry import load_file
 from agentrl.rewards.functions.processes import ProcessReward, ScorePool
@@ -43,6 +45,7 @@ def score(solution_str):
 """
 
 
+@pytest.mark.slow
 def test_forking_tool_does_not_mix_up_answers(tmp_path):
     (tmp_path / "forking.py").write_text(TOOL)
     box = Toolbox([load_file(tmp_path / "forking.py").act])
@@ -60,6 +63,7 @@ def test_forking_tool_does_not_mix_up_answers(tmp_path):
     assert [(result.outcome, result.text) for result in results[1:]] == [(Outcome.OK, str(n)) for n in range(8)]
 
 
+@pytest.mark.slow
 def test_forking_reward_does_not_mix_up_scores(tmp_path):
     (tmp_path / "forking.py").write_text(REWARD)
     pool = ScorePool(1)
@@ -73,6 +77,7 @@ def test_forking_reward_does_not_mix_up_scores(tmp_path):
     assert asyncio.run(main()) == [0, *range(8)]
 
 
+@pytest.mark.slow
 def test_a_tool_that_dies_and_leaves_children_does_not_hold_up_the_end(tmp_path, monkeypatch):
     (tmp_path / "leaving.py").write_text(TOOL)
     monkeypatch.setenv("ORPHANS", str(tmp_path / "orphans"))

@@ -361,6 +361,7 @@ ALTERATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize("leaf", ALTERATIONS)
 @pytest.mark.parametrize("loop", [Compacting, "tool_agent"], ids=["own loop", "built-in loop"])

@@ -76,6 +76,7 @@ def test_calls_in_an_unknown_format_are_reported_as_unchecked(audited_run):
     assert broken(ledger) == {"operations"}  # they record the format with which the calls were parsed
 
 
+@pytest.mark.slow
 def test_single_turn_run_with_a_full_reward_passes_the_audit(tmp_path, task_folder):
     keys = ["rollout.agent.default_agent_loop=single_turn_agent", "rollout.multi_turn.function_tool_path=null"]
     ledger = audited(short(tmp_path, task_folder, *keys, "reward.include_tool_text=true"))
@@ -135,6 +136,7 @@ def test_custom_loops_of_a_run_are_recognized(audited_run, tmp_path):
         assert any(why in reason for reason in ledger.findings["calls"].unchecked)
 
 
+@pytest.mark.slow
 def test_run_of_a_custom_loop_passes_the_full_audit(tmp_path, task_folder):
     (tmp_path / "own.py").write_text(OWN_LOOP)
     run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")

@@ -63,6 +63,7 @@ def beginnings(samples: list[Sample]) -> list[tuple[int, ...]]:
     return [*found]
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_each_token_attends_to_its_path_and_window(tree):
     samples = tree_samples(tree)
@@ -101,6 +102,7 @@ def test_blocks_are_sorted_as_by_comparing_all_pairs_of_tokens(seed: int):
     assert near.to_dense().sum() < own.to_dense().sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [

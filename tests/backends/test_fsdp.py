@@ -98,6 +98,7 @@ def test_every_gradient_equals_that_of_one_process(ranks, folders, family, name,
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_metrics_of_a_loss_over_rollouts_are_means_over_all_ranks(ranks, folders):
     request, loss = make_request(folders["llama"]), PolicyLoss("gspo")
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
@@ -107,6 +108,7 @@ def test_metrics_of_a_loss_over_rollouts_are_means_over_all_ranks(ranks, folders
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NUM_RANKS == 1, reason="one rank has nothing to sum")
 def test_gradients_are_summed_in_float32_under_autocast(ranks, folders):
     request = make_request(folders["llama"], autocast="bfloat16")
@@ -170,6 +172,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("case", [case for case in CASES if case != "muon"])
 def test_ten_steps_equal_those_of_one_process(ranks, folders, case):
@@ -191,6 +194,7 @@ def place_each_on_its_own_node(ranks, own):
     ranks.bucket = torch.empty(0, dtype=torch.uint8)
 
 
+@pytest.mark.slow
 def test_weights_from_other_nodes_are_complete(ranks, folders):
     request = make_request(folders["llama"])
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
@@ -204,6 +208,7 @@ def test_weights_from_other_nodes_are_complete(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_streamed_weights_equal_their_copies(ranks, folders):
     backend = FsdpBackend(ranks, make_request(folders["llama"]), seed=0)
     weights = backend.weights()
@@ -230,6 +235,7 @@ def test_muon_updates_equal_those_of_one_process_in_bfloat16(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_rank_without_samples_joins_collectives(ranks, folders):
     request = make_request(folders["llama"])
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
@@ -244,6 +250,7 @@ def test_rank_without_samples_joins_collectives(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_not_finite_is_refused_on_every_rank(ranks, folders, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(folders["llama"])
     with torch.no_grad():
@@ -268,6 +275,7 @@ def test_an_adapter_is_merged_into_the_weights_for_a_server(ranks, folders):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", ["plain", "lora", "critic", "muon", "a copy per rank"])
 def test_checkpoints_load_on_any_number_of_ranks(ranks, folders, tmp_path, case):
@@ -350,6 +358,7 @@ def test_no_rank_holds_the_complete_model_while_it_loads(tmp_path):
     assert max(shares) < 0.75, shares  # half of the weights, and what a layer takes while it is gathered
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_file_that_a_rank_cannot_write_ends_the_save_on_all_ranks(ranks, folders, tmp_path, rank):
@@ -366,6 +375,7 @@ def test_a_file_that_a_rank_cannot_write_ends_the_save_on_all_ranks(ranks, folde
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
 def test_optimizer_state_written_by_another_version_of_python_is_read(ranks, folders, tmp_path, module):
@@ -388,6 +398,7 @@ class Malicious:
         return os.system, ("touch harmed",)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["code", "another file", "truncated"])
 def test_optimizer_state_of_others_runs_no_code(ranks, folders, tmp_path, monkeypatch, name):
@@ -412,6 +423,7 @@ def test_optimizer_state_of_others_runs_no_code(ranks, folders, tmp_path, monkey
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 def test_adapter_with_another_scale_is_refused(ranks, folders, tmp_path):
     saved, other = (
         FsdpBackend(ranks, make_request(folders["llama"], model={"lora_rank": 4, "lora_alpha": alpha}), seed=0)

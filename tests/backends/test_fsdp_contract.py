@@ -17,7 +17,7 @@ from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
 
 test_step_ended_by_an_error_leaves_no_state = None  # an error on one rank ends the run
 test_work_is_done_off_the_event_loop_one_call_at_a_time = None  # its loss is a local class, which cannot be sent

@@ -49,6 +49,7 @@ def check_gradients(ranks: Ranks, path: Path, loss, samples: list[Sample], size:
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "llama"])
@@ -82,6 +83,7 @@ def test_ten_steps_equal_those_of_one_process(ranks, folders, case):
     asyncio.run(backend.close())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_samples", [1, 2, 5])
 def test_scores_equal_those_of_one_process(ranks, folders, num_samples):
@@ -110,6 +112,7 @@ def saved_bytes(ranks: Ranks, number: int, sample: Sample) -> int:
     return sum(kept.values())
 
 
+@pytest.mark.slow
 def test_memory_of_activations_falls_with_the_number_of_ranks(ranks, folders):
     length = 1200
     zeros, ones = [0.0] * length, [1.0] * length
@@ -122,6 +125,7 @@ def test_memory_of_activations_falls_with_the_number_of_ranks(ranks, folders):
     assert found[1] <= 1.15 / ranks.size * found[0]
 
 
+@pytest.mark.slow
 def test_heads_that_cannot_be_divided_and_padded_rows_are_refused(ranks, folders):
     model = FsdpBackend(ranks, make_request(folders["llama"]), seed=0)
     padded = FsdpBackend(ranks, make_request(folders["llama"], share_prefixes=False), seed=0)

@@ -42,6 +42,7 @@ def sampled(samples: list[Sample], logprobs: list[list[float]]) -> list[Sample]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_gradient_does_not_depend_on_the_micro_batch_split(name: str, tmp_path: Path):
@@ -75,6 +76,7 @@ def test_the_first_update_sees_the_mismatch_that_scores_would_show(tmp_path: Pat
     assert mismatch_of(scored, 3)["mismatch/older/share"] > 0
 
 
+@pytest.mark.slow
 def test_rejected_tokens_count_in_no_denominator(tmp_path: Path):
     path = save_model(tmp_path, "gpt_neox", torch.float64)
     plain = make_samples(6)

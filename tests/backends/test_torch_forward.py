@@ -77,6 +77,7 @@ def test_only_chosen_positions_reach_the_head():
     assert sizes == [(1, sum(sample.num_trained_tokens for sample in samples), positionwise.vocab_size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 def test_chunks_change_neither_values_nor_gradients(entropy_gradient: bool, monkeypatch: pytest.MonkeyPatch):
     def values_and_gradients() -> list[torch.Tensor]:

@@ -95,6 +95,7 @@ def test_gradient_checkpointing_changes_no_gradient(pattern: str, tmp_path: Path
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_resuming_with_other_frozen_weights_is_refused(tmp_path: Path):
     first = load(save_model(tmp_path / "a"), "model.layers.0")
     asyncio.run(first.save(tmp_path / "step"))

@@ -66,6 +66,7 @@ def test_extra_token_reads_the_complete_sequence(tmp_path: Path):
     ]
 
 
+@pytest.mark.slow
 def test_new_value_head_starts_at_zero_and_learns(tmp_path: Path):
     backend, samples = load(save_model(tmp_path)), with_returns(make_samples(8))
     values = asyncio.run(backend.score(samples)).values
@@ -153,6 +154,7 @@ def learned(backend: TorchBackend, folder: Path) -> list[object]:
     return [*found, *((name, value.tolist()) for name, value in backend.weights())]
 
 
+@pytest.mark.slow
 def test_weights_and_averages_may_be_offloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = save_model(tmp_path / "model")
     plain = learned(load(path), tmp_path / "a")

@@ -91,6 +91,7 @@ def test_a_model_without_tokenizer_is_saved_without(tmp_path: Path):
     assert_refused("model.tokenizer_path: cannot load", tmp_path / "model", tokenizer_path=str(tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_saving_again_replaces_the_old_checkpoint(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     asyncio.run(backend.save(tmp_path / "step"))

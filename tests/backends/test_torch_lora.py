@@ -49,6 +49,7 @@ def base_scores(backend: TorchBackend) -> list[list[float]]:
     return asyncio.run(backend.reference_score()(make_samples(5))).logprobs
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt_neox", "gpt2", "qwen3_moe"])
 def test_the_reference_is_the_base_and_the_first_step_starts_there(family: str, tmp_path: Path):
@@ -61,6 +62,7 @@ def test_the_reference_is_the_base_and_the_first_step_starts_there(family: str, 
     assert scores(backend) != scores(plain)
 
 
+@pytest.mark.slow
 def test_scoring_the_base_does_not_affect_training(tmp_path: Path):
     path = save_model(tmp_path)
     one, other = load(path), load(path)
@@ -90,6 +92,7 @@ def test_only_adapters_are_trained_published_and_saved(tmp_path: Path):
     torch.testing.assert_close(peft(ids).logits, backend.model(ids).logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "qwen3_moe"])
@@ -131,6 +134,7 @@ def as_sample(prompt, answer) -> Sample:
     return Sample([*prompt, *answer], mask, [1.0] * len(mask), numbers, numbers, rollout_id="r")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [(), ("*.layers.0.*",)])
 def test_gradient_checkpointing_changes_no_gradient(frozen: tuple[str, ...], tmp_path: Path):
     """The first layers are frozen here, so no input to them requires a gradient."""
@@ -143,6 +147,7 @@ def test_gradient_checkpointing_changes_no_gradient(frozen: tuple[str, ...], tmp
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_run_starts_from_the_adapter_of_another_run(tmp_path: Path):
     path = save_model(tmp_path / "base")
     first = load(path)

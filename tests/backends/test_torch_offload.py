@@ -66,6 +66,7 @@ def trained(backend: TorchBackend, folder: Path) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("optimizer", "lora_rank"), [("adamw", 0), ("muon", 0), ("adamw", 4)])
 def test_training_is_bitwise_the_same(optimizer: str, lora_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -159,6 +159,7 @@ def assert_same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tens
         torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-4 * max(1.0, float(theirs.abs().max())))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", ["packed", "padded", "checkpointed"])
 @pytest.mark.parametrize("family", ["qwen3_moe", *MORE])
@@ -268,6 +269,7 @@ def test_score_and_train_step_replay_experts_for_any_split(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_without_replay_recorded_experts_change_nothing(tmp_path):
     save_model(tmp_path, "qwen3_moe")
     samples = routed(make_groups())

@@ -178,6 +178,7 @@ def gradients(backend: TorchBackend, samples: list[Sample], loss: PolicyLoss) ->
     return caught
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("family", "loss"),
@@ -193,6 +194,7 @@ def test_updates_equal_padded_rows_for_any_split(family: str, loss: PolicyLoss, 
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("share_prefixes", [True, False])
 def test_number_of_micro_batches_is_reported(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -52,6 +52,7 @@ def assert_same(one, other, tolerance: float) -> None:
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_gradient_loss_and_metrics_do_not_depend_on_the_micro_batch_split(mode: str, tmp_path: Path):
@@ -86,6 +87,7 @@ def test_gradient_equals_a_plain_computation(tmp_path: Path):
         torch.testing.assert_close(mine, theirs.grad, rtol=1e-6, atol=1e-7)  # temperatures are float32 numbers
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "gpt2", "opt"])  # all but qwen3 have dropout, which stays off
 def test_gradient_checkpointing_gives_the_same_gradient(family: str, tmp_path: Path):

@@ -28,6 +28,7 @@ def test_unusable_file_is_refused(bad, text, complaint):
     assert complaint in bad.refused()
 
 
+@pytest.mark.slow
 def test_missing_files_or_unknown_file_types(bad):
     line = bad.refused(f"data.train_files={bad.folder}/trian.jsonl")
     assert (

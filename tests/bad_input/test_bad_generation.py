@@ -31,6 +31,7 @@ def test_nan_while_sampling_names_the_weights_and_their_step(bad, command):
     assert "with the weights of step 0: weights diverged (see actor.optim.lr) or overflow (see rollout.dtype)" in line
 
 
+@pytest.mark.slow
 def test_nan_while_training_skips_the_update_and_is_warned_of(bad):
     folder = overflowing(bad.model, bad.folder / "model")
     bad.write("reward.py", "scores = iter(range(8))\ndef compute_score():\n    return next(scores)\n")
@@ -41,6 +42,7 @@ def test_nan_while_training_skips_the_update_and_is_warned_of(bad):
     assert "an update was skipped: lower actor.optim.lr, or check for overflow" in json.loads(warning)["warning"]
 
 
+@pytest.mark.slow
 def test_model_that_never_ends_its_turn_reaches_the_limits(bad):
     bad.write("script.py", "def reply(context):\n    return 'word ' * 5000\n")
     row = bad.goes_on()
@@ -48,6 +50,7 @@ def test_model_that_never_ends_its_turn_reaches_the_limits(bad):
     assert row["response_length/max"] == 128
 
 
+@pytest.mark.slow
 def test_model_that_never_stops_calling_reaches_the_limits(bad):
     bad.calls("calculator", expression="1+1")
     text = (bad.folder / "script.py").read_text()

@@ -8,6 +8,7 @@ WHERE = "reward 'compute_score' (data source 'doubles', row "
 NO_NUMBER = "expected a finite number or a dict with a 'score', got "
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize(
     ("body", "complaint"),
@@ -31,12 +32,14 @@ def test_reward_errors_end_the_run(bad, kind, body, complaint):
     assert complaint.format(file=file) in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_reward_that_exits_the_process_ends_the_run_with_one_line(bad, kind):
     file = bad.write("reward.py", f"import sys\n{kind} compute_score(solution_str):\n    sys.exit(3)\n")
     assert f"SystemExit: 3 ({file}:3)" in bad.refused()
 
 
+@pytest.mark.slow
 def test_reward_that_sometimes_hangs_fails_only_those_rollouts(bad):
     bad.write(
         "reward.py",
@@ -53,6 +56,7 @@ def test_reward_that_sometimes_hangs_fails_only_those_rollouts(bad):
     assert bad.goes_on("reward.timeout_s=0.1")["rollouts/infra_failed"] == 1 / 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sleep", ["def compute_score(x=0):\n    time.sleep(2)", "async def compute_score(x=0):\n    await asyncio.sleep(2)"]
 )
@@ -98,6 +102,7 @@ def test_missing_reward_file_or_function_is_refused(bad):
     assert "does not accept reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact_match", "gsm8k"])
 def test_row_without_its_ground_truth_is_refused(bad, name):
     bad.rows([{"prompt": "2+2?", "ground_truht": "4"}] * 4)

@@ -22,6 +22,7 @@ def act(bad, body: str, kind: str = "def", mark: str = "@tool") -> list[str]:
     return [*file_of(bad, "function_tool_path", "tools.py"), "rollout.multi_turn.tool_timeout_s=0.1"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("kind", "body", "outcome"),

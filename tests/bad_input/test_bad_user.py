@@ -35,6 +35,7 @@ def test_simulated_user_errors_are_named(bad, kind, body, complaint):
     assert complaint in line
 
 
+@pytest.mark.slow
 def test_simulated_user_with_plain_methods_works(bad):
     options = user(bad, ANSWER.format(kind="def", body="return True, 'bye', 0.5, {}"))
     assert bad.goes_on(*options)["stop/interaction_ended"] == 1.0

@@ -3,9 +3,12 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_agent_loop_benchmark_smallest_case_runs(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     agent_loop = importlib.import_module("agent_loop")

@@ -238,6 +238,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
 def test_hostile_text_takes_linear_time(parser: object) -> None:

@@ -136,6 +136,7 @@ WITHOUT_CALLS = {
 }
 
 
+@pytest.mark.slow
 def test_histories_of_public_templates_are_their_own_rendering():
     """Whatever a public template drops; those that render no calls are refused."""
     messages = [

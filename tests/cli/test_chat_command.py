@@ -80,6 +80,7 @@ def test_conversation_is_that_of_the_template_token_by_token(folder_of, chat, na
     assert found["stop_tokens"][0] == FAMILIES[name][2]
 
 
+@pytest.mark.slow
 def test_parallel_calls_and_thoughts_are_those_of_the_template(folder_of, chat):
     found = {name: chat(folder_of(TOKENIZERS[name], name))[1] for name in ("chatml", "thinking", "headers")}
     assert {name: each["parallel_calls"] for name, each in found.items()} == {

@@ -57,6 +57,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_the_export_is_the_same_policy_and_self_contained(base: Path, tmp_path: Path, lora_rank: int):
     expected = checkpoint(base, tmp_path / "run/checkpoints/step-3", lora_rank)
@@ -75,6 +76,7 @@ def test_the_export_is_the_same_policy_and_self_contained(base: Path, tmp_path: 
     assert torch.equal(logits(load_model(ModelConfig(path=str(tmp_path / "b")), torch.device("cpu"))), logits(exported))
 
 
+@pytest.mark.slow
 def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     AutoModelForCausalLM.from_pretrained(base, dtype="bfloat16").save_pretrained(base)
     checkpoint(base, tmp_path / "step", 4)

@@ -93,6 +93,7 @@ def test_a_dry_run_shows_the_configuration_and_serves_nothing(words, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_a_one_line_error(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with started(tmp_path, *words) as (_, variables):

@@ -91,6 +91,7 @@ ONE_SERVER = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "changes"),
@@ -128,6 +129,7 @@ def test_the_best_division_is_named_with_its_keys(model, lengths, tmp_path, caps
     assert json.loads(file.read_text())["simulated"]["step_s"] == pytest.approx(best["step_s"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_more_devices_than_there_are(model, lengths, tmp_path, capsys):
     arguments = ("+experiment=qwen3_8b", f"model.path={model}", "--gpus", "6xh100", "--lengths", str(lengths))
     assert main(["plan", *arguments, "data.train_batch_size=64", "actor.ppo_mini_batch_size=64"]) == 0
@@ -197,6 +199,7 @@ def test_a_huge_run_is_refused_also_if_the_plan_is_small(tmp_path, capsys):
     assert "rollouts" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_drawn_is_mentioned(model, lengths, tmp_path, capsys):
     arguments = ("+experiment=qwen3_8b", f"model.path={model}", "--gpus", "6xh100", "--lengths", str(lengths))
     small = ("data.train_batch_size=8", "rollout.n=2", "actor.ppo_mini_batch_size=8")
@@ -205,6 +208,7 @@ def test_a_picture_that_cannot_be_drawn_is_mentioned(model, lengths, tmp_path, c
     assert not (tmp_path / "plan.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_configuration_that_does_not_fit_is_not_compared_with_divisions(model, lengths, monkeypatch, capsys):
     seen: list[float | None] = []
 
@@ -245,6 +249,7 @@ def test_an_algorithm_without_rollouts_waits_for_none(model, tmp_path):
     assert "divisions" not in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "calibrated"), [("cpu", True), ("h100", False)])
 def test_speeds_of_a_run_are_those_of_its_hardware(gpus, calibrated, tmp_path, capsys):
     run = saved_run(tmp_path / "run", learn=0.9, collect=0.7, step=1.605)

@@ -21,6 +21,7 @@ def launched(code: str, max_restarts: int = 0) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
 
+@pytest.mark.slow
 def test_killed_rank_is_named_and_other_ranks_end():
     done = launched(f"os.kill(os.getpid(), signal.SIGKILL) if rank == '1' else None\n{WAIT}")
     assert done.returncode == 1

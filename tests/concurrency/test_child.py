@@ -130,6 +130,7 @@ child.ask({{}})
 """
 
 
+@pytest.mark.slow
 def test_child_holding_the_gil_ends_with_its_parent(tmp_path):
     module = "from agentrl.concurrency.child_main import serve\nserve(lambda: lambda question: 9 ** 9 ** 9)"
     (tmp_path / "holding.py").write_text(module)

@@ -55,6 +55,7 @@ def test_ctrl_c_ends_the_other_thread_first(main: str):
     assert done.stderr.endswith("KeyboardInterrupt\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_that_thread_has_a_loop():
     early = f"call_elsewhere(lambda: ({CTRL_C}, __import__('time').sleep(0.5), command()))"
     done = ended(PROGRAM.format(before="pass", call=early, main=MAINS["asyncio.run"]))

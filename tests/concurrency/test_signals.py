@@ -54,6 +54,7 @@ def test_the_first_signal_requests_a_stop(first):
     assert (done.returncode, done.stdout, done.stderr) == (STATUS[first], "cleaned up\n", ENDED)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
 def test_second_signal_ends_the_run_immediately(second):
@@ -89,6 +90,7 @@ def test_a_background_job_ignores_ctrl_c_while_it_exits():
     assert (done.returncode, done.stderr) == (143, ENDED)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_finished_process_exits_is_ignored():
     program = f"import os, signal, sys, time\nfrom agentrl.cli.main import finish\n{IN_A_LIBRARY}\n"
     done = run(f"{program}sys.exit(finish(lambda: None))")

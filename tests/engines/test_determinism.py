@@ -54,6 +54,7 @@ def run_sessions(model, numbers: list[int], order_seed: int, max_num_seqs: int =
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma2", "gpt_neox"])
 def test_batch_composition_and_arrival_order_do_not_change_results(family):
@@ -96,6 +97,7 @@ def test_read_width_depends_only_on_the_length_and_has_few_values():
     assert len(set(widths)) == 12
 
 
+@pytest.mark.slow
 def test_last_bits_differ_without_deterministic_mode():
     """Shows that the test above can fail: without deterministic mode, batching changes bits."""
 

@@ -96,6 +96,7 @@ async def sampled(engine: TorchEngine, talk: Talk, **options: int) -> tuple[Comp
     return completion, context
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_three_turns_with_images_agree_with_one_plain_forward(family):
@@ -120,6 +121,7 @@ def test_three_turns_with_images_agree_with_one_plain_forward(family):
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_change_the_output_and_text_only_works(family):

@@ -50,6 +50,7 @@ def assert_right(model, seen: Seen) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["free", "deterministic"])
 @pytest.mark.parametrize("seed", range(4))

@@ -42,6 +42,7 @@ def test_ground_truths_are_right_and_no_expression_occurs_twice(task_folder):
     assert len(set(expressions)) == len(expressions) == 2048 + 256 + 512 + 11_200
 
 
+@pytest.mark.slow
 def test_teacher_is_correct_in_a_quarter_of_its_traces(task_folder):
     def is_right(messages):
         return messages[-1]["content"] == f"The answer is {value_of(expression_of(messages))}"

@@ -33,6 +33,7 @@ def test_ratios_above_the_cap_have_no_gradient() -> None:
     assert metrics["ratio_mean"].item() == pytest.approx((1 + torch.e**2) / 2)
 
 
+@pytest.mark.slow
 def test_custom_estimator_and_loss_refuse_unknown_options() -> None:
     loss = f"actor.policy_loss.loss_mode={FILE}:unclipped"
     command = ["+experiment=calculator", f"algorithm.adv_estimator={FILE}:surplus", loss]

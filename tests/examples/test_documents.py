@@ -47,6 +47,7 @@ def test_python_runs_and_json_parses(path):
         assert json.loads(text)
 
 
+@pytest.mark.slow
 def test_definitions_in_the_readme_are_registered():
     for code in blocks(ROOT / "README.md", "python"):
         exec(compile(code, "README.md", "exec"), {"__name__": "document"})

@@ -97,6 +97,7 @@ def test_a_harness_is_ended_at_a_limit_of_the_rollout(rolls):
     assert rolls.seen[0]["harness_exit_code"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"deadline_s": 2.0}, {"multi_turn": {"rollout_timeout_s": 2.0}}])
 def test_a_harness_that_hangs_is_ended_at_the_deadline_and_keeps_its_turns(rolls, limits):
     (rollout,) = rolls("5", mode="hangs", **limits)
@@ -104,6 +105,7 @@ def test_a_harness_that_hangs_is_ended_at_the_deadline_and_keeps_its_turns(rolls
     assert rollout.trajectories[0].num_turns == 1
 
 
+@pytest.mark.slow
 def test_a_turn_that_the_deadline_cuts_off_is_kept(rolls):
     (rollout,) = rolls(None, mode="hangs", multi_turn={"rollout_timeout_s": 2.0})
     assert (rollout.stop, rollout.trajectories[0].num_turns) == (Stop.DEADLINE, 1)
@@ -166,6 +168,7 @@ def test_requests_at_the_same_time_are_trajectories_of_one_rollout(rolls):
     assert sorted(str(rolls.seen[0]["harness_output"]).split()) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_rollouts_run_beside_each_other_with_keys_of_their_own(rolls):
     rollouts = rolls(*[call("add", a=1, b=1)] * 6, *["2"] * 6, count=6, max_running=3, max_starting=2)
     assert [rollout.stop for rollout in rollouts] == [Stop.FINISHED] * 6

@@ -159,6 +159,7 @@ asyncio.run(start(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @each_kind
 @pytest.mark.one_in(3)
 def test_a_killed_run_leaves_no_harness(kind):

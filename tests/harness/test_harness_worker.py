@@ -87,6 +87,7 @@ def test_a_worker_that_dies_fails_the_rollout_and_the_next_one_has_a_new_worker(
     assert rollout.rewards["score"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_function_that_blocks_is_left_at_the_deadline(acts):
     started = time.monotonic()
     (rollout,) = acts("block", deadline_s=2.0)

@@ -88,6 +88,7 @@ def test_files_of_the_harness_are_in_its_home(rolls):
     assert (rollout.stop, rollout.valid) == (Stop.ERROR, False)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_there_ends_the_run(rolls):
     with pytest.raises(ConfigError, match="cannot run '/none'"):
         rolls(command=["/none"])
@@ -100,12 +101,14 @@ def test_a_deadline_stops_it_and_the_files_are_scored(rolls):
     assert rollout.facts["harness_output"] == "home /tmp/home /app\n"
 
 
+@pytest.mark.slow
 def test_what_it_leaves_running_is_ended_before_the_tests(rolls):
     (rolls.folder / "tests/test.sh").write_text("ps ax | grep -c '[s]leep 5' > /logs/verifier/reward.txt")
     (rollout,) = rolls("setsid sleep 55 >/dev/null 2>&1 & disown", "done")
     assert rollout.tool_rewards == {"verifier": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("forged", ['{"exit_code": 0}', '{"failed": "x", "missing": true}', "{" * 9999])
 def test_it_cannot_write_its_own_report(rolls, forged):
@@ -114,11 +117,13 @@ def test_it_cannot_write_its_own_report(rolls, forged):
     assert (rollout.stop, rollout.facts["harness_exit_code"]) == (Stop.ERROR, None)
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_its_sandbox_is_scored_on_the_untouched_task(rolls):
     (rollout,) = rolls("echo 7 > n.txt", "kill -9 -1; kill -9 $(ps ax -o pid=)", "done")
     assert (rollout.infra_failed, rollout.tool_rewards) == (False, {"verifier": 0.0})
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_the_machine_kills_drops_the_rollout(rolls, monkeypatch):
     upload = TaskFolderState.upload
 
@@ -163,6 +168,7 @@ def test_settings_that_belong_to_the_tools_are_refused(tmp_path, settings):
         read_harness(str(tmp_path / "wrong.yaml"))
 
 
+@pytest.mark.slow
 def test_an_instruction_of_a_megabyte_reaches_it(rolls):
     long = Task([{"role": "user", "content": "x" * 2**20}], uid="t0", extra_info=rolls.task.extra_info)
     script = "import sys; print(len(sys.stdin.read()))"
@@ -170,6 +176,7 @@ def test_an_instruction_of_a_megabyte_reaches_it(rolls):
     assert (rollout.stop, rollout.facts["harness_output"]) == (Stop.ERROR, "1048576\n")
 
 
+@pytest.mark.slow
 def test_the_command_runs_once_per_step(rolls, tmp_path):
     folder = make_steps(tmp_path / "steps", "one", "two")
     task = replace(rolls.task, extra_info={"task_folder": str(folder)})
@@ -236,6 +243,7 @@ def test_turns_are_kept_at_the_deadline_of_the_rollout(rolls, tmp_path, monkeypa
     assert sum(each.num_turns for each in rollout.trajectories) == 2
 
 
+@pytest.mark.slow
 def test_the_start_is_part_of_the_deadline(rolls, monkeypatch):
     monkeypatch.setattr(TaskFolderState, "upload", slow)
     (rollout,) = rolls("done", deadline_s=0.3)

@@ -46,6 +46,7 @@ def rolls(request, tmp_path):
     return roll
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["run", "threads"])
 def test_commands_run_in_the_sandbox_of_the_task_and_its_tests_give_the_reward(rolls, function):
     (rollout,) = rolls(*SOLVED, function=function)
@@ -74,6 +75,7 @@ def test_a_command_that_takes_too_long_is_ended(rolls):
     assert "-9 True" in CHAT.text(rollout.trajectories[0].segments[2].token_ids)
 
 
+@pytest.mark.slow
 def test_commands_end_with_the_rollout_and_the_sandbox_keeps_its_files(rolls):
     (rolls.folder / "tests/test.sh").write_text("[ -e begun ] && echo 1 > /logs/verifier/reward.txt; ps ax >&2")
     (rollout,) = rolls("sleep", function="acts", deadline_s=3.0)
@@ -85,6 +87,7 @@ def test_a_command_nobody_waits_for_ends_with_the_function(rolls):
     assert rollout.tool_rewards == {"verifier": 0.0}
 
 
+@pytest.mark.slow
 def test_a_model_that_ends_its_sandbox_is_told_and_gets_the_untouched_task(rolls):
     (rollout,) = rolls("echo 7 > n.txt", "kill -9 $PPID", "done")
     assert "137 False" in CHAT.text(rollout.trajectories[0].segments[4].token_ids)

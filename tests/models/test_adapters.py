@@ -89,6 +89,7 @@ def test_new_adapter_changes_no_output_and_is_the_only_trained_part(base: Path):
     assert not any(module.training for module in model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 def test_saved_adapter_loads_in_peft_and_transformers(base: Path, tmp_path: Path):
     model = train_a_little(load(base, lora_rank=4, lora_alpha=8))

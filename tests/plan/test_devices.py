@@ -93,6 +93,7 @@ def test_sizes_that_nothing_tells_are_asked_for(text):
     assert [(each.key, each.kind) for each in caught.value.problems] == [("rollout.sglang.server_args", Kind.MISSING)]
 
 
+@pytest.mark.slow
 def test_stated_sizes_are_counted():
     fleet, found = placed("h100", config(*URLS, "rollout.sglang.server_args={tp_size: 16}"))
     assert (fleet.num_devices, num_used(found)) == (40, 40)

@@ -28,6 +28,7 @@ def best(name: str, fleet: str, *overrides: str) -> Best:
     return best_of(config, shape, parse_fleet(fleet), LENGTHS)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "fleet"),
@@ -115,6 +116,7 @@ def test_a_division_takes_the_time_that_its_keys_take(measured_s):
         assert answer.phases.publish_s == (measured_s or pytest.approx(0.04, abs=0.03))
 
 
+@pytest.mark.slow
 def test_no_division_is_praised_that_is_not_faster():
     found = best("qwen3_8b", "4xh100")
     first, *tried = best_lines(found, found.found.ranked[0].step_s)

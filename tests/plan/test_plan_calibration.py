@@ -36,6 +36,7 @@ def shape() -> Shape:
     return found
 
 
+@pytest.mark.slow
 def test_the_fitted_trainer_takes_the_measured_time(tmp_path):
     measured = read_run(str(saved_run(tmp_path, learn=900.0, collect=700.0, step=1605.0, publish=2.0)))
     fitted = calibrate(measured, shape(), CPU, config())
@@ -44,6 +45,7 @@ def test_the_fitted_trainer_takes_the_measured_time(tmp_path):
     assert (fitted.publish_s, fitted.other_s) == (2.0, pytest.approx(3.0))
 
 
+@pytest.mark.slow
 def test_the_fitted_engine_takes_the_measured_time_besides_the_tools(tmp_path):
     measured = read_run(str(saved_run(tmp_path, learn=900.0, collect=700.0)))
     fitted, servers = calibrate(measured, shape(), CPU, config()), servers_of(config())

@@ -38,6 +38,7 @@ def test_the_layouts_use_all_devices(recipe: Recipe):
     assert layout.devices % load_hardware(recipe.hardware).devices_per_node == 0
 
 
+@pytest.mark.slow
 def test_rollouts_are_the_longest_phase_except_where_weights_are_sent_over_a_slow_network():
     longest = {recipe.name: max(phases(recipe), key=phases(recipe).__getitem__) for recipe in RECIPES}
     assert longest.pop("DeepSeek-V3, 128 GB200") == "publish"

@@ -29,6 +29,7 @@ def shape() -> Shape:
     return found
 
 
+@pytest.mark.slow
 def test_the_experiment_uses_its_64_devices():
     answer = times_of(config(), shape(), parse_fleet("64xH100"), LENGTHS)
     assert answer.devices == "64xH100"
@@ -51,6 +52,7 @@ def test_more_devices_than_the_fleet_has_are_refused():
         times_of(config(), shape(), parse_fleet("32xH100"), LENGTHS)
 
 
+@pytest.mark.slow
 def test_predict_adds_the_price_of_all_devices():
     hardware, of_run = load_hardware("h100"), config()
     found = predict(shape(), layout_of(of_run), hardware, LENGTHS, of_run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import pytest
+
 from agentrl.replay.logprobs.mode import reward_table, rewards_by_step
 from agentrl.replay.logprobs.off_policy import Episode, OffPolicy, off_policy
 
@@ -19,6 +21,7 @@ def far() -> OffPolicy:
     return off_policy([Episode(task, -3.0 * (task + 1), float(task % 2)) for task in range(40)])
 
 
+@pytest.mark.slow
 def test_reliable_estimates_have_no_note():
     table = reward_table(near())
     assert [row[0] for row in table.rows] == [

@@ -106,6 +106,7 @@ def test_adapter_given_on_the_command_line_is_used_for_scoring(sampled_run, tmp_
     assert abs(figures["k1"]["value"]) > 0.001  # or the adapter has no effect
 
 
+@pytest.mark.slow
 def test_log_probabilities_equal_transformers(sampled_run, moved_model):
     run = first_step(sampled_run)
     replay = Replay(run, Options(overrides={"model": {"path": str(moved_model)}}))
@@ -131,6 +132,7 @@ def transformers_logprobs(model: torch.nn.Module, trajectory: Trajectory) -> lis
     return [float(logprobs[index - 1, trajectory.token_ids[index]]) for index in trained]
 
 
+@pytest.mark.slow
 def test_figures_of_another_checkpoint_are_their_formulas(sampled_run, moved_model):
     replay = Replay(first_step(sampled_run), Options(overrides={"model": {"path": str(moved_model)}}))
     scored, _ = score_rollouts(replay, replay_config(replay))

@@ -26,6 +26,7 @@ def refused(capsys, *words):
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_components_of_a_run_are_not_run(saved_run, tmp_path, capsys):
     (tmp_path / "own.py").write_text(FILE)
     run = run_of(saved_run, tmp_path / "run", components={"own": {"reward": f"{tmp_path}/own.py:one"}})

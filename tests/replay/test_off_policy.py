@@ -71,6 +71,7 @@ def test_ordinary_and_per_decision_are_unbiased_exactly(seed):
     assert sum(chance for chance, _ in found) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_each_estimate_is_its_formula():
     episodes = [
         Episode("a", math.log(2), 4.0, [(math.log(0.5), 3.0), (math.log(2), 1.0)]),
@@ -163,6 +164,7 @@ def test_overflowing_ratios_are_reported():
     assert found.num_effective == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_tiny_ratios_underflow_to_zero_reward():
     found = off_policy([Episode(task, -2000.0, 1.0) for task in range(3)])
     assert found.ordinary.value == 0.0

@@ -128,6 +128,7 @@ def test_the_tally_counts_what_changes():
     assert [one.key[2] for one in tally.largest] == [1]
 
 
+@pytest.mark.slow
 def test_rollouts_without_advantages_are_refused(saved_run, capsys, tmp_path):
     assert "step 0 of split 'val' has no saved advantages" in refused(
         capsys, saved_run, "--split", "val", "readvantage"

@@ -149,6 +149,7 @@ def test_each_rollout_is_continued_n_times(saved_run, tmp_path, capsys):
     assert sum(values["left_out"].values()) == len(saved) - len(reached)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "stub"), False)])
 def test_named_tools_run_live_by_default(babbled, tmp_path, capsys, said, live):

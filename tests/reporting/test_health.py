@@ -161,6 +161,7 @@ def test_low_entropy_is_a_warning_only_if_the_reward_stagnates(top, collapsed):
     assert all(step > 70 for step, _ in said)  # the reward rose until then
 
 
+@pytest.mark.slow
 @given(
     num_steps=st.integers(10, 200),
     last_success=st.floats(0.3, 1.0),

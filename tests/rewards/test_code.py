@@ -54,6 +54,7 @@ def test_reward_is_the_share_of_passed_tests():
     assert (first["memory_limit_MB"], first["run_timeout"], first["language"]) == (512, 7, "python")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("code", "share"),
@@ -72,6 +73,7 @@ def test_code_tests_by_calls_are_run(code, share):
         assert score(url, f"```python\n{code}\n```", truth)["score"] == share
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("code", "share"),
@@ -104,6 +106,7 @@ def test_code_that_does_not_compile_is_tried_once():
     assert len(behaviour.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("fault", [429, "hang", 500, 502, "garbage", "error", 504])
 def test_a_failing_server_is_retried(fault, monkeypatch):
@@ -183,6 +186,7 @@ def test_tests_that_cannot_be_used_name_the_row():
         score("http://there", DOUBLE, '{"inputs": ["1"')
 
 
+@pytest.mark.slow
 def test_lone_surrogates_reach_the_sandbox():
     with sandbox_fusion() as (url, _):
         assert score(url, f"{DOUBLE}\n```python\nprint('\ud800')\n```", DOUBLES)["score"] == 0.0

@@ -42,6 +42,7 @@ def scores(*answers, truth, sandbox="local", kwargs=None, **options):
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("sandbox", ["local", {"kind": "docker", "max_running": 3}])
 def test_the_score_is_the_share_of_passed_tests(daemon, sandbox):

@@ -157,6 +157,7 @@ def test_custom_reward_manager(path):
         load_reward(config(path, reward_manager={**own, "module": {"path": str(path.with_name("none.py"))}}))
 
 
+@pytest.mark.slow
 def test_built_in_rewards_score_in_processes_and_not_in_batches():
     prime = RewardConfig(reward_manager={"name": "prime"}, num_workers=1)
     reward = load_reward(prime)

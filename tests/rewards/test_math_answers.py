@@ -47,6 +47,7 @@ def test_different_answers_are_not_equal(answer, truth):
         assert plainly_same(answer, truth) is False
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("answer", "truth", "same"),

@@ -67,6 +67,7 @@ def run(coroutine_function, user_file, *, workers=1, timeout_s=20.0, function="s
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_calls_run_in_a_process_that_stays(user_file, caplog):
     async def calls(reward):
         return [await ask(reward, "fine", tags=["a", 1, None]) for _ in range(3)]
@@ -93,6 +94,7 @@ def test_a_process_that_dies_costs_one_score(user_file, death, told):
     assert before["pid"] != after["pid"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["hang", "hang without a word"])
 def test_hanging_scorer_is_killed_and_loses_one_score(user_file, kind):
@@ -165,6 +167,7 @@ def test_failures_are_attributed_to_reward_or_infrastructure(user_file):
     assert run(calls, user_file)["score"] == 0.0
 
 
+@pytest.mark.slow
 def test_an_async_function_is_awaited(user_file):
     assert run(lambda reward: ask(reward, "text"), user_file, function="late") == {"score": 0.25}
 

@@ -130,6 +130,7 @@ def test_changes_of_fixed_keys_are_refused(begun, capsys, key, value):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_filter_settings_are_fixed_if_rows_are_filtered(begun, capsys):
     check_folder(config(begun, data__max_prompt_length=99))
     assert capsys.readouterr().out == "changed: data.max_prompt_length was 1024 and is now 99\n"

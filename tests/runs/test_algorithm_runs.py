@@ -66,6 +66,7 @@ def test_step_without_useful_samples_does_not_change_the_policy(task_folder, tmp
     assert not moved(task_folder, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["dpo", "ipo"])
 def test_saved_pairs_are_learnt_from(name, task_folder, tmp_path) -> None:

@@ -122,6 +122,7 @@ def train_on_folders(task_folder: Path, folder: Path, run: Path, **harness: obje
     run_training(validate_config({**values, "reward": {}}), UserObjects())
 
 
+@pytest.mark.slow
 def test_a_run_on_task_folders_trains_and_passes_the_audit(task_folder, tmp_path):
     train_on_folders(task_folder, tmp_path, tmp_path / "run")
     rollouts = [stored.rollout for stored in TrajectoryStore(tmp_path / "run/trajectories/train").scan()]

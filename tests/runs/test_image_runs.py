@@ -113,6 +113,7 @@ def test_tool_image_is_kept_in_a_generated_rollout(here, model):
     assert Image.open(BytesIO(store.media(blue))).getpixel((0, 0)) == (0, 0, 255)
 
 
+@pytest.mark.slow
 def test_rows_with_images_are_evaluated(here, model):
     assert main(["eval", *words(model, files="val_files=[rows.parquet]")]) == 0
     assert json.loads(Path("run/eval.json").read_text())["overall"]["num_rollouts"] == 2
@@ -149,6 +150,7 @@ def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys)
     assert "its rollouts have images" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("image", "outcome", "result"),
@@ -195,6 +197,7 @@ def test_rows_that_cannot_be_used_are_named(here, model, capsys, images, prompt,
     assert expected in told
 
 
+@pytest.mark.slow
 def test_model_without_processor_is_an_error_with_the_row(here, model, capsys, tmp_path):
     without = save_vision_model(tmp_path / "blind")
     (without / "preprocessor_config.json").unlink()

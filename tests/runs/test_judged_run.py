@@ -60,6 +60,7 @@ def graded(body):
     return Reply('{"reason": "", "score": 5}')
 
 
+@pytest.mark.slow
 def test_every_part_of_the_reward_is_kept_and_no_key(run, capsys):
     with serving(JudgeServer(otherwise=graded)) as server:
         status, folder = run(server)
@@ -93,6 +94,7 @@ def test_judge_failures_are_excluded_and_not_scored_0(run):
     assert failed.error.endswith("status 400: too long")
 
 
+@pytest.mark.slow
 def test_judge_unreachable_from_the_start_ends_the_run_with_one_line(run, capsys):
     with serving(JudgeServer(otherwise=lambda body: Reply(status=503, raw=b"starting"))) as server:
         status, _ = run(server, **{"reward.judge.max_retries": 0})

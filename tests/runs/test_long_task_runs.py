@@ -62,6 +62,7 @@ def train(given: list[str], run: Path, num_steps: int) -> None:
     assert main(["train", *given, *own, "trainer.resume_mode=auto", "trainer.logger=[jsonl]"]) == 0
 
 
+@pytest.mark.slow
 def test_a_step_on_rollouts_with_sub_agents_passes_the_audit(task_folder, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     train(keys("sub_agent", task_folder, tmp_path), tmp_path / "run", 1)

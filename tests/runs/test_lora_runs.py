@@ -69,6 +69,7 @@ def test_lora_run_resumes_bitwise_and_its_adapter_is_evaluated_and_exported(task
     assert (tmp_path / "exported/chat_template.jinja").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),

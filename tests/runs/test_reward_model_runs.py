@@ -108,6 +108,7 @@ def test_micro_batches_of_a_pair_each_are_the_same(task_folder, trained, tmp_pat
     assert rows[2]["actor/grad_norm"] == pytest.approx(whole[2]["actor/grad_norm"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["reward_outcomes", "reward_steps"])
 def test_labels_are_learnt(name, task_folder, tmp_path):
@@ -119,6 +120,7 @@ def test_labels_are_learnt(name, task_folder, tmp_path):
     assert last["actor/num_tokens"] == (8 if name == "reward_steps" else 4)
 
 
+@pytest.mark.slow
 def test_unknown_metric_is_refused(task_folder, tmp_path, capsys):
     assert train(task_folder, tmp_path, "reward_pairs", "trainer.save_best=val/auc") == 2
     assert "'trainer.save_best': the validation has no 'val/auc'" in capsys.readouterr().err

@@ -175,6 +175,7 @@ def test_seals_of_clock_values_are_not_compared(whole, other):
     assert len(list(compare(TRAIN, whole / TRAIN, other / TRAIN))) == sum(len(each) - clocks for each in seals)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [f"{STEP}/config.json", "checkpoints/best", VAL])
 def test_missing_and_extra_files_are_named(whole, other, name):

@@ -88,6 +88,7 @@ def test_sft_lowers_the_loss_and_stops_at_the_validation_goal(task_folder, tmp_p
     assert losses[1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_conversation_that_is_too_long_is_named(task_folder, tmp_path, capsys):
     options = [
         *files(task_folder, "sft.jsonl"),
@@ -131,6 +132,7 @@ def test_evaluation_uses_the_given_weights(task_folder, tmp_path):
     assert environment["reproducible"]["promised"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),

@@ -71,6 +71,7 @@ def test_the_program_cannot_be_read_by_the_code(kind):
     assert "PermissionError" in in_container(run, kind).error
 
 
+@pytest.mark.slow
 def test_the_check_passes_and_leaves_nothing(kind):
     async def run():
         made = ContainerProvider(SETTINGS[kind]())
@@ -120,6 +121,7 @@ def test_secrets_of_the_run_are_not_in_the_container(daemon, monkeypatch):
     assert "a-secret-value" not in output
 
 
+@pytest.mark.slow
 def test_the_name_of_a_kind_makes_a_pool(daemon):
     async def run():
         pool = pool_of({"kind": "podman", "image": "python:3.12-slim", "memory_mb": 200})
@@ -181,12 +183,14 @@ def test_an_option_that_the_command_does_not_know_is_named(daemon):
 # ---- failures of the daemon are not the model's ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_says_why(daemon):
     daemon.fault("run", "says docker: Error response from daemon: no space left on device.")
     with pytest.raises(SandboxUnavailableError, match="no space left on device"):
         in_container(None)
 
 
+@pytest.mark.slow
 def test_a_start_that_hangs_is_given_up_and_removed(daemon, monkeypatch):
     monkeypatch.setattr(provider, "START_S", 0.5)
     daemon.fault("run", "hang")
@@ -222,6 +226,7 @@ def test_a_container_killed_from_outside_has_ended(daemon):
     in_container(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon_answers", [True, False])
 def test_a_container_that_does_not_answer_is_removed(daemon, monkeypatch, daemon_answers):
     monkeypatch.setattr("agentrl.sandboxes.process.GRACE_S", 0.2)
@@ -256,6 +261,7 @@ def test_a_cancelled_call_removes_the_container(daemon):
 # ---- containers of runs that were killed ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_container_ends_with_the_run_that_is_killed(daemon):
     program = (
         "import asyncio, os, signal\n"
@@ -281,6 +287,7 @@ def gone(daemon) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_containers_that_killed_runs_left_are_removed_at_the_next_start(daemon, monkeypatch, caplog):
     ended = subprocess.Popen(["sleep", "100"])
     names = {"ended": f"{owner.place()}-{ended.pid}-{owner._started(ended.pid)}", "elsewhere": "another-1-2"}

@@ -144,6 +144,7 @@ def test_the_check_names_a_missing_or_wrong_key(server, monkeypatch):
         asyncio.run(provider(server, api_key_env="MY_KEY").check())
 
 
+@pytest.mark.slow
 def test_the_check_names_a_service_that_cannot_be_reached(server, monkeypatch):
     monkeypatch.setattr(provider_module, "START_S", 1.0)
     with pytest.raises(ConfigError, match="the E2B service cannot be used"):
@@ -168,6 +169,7 @@ def test_a_missing_library_is_named(monkeypatch):
         provider_of("e2b")
 
 
+@pytest.mark.slow
 def test_the_check_ends_the_sandboxes_of_killed_processes_alone(server):
     """A process starts a sandbox and is killed; another process, and another machine, have one too."""
     code = (
@@ -294,6 +296,7 @@ def test_an_answer_that_is_not_complete_is_no_success(server, name, fault):
     in_new(server, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["for _ in range(200): print('y' * 100_000)", "'y' * 20_000_000"])
 def test_code_that_writes_without_end_is_stopped(server, code):
     """Also if it is one line, which the library would collect."""
@@ -306,6 +309,7 @@ def test_code_that_writes_without_end_is_stopped(server, code):
     assert (after.output, after.error) == ("next\n", "")
 
 
+@pytest.mark.slow
 def test_code_whose_answer_hangs_is_timed_out_and_gets_a_new_interpreter(server, monkeypatch):
     monkeypatch.setattr(sandbox_module, "LOOK_S", 0.2)
 
@@ -318,6 +322,7 @@ def test_code_whose_answer_hangs_is_timed_out_and_gets_a_new_interpreter(server,
     assert (stopped.timed_out, stopped.state_lost, after.output) == (True, True, "False\n")
 
 
+@pytest.mark.slow
 def test_code_that_ignores_the_interrupt_gets_a_new_interpreter(server, monkeypatch):
     monkeypatch.setattr(sandbox_module, "LOOK_S", 0.5)
 
@@ -339,6 +344,7 @@ def test_a_command_whose_answer_hangs_is_timed_out(server, monkeypatch):
     assert in_new(server, run).timed_out
 
 
+@pytest.mark.slow
 def test_a_service_that_hangs_everywhere_is_unavailable(server, monkeypatch):
     for name in ("LOOK_S", "FILE_S", "CONTEXT_S", "KILL_S"):
         monkeypatch.setattr(sandbox_module, name, 0.1)

@@ -42,6 +42,7 @@ def in_sandbox(work, setup=SETUP):
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_commands_are_those_of_root_in_the_working_folder(server):
     async def work(sandbox):
         await sandbox.upload("in/a", b"1\n")
@@ -62,6 +63,7 @@ def test_everything_that_a_command_left_running_ends(server):
     assert in_sandbox(work) == ("2\n", "")
 
 
+@pytest.mark.slow
 def test_the_interpreter_has_the_variables_and_ends_for_good(server):
     async def work(sandbox):
         said = await sandbox.run_python("import os; n = 1; os.environ['A']", LONG_S)
@@ -104,6 +106,7 @@ def test_a_command_is_stopped_and_its_output_is_kept(server):
     assert seconds < LONG_S / 2
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_the_service_ended_meanwhile_is_not_the_policys_fault(server):
     async def work(sandbox):
         machine = server.machines[sandbox.id]
@@ -114,6 +117,7 @@ def test_a_sandbox_that_the_service_ended_meanwhile_is_not_the_policys_fault(ser
     in_sandbox(work)
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_ends_while_a_command_runs(server):
     async def work(sandbox):
         server.fail("process", Fault(die=True))
@@ -123,6 +127,7 @@ def test_a_sandbox_that_ends_while_a_command_runs(server):
     in_sandbox(work)
 
 
+@pytest.mark.slow
 def test_a_template_that_cannot_run_tasks_is_named(server):
     server.fail("process", Fault(503), Fault(503), Fault(503), Fault(503), Fault(503), Fault(503), Fault(503))
     with pytest.raises(SandboxUnavailableError, match="E2B"):

@@ -21,6 +21,7 @@ def test_an_exception_gives_the_traceback_of_the_code_alone():
     assert result.error.endswith("ZeroDivisionError: division by zero\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -73,6 +74,7 @@ def test_a_fork_in_the_code_answers_once():
     assert after.output == "'next'\n"
 
 
+@pytest.mark.slow
 def test_what_the_machine_does_not_give_is_named(monkeypatch):
     require_bubblewrap()
 

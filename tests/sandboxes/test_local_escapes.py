@@ -164,6 +164,7 @@ def test_links_do_not_lead_out(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["private"]
 
 
+@pytest.mark.slow
 def test_sandboxes_do_not_see_each_other():
     async def run(first):
         await first.run_python("open('/tmp/mark', 'w').write('of the first')", 10)
@@ -177,6 +178,7 @@ def test_sandboxes_do_not_see_each_other():
     assert "of the first" not in in_sandbox(run).output
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "code",
@@ -223,6 +225,7 @@ def test_too_many_files_end_the_sandbox():
         python("n = 0\nwhile True:\n    open(f'f{n}', 'w').close()\n    n += 1", seconds=60)
 
 
+@pytest.mark.slow
 def test_endless_output_is_cut_and_stopped():
     (result,) = python("while True: print('x' * 1000)", seconds=0.5)
     assert result.timed_out
@@ -241,6 +244,7 @@ def test_killing_the_program_in_the_sandbox_ends_this_sandbox_alone(target):
         python(f"import os, signal; os.kill({target}, signal.SIGKILL)", "1", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "reply",
@@ -276,12 +280,14 @@ def test_the_replies_of_the_program_cannot_be_written_by_the_code():
     assert after.output == "'next'\n"
 
 
+@pytest.mark.slow
 def test_a_stopped_program_is_killed_after_the_deadline(monkeypatch):
     monkeypatch.setattr("agentrl.sandboxes.process.GRACE_S", 0.2)
     with pytest.raises(SandboxEndedError, match="did not answer"):
         python("import os, signal; os.kill(os.getppid(), signal.SIGSTOP)", seconds=0.3)
 
 
+@pytest.mark.slow
 def test_nothing_goes_on_after_the_end():
     async def run(sandbox):
         await sandbox.run_command("setsid nohup sleep 1000 & disown; (trap '' TERM HUP INT; sleep 1000) &", 10)
@@ -292,6 +298,7 @@ def test_nothing_goes_on_after_the_end():
     assert all_ended(during)
 
 
+@pytest.mark.slow
 def test_nothing_goes_on_after_the_run_is_killed():
     require_bubblewrap()
     program = (

@@ -24,6 +24,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (each.st_size, each.st_ctime_ns) for path, each in found.items()}
 
 
+@pytest.mark.slow
 def test_every_file_can_be_changed_and_the_folder_is_untouched():
     root = linux_root()
     before = listing(root)
@@ -42,6 +43,7 @@ def test_what_is_written_is_limited():
     assert 2**20 < int(written.output) <= 8 * 2**20
 
 
+@pytest.mark.slow
 def test_a_sandbox_ends_with_all_its_processes():
     async def run(sandbox):
         await sandbox.run_command("setsid nohup sleep 300 >/dev/null 2>&1 & setsid sleep 301 >/dev/null 2>&1 &", 10)
@@ -86,6 +88,7 @@ def test_folders_that_are_no_system_are_refused(tmp_path, given, why):
     assert why in settings.lacking()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_replace_folders_is_refused(monkeypatch):
     settings = LocalSandbox(root=linux_root())
     asyncio.run(LocalProvider(settings).check())

@@ -43,6 +43,7 @@ def results(setting, *jobs, seconds=20.0):
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_programs_read_standard_input_and_write_standard_output(setting):
     assert results(
         setting,
@@ -60,10 +61,12 @@ def test_programs_read_standard_input_and_write_standard_output(setting):
     ]
 
 
+@pytest.mark.slow
 def test_long_output_is_returned(setting):
     assert results(setting, ("print('x' * 100_000)", "")) == [ProgramRun(True, True, "x" * 100_000 + "\n")]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "code",
@@ -82,6 +85,7 @@ def test_a_program_is_stopped_at_its_deadline(setting, code):
 ISOLATING = ["local", pytest.param("docker", marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ISOLATING, indirect=True)
 def test_endless_output_is_none(setting):
     endless, after = results(setting, ("while True: print('x' * 1000)", ""), ("print('next')", ""))
@@ -116,6 +120,7 @@ for process in [name for name in os.listdir('/proc') if name.isdigit() and int(n
     assert first == []
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("setting", ISOLATING, indirect=True)
 @pytest.mark.parametrize(
@@ -131,6 +136,7 @@ def test_a_program_that_attacks_its_sandbox_does_not_end_well(setting, code):
     assert isinstance(after, SandboxEndedError) or after == ProgramRun(True, True, "next\n")
 
 
+@pytest.mark.slow
 def test_a_fork_bomb_does_not_end_well():
     require_bubblewrap()  # only local sandboxes: the container of the stand-in has no limit of processes
     attack, _ = results("local", ("import os\nwhile True: os.fork()", ""), ("print('next')", ""), seconds=2.0)

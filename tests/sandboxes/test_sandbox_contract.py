@@ -103,6 +103,7 @@ def test_quotes_and_lines_of_commands_stay(provider):
     assert result.output == '$HOME "it\'s" `x` \\\na  b\n'
 
 
+@pytest.mark.slow
 def test_code_is_stopped_at_its_deadline_and_its_output_is_kept(provider):
     async def run(sandbox):
         stopped = await sandbox.run_python("x = 1\nprint('before', flush=True)\nwhile True: pass", 0.7)
@@ -113,6 +114,7 @@ def test_code_is_stopped_at_its_deadline_and_its_output_is_kept(provider):
     assert after.output == "1\n"
 
 
+@pytest.mark.slow
 def test_a_command_is_stopped_at_its_deadline_and_its_output_is_kept(provider):
     async def run(sandbox):
         stopped = await sandbox.run_command("echo before; sleep 71 | sleep 72", 0.5)
@@ -169,6 +171,7 @@ def test_a_file_that_cannot_be_written_is_named(provider):
     in_new(provider, run)
 
 
+@pytest.mark.slow
 def test_files_are_limited_in_size(provider):
     async def run(sandbox):
         with pytest.raises(SandboxFileError, match="bytes"):

@@ -41,6 +41,7 @@ def python(*pieces, seconds=20.0, **options):
     return on_server(work, **options)[0]
 
 
+@pytest.mark.slow
 def test_files_are_kept_between_calls_and_variables_are_not():
     async def work(found):
         await found.upload("data/in.txt", b"a\nb\n")
@@ -63,6 +64,7 @@ def test_files_are_kept_between_calls_and_variables_are_not():
     assert {request["memory_limit_MB"] for request in behaviour.requests} == {300}
 
 
+@pytest.mark.slow
 def test_code_is_stopped_at_its_deadline_and_its_files_are_kept():
     stopped, after = python(
         "open('f', 'w').write('kept')\nprint('so far', flush=True)\nwhile True: pass", "open('f').read()", seconds=1.0
@@ -71,6 +73,7 @@ def test_code_is_stopped_at_its_deadline_and_its_files_are_kept():
     assert after.output == "'kept'\n"
 
 
+@pytest.mark.slow
 def test_code_that_ends_the_process_around_it_loses_changes():
     _, killed, after = python(
         "open('f', 'w').write('1')",
@@ -81,12 +84,14 @@ def test_code_that_ends_the_process_around_it_loses_changes():
     assert after.output == "'1'\n"
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_ends_is_reported():
     ended, after = python("import os; os._exit(3)", "'next'")
     assert ended.state_lost
     assert after.output == "'next'\n"
 
 
+@pytest.mark.slow
 def test_files_that_are_too_large_are_not_kept():
     big, after = python(f"open('big', 'wb').truncate({sandbox.MAX_FILES_BYTES})", "import os; os.listdir()")
     assert "changes of files are lost: all files together have more than 8388608 bytes" in big.output

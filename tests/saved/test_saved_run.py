@@ -34,6 +34,7 @@ def test_a_run_has_its_configuration_metrics_rollouts_and_checkpoints(folder):
     assert all((path / "config.json").is_file() for path in run.checkpoints.values())
 
 
+@pytest.mark.slow
 def test_rollouts_are_tables(folder, tmp_path):
     run = agentrl.load(folder)
     rollouts = list(run.rollouts("train"))
@@ -50,6 +51,7 @@ def test_rollouts_are_tables(folder, tmp_path):
     assert older.features == dataset.features
 
 
+@pytest.mark.slow
 def test_modes_of_replay_are_functions_that_print_nothing(folder, capsys):
     run = agentrl.load(folder)
     capsys.readouterr()

@@ -123,6 +123,7 @@ def test_the_bootstrap_of_a_mean_is_near_students_interval():
     assert ends(estimate) == pytest.approx((values.mean() - reach, values.mean() + reach), abs=0.1 * reach)
 
 
+@pytest.mark.slow
 def test_bootstrap_equals_scipy_on_a_skewed_ratio():
     """scipy 1.17.1: bootstrap((a, b), sum(a) / sum(b), paired=True, n_resamples=100_000, method="BCa")."""
     values = np.random.default_rng(3).exponential(1, (25, 2))

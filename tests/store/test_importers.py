@@ -265,6 +265,7 @@ texts = (
 ).map(lambda text: text.encode(errors="surrogatepass"))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(FORMATS)), st.lists(texts | st.binary(max_size=20), min_size=1, max_size=4))
 def test_garbage_is_reported_by_row_without_other_errors(form: str, rows: list[bytes]) -> None:
     trl = {"prompt": "q", "completion": "a", "r": 1}

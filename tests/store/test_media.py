@@ -37,6 +37,7 @@ def group_of(uid: str, shown: list[list[int]]) -> Group:
     return Group(Task(trajectory.messages[:1], uid=uid, images=images), [Rollout([trajectory], Stop.FINISHED)])
 
 
+@pytest.mark.slow
 @settings(max_examples=25)  # each example writes files
 @given(st.lists(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=3), min_size=1, max_size=4))
 def test_images_are_read_back(rollouts):

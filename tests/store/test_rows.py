@@ -175,6 +175,7 @@ scores = st.floats(allow_nan=False, allow_infinity=False)
 rollouts = st.builds(lambda reward, answer: rollout(reward, *answer), scores, answers)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.lists(rollouts, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_dialogues_that_are_imported_again_are_the_same_rollouts(siblings: list[list[Rollout]]) -> None:

@@ -74,6 +74,7 @@ store.write(2, [group("new", rollout(0))])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("phase", "uid"),

@@ -125,6 +125,7 @@ rollouts = st.builds(
 ).map(in_their_trajectories)
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(Group, tasks, st.lists(rollouts, min_size=1, max_size=2)), max_size=3))
 def test_groups_come_back_as_they_were_written(groups: list[Group]) -> None:
     assert plain(round_trip(groups)) == plain(groups)

@@ -48,6 +48,7 @@ def called(stored: StoredRollout, tool: str | None = None, outcome: Outcome | No
     return any(tool in (None, call.name) and outcome in (None, call.outcome) for call in stored.rollout.tool_calls)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("asked", "wanted"),

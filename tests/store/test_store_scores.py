@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from older_files import as_version_2, as_version_3
@@ -37,6 +38,7 @@ def with_scores(groups: list[Group], given: list[Scores]) -> list[Sample]:
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(scores, min_size=1, max_size=3))
 def test_scores_come_back_as_they_were(given: list[Scores]) -> None:
     groups = a_step(len(given))

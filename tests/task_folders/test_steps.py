@@ -54,6 +54,7 @@ def done(folder, *commands, sandbox="local"):
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_step_begins_where_the_one_before_ended_without_its_tests(tmp_path):
     files = {
         "steps__two__workdir__setup.sh": "echo ready > state; pwd >> state",
@@ -69,12 +70,14 @@ def test_a_step_begins_where_the_one_before_ended_without_its_tests(tmp_path):
     assert said[1] == "0.5\nready\n/app\nb\n/logs/agent:\n\n/logs/verifier:\n\n/tests:\n"
 
 
+@pytest.mark.slow
 def test_the_same_on_a_root(tmp_path):
     folder = make_steps(tmp_path, "one", "two")
     local = {"kind": "local", "root": str(linux_root())}
     assert done(folder, "echo 1 > n.txt", "echo 0 > n.txt", sandbox=local)[2] == {"reward": 0.5}
 
 
+@pytest.mark.slow
 def test_steps_that_the_model_did_not_reach_are_scored_as_they_are(tmp_path):
     folder = make_steps(tmp_path, "one", "two", "three")
     (folder / "steps/three/tests").mkdir()
@@ -82,12 +85,14 @@ def test_steps_that_the_model_did_not_reach_are_scored_as_they_are(tmp_path):
     assert done(folder, "echo 1 > n.txt") == (["Do two."], [""], {"reward": 2 / 3})
 
 
+@pytest.mark.slow
 def test_a_reward_below_the_least_ends_the_task(tmp_path):
     folder = make_steps(tmp_path, "one", "two", options="min_reward = 0.5\n")
     assert done(folder, "echo 0.4 > n.txt") == ([None], [""], {"reward": 0.4})
     assert done(folder, "echo 0.5 > n.txt")[0] == ["Do two."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "reward"), [("mean", 1 / 3), ("final", 0.0)])
 def test_steps_after_a_setup_that_fails_count_as_0(tmp_path, strategy, reward):
     """Otherwise a model could gain by breaking the setup of a difficult step."""
@@ -111,6 +116,7 @@ def test_a_step_whose_setup_needs_the_files_of_a_sandbox_that_the_model_ended_co
     assert rollout(tmp_path, folder, *replies).tool_rewards == {"verifier": 0.5}
 
 
+@pytest.mark.slow
 def test_the_files_of_a_step_are_copied_although_the_model_filled_its_folder(tmp_path):
     folder = make_steps(tmp_path / "task", "one", "two", steps__two__workdir__b="b\n")
     assert done(folder, FILL.format("/tmp"), "cat b")[1:] == (["", "b\n"], {"reward": 1.0})
@@ -128,6 +134,7 @@ def test_a_model_that_leaves_no_room_gets_the_reward_of_the_untouched_task(tmp_p
     assert (found.stop, found.tool_rewards) == (Stop.FINISHED, {"verifier": 0.25})
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_ends_while_a_step_is_prepared_scores_no_step_unseen(tmp_path, monkeypatch):
     test = "r=$(cat n.txt) || r=0; echo $r > /logs/verifier/reward.txt"
     folder = make_steps(tmp_path / "task", "one", "two", **{"tests__test.sh": test})
@@ -143,6 +150,7 @@ def test_a_sandbox_that_ends_while_a_step_is_prepared_scores_no_step_unseen(tmp_
     assert (len(ended), found.infra_failed, found.tool_rewards) == (1, True, {})
 
 
+@pytest.mark.slow
 def test_a_step_without_a_reward_is_a_failure_of_the_infrastructure(tmp_path):
     folder = make_steps(tmp_path, "one", "two")
     with pytest.raises(VerifierError, match=r"step two' wrote a wrong reward\.txt"):
@@ -238,6 +246,7 @@ def bash(command):
     return call("bash", command=command)
 
 
+@pytest.mark.slow
 def test_the_next_instruction_follows_in_the_conversation(tmp_path):
     folder = make_steps(tmp_path / "task", "one", "two")
     replies = bash("echo 0.5 > n.txt"), "done one", bash("cat n.txt; echo 1 > n.txt"), "done two"

@@ -90,6 +90,7 @@ def test_the_reward_follows_from_the_files_that_the_agent_left(folder, kind):
     assert rewards_after(folder, kind)[1] == {"reward": 0.0}
 
 
+@pytest.mark.slow
 def test_environment_variables_reach_agent_and_tests(folder, kind):
     text = '[environment]\nenv = {A = "a b"}\n[verifier]\nenv = {B = "c \'d"}\n'
     (folder / "task.toml").write_text(text)
@@ -98,6 +99,7 @@ def test_environment_variables_reach_agent_and_tests(folder, kind):
     assert (outputs, rewards) == (["a b\n"], {"reward": 1.0})
 
 
+@pytest.mark.slow
 def test_tests_run_in_the_working_folder_with_all_files_of_the_tests(folder, kind):
     (folder / "tests" / "data").mkdir()
     (folder / "tests" / "data" / "0.5").write_text("")
@@ -105,6 +107,7 @@ def test_tests_run_in_the_working_folder_with_all_files_of_the_tests(folder, kin
     assert rewards_after(folder, kind)[1] == {"reward": 0.5}  # the exit code is not the reward
 
 
+@pytest.mark.slow
 def test_an_agent_cannot_write_its_own_reward(folder, kind):
     """Files that were there before, links in their place, and processes that go on."""
     forged = (
@@ -117,6 +120,7 @@ def test_an_agent_cannot_write_its_own_reward(folder, kind):
     assert rewards_after(folder, kind, *forged)[1] == {"reward": 0.0}
 
 
+@pytest.mark.slow
 def test_a_working_folder_that_was_replaced(folder, kind):
     (folder / "environment" / "Dockerfile").write_text(IMAGE + "WORKDIR /app/src\n")
     replace = "rm -rf /app/src && mkdir /app/src && echo 7 > /app/n.txt"
@@ -124,6 +128,7 @@ def test_a_working_folder_that_was_replaced(folder, kind):
     assert (outputs[1], rewards) == ("/app/src\nx\n", {"reward": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "rewards"),
     [
@@ -174,6 +179,7 @@ def test_no_reward_is_a_failure_of_the_infrastructure(folder, test, why):
         rewards_after(with_test(folder, f"cd /logs/verifier; {test}"), "local")
 
 
+@pytest.mark.slow
 def test_tests_that_hang_are_stopped(folder, kind):
     (folder / "task.toml").write_text("[verifier]\ntimeout_sec = 0.5\n")
     with_test(folder, "echo 1 > /logs/verifier/reward.txt; sleep 1000")
@@ -208,6 +214,7 @@ def test_tests_that_disappear_during_a_run(folder):
         asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_commands_of_the_dockerfile_run_in_order_before_the_agent(tmp_path):
     require_bubblewrap()
     lines = "FROM ubuntu:24.04\nENV X=1\nWORKDIR /srv/x\nCOPY a .\nRUN mkdir /data && cp a /data/$X\nCOPY a /data/2\n"
@@ -217,6 +224,7 @@ def test_commands_of_the_dockerfile_run_in_order_before_the_agent(tmp_path):
     assert outputs == ["/srv/x\n1\n2\n1\n1\n1 /root\n"]
 
 
+@pytest.mark.slow
 def test_a_root_that_can_be_written_runs_what_changes_the_system(tmp_path):
     lines = "FROM debian\nCOPY a /etc/a\nCOPY a /usr/bin/new\nCOPY a /\nWORKDIR /usr/src\n"
     lines += "RUN mkdir /usr/x && cp /a /usr/x\n"
@@ -236,6 +244,7 @@ def test_a_command_that_fails_is_named(tmp_path):
         rewards_after(folder, "local")
 
 
+@pytest.mark.slow
 def test_an_image_is_built_once_and_only_if_its_files_change(folder, tmp_path, monkeypatch):
     daemon = FakeDaemon(tmp_path / "daemon")
     monkeypatch.setenv("PATH", daemon.path)
@@ -247,6 +256,7 @@ def test_an_image_is_built_once_and_only_if_its_files_change(folder, tmp_path, m
     assert len(daemon.calls("build")) == 2
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_built_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", FakeDaemon(tmp_path / "daemon").path)
     folder = make_folder(tmp_path / "bad", dockerfile="FROM debian\nRUN false\n")

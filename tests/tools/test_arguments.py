@@ -124,6 +124,7 @@ PLAIN = {"type": "object", "properties": {name: {"type": name} for name in ("str
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings.default.max_examples)
 @given(
     arguments=st.dictionaries(st.sampled_from([*PLAIN["properties"], "other"]), VALUES),

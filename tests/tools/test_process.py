@@ -46,6 +46,7 @@ def act(tmp_path):
     return load_file(path).act
 
 
+@pytest.mark.slow
 def test_calls_run_in_one_other_process_that_is_killed_and_replaced(act):
     async def main():
         box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
@@ -82,6 +83,7 @@ def test_calls_run_in_one_other_process_that_is_killed_and_replaced(act):
             os.kill(int(pid), 0)
 
 
+@pytest.mark.slow
 def test_process_that_fails_to_start_is_an_infra_error(act, tmp_path):
     async def main():
         box = Toolbox([as_tool(act)])
@@ -101,6 +103,7 @@ def test_a_function_is_found_by_module_or_by_file(act, tmp_path):
     assert import_path(act) == f"{tmp_path / 'acting.py'}:act"
 
 
+@pytest.mark.slow
 def test_process_ready_after_the_timeout_serves_the_next_call(act, tmp_path):
     async def main():
         (tmp_path / "acting.py").write_text("import time; time.sleep(0.2)\n" + SOURCE)
@@ -121,6 +124,7 @@ def test_process_ready_after_the_timeout_serves_the_next_call(act, tmp_path):
     assert asyncio.run(main()) is False
 
 
+@pytest.mark.slow
 def test_timed_out_caller_leaves_its_process_to_the_next_call(act):
     async def main():
         box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
@@ -137,6 +141,7 @@ def test_timed_out_caller_leaves_its_process_to_the_next_call(act):
     assert asyncio.run(main()) == (Outcome.INFRA_ERROR, 1, 1)
 
 
+@pytest.mark.slow
 def test_calls_wait_where_all_processes_are_busy(act):
     async def main():
         box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
@@ -168,6 +173,7 @@ def test_process_that_cannot_start_is_an_infra_error(act, monkeypatch):
     assert "Too many open files" in result.text
 
 
+@pytest.mark.slow
 def test_tool_process_can_import_neighbouring_files(tmp_path):
     (tmp_path / "cellar.py").write_text("WINES = ['red']\n")
     (tmp_path / "json.py").write_text("raise SystemExit('the standard library is shadowed')\n")

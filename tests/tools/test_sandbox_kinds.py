@@ -35,6 +35,7 @@ def shipped(name: str, folder: Path, **replaced: str) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 def test_tools_in_a_container(daemon, tmp_path):
     results, _ = run_calls(
         tools_of(shipped("python_docker.yaml", tmp_path)),
@@ -63,6 +64,7 @@ def test_a_daemon_that_fails_in_a_rollout_is_an_infrastructure_failure(daemon, t
     assert "no space left on device" in result.text
 
 
+@pytest.mark.slow
 def test_tools_on_sandbox_fusion_say_that_variables_are_not_kept(tmp_path):
     with sandbox_fusion() as (url, _):
         path = shipped("sandbox_fusion.yaml", tmp_path, **{"http://localhost:8080": url})

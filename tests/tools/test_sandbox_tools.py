@@ -38,6 +38,7 @@ def tools(tmp_path):
 ALL = ("name: python", "name: bash", "name: read_file", "name: write_file", "name: edit_file")
 
 
+@pytest.mark.slow
 def test_the_tools_of_a_rollout_share_one_sandbox(tools):
     results, _ = run_calls(
         tools(*ALL),
@@ -53,6 +54,7 @@ def test_the_tools_of_a_rollout_share_one_sandbox(tools):
     assert [results[3].text, results[4].text, results[5].text] == ["print(6 * x)", "36", "print(6 * x)\n"]
 
 
+@pytest.mark.slow
 def test_sandboxes_are_counted_once_for_the_tools_that_share_them(tools):
     async def main():
         box = Toolbox(tools(*ALL), QUICK)
@@ -103,6 +105,7 @@ def test_a_passage_that_is_not_unique_is_not_replaced(tools, old, found):
     assert results[2].text == "a b a"
 
 
+@pytest.mark.slow
 def test_code_is_stopped_at_the_timeout_and_its_output_is_kept(tools):
     results, _ = run_calls(
         tools("{name: python, timeout_s: 0.5}"),
@@ -156,6 +159,7 @@ def e2b(tmp_path, monkeypatch):
         yield server
 
 
+@pytest.mark.slow
 def test_a_file_moves_from_local_to_e2b_by_one_word(tools, e2b):
     local = (CONFIGS / "python.yaml").read_text()
     moved = local.replace("sandbox: local", "sandbox: e2b")
@@ -199,6 +203,7 @@ def test_a_kind_that_cannot_be_used_is_refused_before_the_first_rollout(tools, m
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_step_counts_its_sandboxes_and_their_cost(tools, e2b):
     async def main():
         box = Toolbox(tools("{name: python, sandbox: {kind: e2b, starts_per_s: null}}", "{name: bash}"), QUICK)

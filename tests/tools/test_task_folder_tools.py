@@ -56,6 +56,7 @@ def rollout(box, folder, *calls):
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_folder_give_the_reward(tmp_path, folder):
     results, rewards = rollout(
         toolbox(tmp_path), folder, call("bash", command="cat a; echo 7 > n.txt"), call("read_file", path="n.txt")
@@ -64,10 +65,12 @@ def test_the_tests_of_the_folder_give_the_reward(tmp_path, folder):
     assert rewards == {"verifier": 1.0}
 
 
+@pytest.mark.slow
 def test_a_rollout_without_a_call_is_verified_too(tmp_path, folder):
     assert rollout(toolbox(tmp_path), folder) == ([], {"verifier": 0.0})
 
 
+@pytest.mark.slow
 def test_other_rows_have_no_verifier(tmp_path):
     async def run():
         box = toolbox(tmp_path)
@@ -84,6 +87,7 @@ def test_other_rows_have_no_verifier(tmp_path):
     assert rewards == {}
 
 
+@pytest.mark.slow
 def test_a_model_that_ends_its_sandbox_gets_the_reward_of_the_untouched_task(tmp_path, folder):
     """Otherwise a policy could learn to have its failures dropped."""
     results, rewards = rollout(
@@ -106,6 +110,7 @@ async def cancelled_after(seconds, work):
         await calling
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "late", [call("bash", command="sleep 100"), call("python", code="import time; time.sleep(100)")]
 )
@@ -122,6 +127,7 @@ def test_a_call_at_the_deadline_keeps_the_files_for_the_tests(tmp_path, folder, 
     assert asyncio.run(run()) == {"verifier": 1.0}
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_agentrl_had_to_end_is_an_infrastructure_failure(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(running, "_STOP_S", 0.2)
     monkeypatch.setattr(ProcessSandbox, "stop_command", lambda self: None)
@@ -140,6 +146,7 @@ def test_a_sandbox_that_agentrl_had_to_end_is_an_infrastructure_failure(tmp_path
         asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_the_tests_of_a_step_go_on_after_the_deadline(tmp_path, folder, goes_on):
     slow = "sleep 0.7; cat n.txt > /logs/verifier/reward.txt"
@@ -160,6 +167,7 @@ def test_the_tests_of_a_step_go_on_after_the_deadline(tmp_path, folder, goes_on)
     assert asyncio.run(run()) == ({"verifier": 1.0} if goes_on else {}, set())
 
 
+@pytest.mark.slow
 def test_tests_without_a_reward_are_an_infrastructure_failure(tmp_path, folder):
     (folder / "tests" / "test.sh").write_text("exit 0")
     with pytest.raises(InfraError, match="wrote no"):
@@ -180,6 +188,7 @@ def test_a_sandbox_that_dies_from_outside_is_an_infrastructure_failure(tmp_path,
         rollout(box, folder)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_rollout_reaches_the_next_one(tmp_path, folder):
     async def run():
         box = toolbox(tmp_path)

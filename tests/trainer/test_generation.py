@@ -80,6 +80,7 @@ def rows_by_file(run: str = "run") -> list[list[int]]:
     return [[group.task.index for group in kept.groups(step)] for step in kept.steps]
 
 
+@pytest.mark.slow
 def test_generate_writes_every_row_once_in_order(task_folder, here, capsys):
     assert main(scripted(task_folder)) == 0
     assert rows_by_file() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -95,6 +96,7 @@ def test_generate_writes_every_row_once_in_order(task_folder, here, capsys):
     assert "already finished at step 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_generate_overrides_training_keys_but_not_an_explicit_shuffle(task_folder, here):
     training = ["trainer.total_training_steps=1", "trainer.total_epochs=7", "trainer.test_freq=2", "rollout.n=1"]
     assert main(scripted(task_folder, *training, "trainer.stop_when={metric: val/success, at_least: 1}")) == 0

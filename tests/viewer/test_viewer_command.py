@@ -66,6 +66,7 @@ def read_until_indexed(address: str) -> Iterator[bytes]:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
 def test_viewer_serves_localhost_only_writes_nothing_and_stops(tmp_path, asked_by):

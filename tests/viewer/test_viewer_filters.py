@@ -177,6 +177,7 @@ def test_filters_offer_only_existing_values(asked):
     assert choices["steps"] == [0, 9]
 
 
+@pytest.mark.slow
 def test_the_choices_of_a_snapshot_are_computed_once_and_freed_with_it():
     snapshots = [Snapshot(number, [], SUMMARY.empty_table(), 0) for number in range(5)]
     choices = [shown_choices(each) for each in snapshots]

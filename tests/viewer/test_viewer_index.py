@@ -44,6 +44,7 @@ def test_a_run_without_rollouts_shows_its_curves_and_waits(view, tmp_path):
     until(asked, lambda state: state["num_rollouts"] == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("damage", [b"", b"PAR1 nonsense", None])
 def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):

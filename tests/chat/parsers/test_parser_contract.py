@@ -48,6 +48,7 @@ def test_turns_are_parsed_as_they_were_written(form: Format, data: st.DataObject
     check_round_trip(form, data.draw(contents), data.draw(some_thoughts), data.draw(form.calls()))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @formats
 @given(data=st.data())

@@ -113,6 +113,7 @@ def test_a_server_is_started_restarted_at_the_same_address_and_stopped_with_all_
     assert server.log_file.read_text() == "serving\nserving\n"
 
 
+@pytest.mark.slow
 def test_server_that_dies_at_start_reports_reason_and_log_file(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path, DIES)
     server.start()

@@ -148,6 +148,7 @@ async def _hang(server):
     server.hung = True
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("break_it", [_kill, _hang])
 @pytest.mark.parametrize("num_replicas", [1, 3])
@@ -171,6 +172,7 @@ def test_lost_server_loses_no_rollout(break_it, num_replicas):
     assert version == "4"  # the restarted server has the latest weights
 
 
+@pytest.mark.slow
 def test_requests_hanging_at_an_external_server_move_to_another():
     async def run():
         async with open_fake_engine(2) as engine:
@@ -296,6 +298,7 @@ def test_server_errors_are_not_refusals(monkeypatch):
     assert metrics["num_retried"] == 5
 
 
+@pytest.mark.slow
 def test_deadline_applies_during_retry_waits():
     async def run():
         async with open_fake_engine() as engine:
@@ -308,6 +311,7 @@ def test_deadline_applies_during_retry_waits():
     assert 1 <= num_tries < 16  # the last try would be an error
 
 
+@pytest.mark.slow
 def test_a_router_that_hangs_ends_the_run():
     async def run():
         (router,) = await fake_servers(1)

@@ -47,6 +47,7 @@ async def until(condition) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_healthy_server_is_not_restarted():
     async def run():
         async with monitored(health_timeout_s=PATIENT_S) as (_, servers, replicas, lost, _):
@@ -59,6 +60,7 @@ def test_healthy_server_is_not_restarted():
     assert (health, lost) == (Health.READY, [])
 
 
+@pytest.mark.slow
 def test_paused_server_is_healthy():
     async def run():
         async with monitored(health_timeout_s=PATIENT_S) as (_, servers, _, lost, _):
@@ -121,6 +123,7 @@ def test_an_external_server_that_missed_the_end_of_a_pause_continues():
     assert asyncio.run(run()) == (False, "0")
 
 
+@pytest.mark.slow
 def test_a_run_does_not_wait_forever_for_external_servers():
     async def run():
         async with monitored(2, processes=False, start_timeout_s=0.3) as (monitor, servers, _, lost, _):
@@ -137,6 +140,7 @@ def test_a_run_does_not_wait_forever_for_external_servers():
     assert asyncio.run(run()) is None
 
 
+@pytest.mark.slow
 def test_no_health_checks_run_while_weights_are_sent():
     async def run():
         async with monitored(health_timeout_s=PATIENT_S) as (monitor, servers, _, lost, _):

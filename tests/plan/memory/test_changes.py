@@ -66,6 +66,7 @@ def test_70b_on_one_card_of_24_gb():
     assert any("model.lora_rank" in each for each in found)
 
 
+@pytest.mark.slow
 def test_changes_say_how_many_devices_they_need():
     config, model = compose_config(["model.path=x"]), shape(LLAMA_70B)
     changes = changes_for(config, model, 24 * GIB, num_devices=8)

@@ -106,6 +106,7 @@ def test_new_weights_begin_a_span_and_compute_the_context_again():
     assert end == pytest.approx(5 + 40 + 7 + 0.1 * 90 + 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.4, 0.7])
 def test_poisson_arrivals_take_the_time_of_a_processor_sharing_queue(load):
     """M/G/1-PS: mean time = mean work / (1 - load), for any work (Kleinrock 1976, volume 2, section 4.4)."""

@@ -50,6 +50,7 @@ def found(fleet: str, *overrides: str) -> Found:
     return search(shape("qwen3_30b_a3b"), parse_fleet(fleet), LENGTHS, config(*overrides), fits, serves, together)
 
 
+@pytest.mark.slow
 def test_all_devices_are_used_and_everything_fits():
     result = found("16xH100", "trainer.max_staleness=1")
     assert result.ranked
@@ -60,6 +61,7 @@ def test_all_devices_are_used_and_everything_fits():
         assert candidate.layout.devices + (0 if shared else candidate.servers.devices) == 16
 
 
+@pytest.mark.slow
 def test_the_best_comes_first_and_the_others_say_why():
     result = found("32xH100", "trainer.max_staleness=1")
     simulated = [candidate for candidate in result.ranked if candidate.split]
@@ -123,6 +125,7 @@ def test_servers_are_closest_where_only_they_lack():
     assert set(result.refused.values()) == {Lack(False, 5.0 / 8, "weights")}
 
 
+@pytest.mark.slow
 def test_fewer_rollouts_than_servers_take_time():
     result = found("64xH100", "data.train_batch_size=2", "rollout.n=2", "actor.ppo_mini_batch_size=2")
     assert any(each.servers.replicas > 4 for each in result.ranked)

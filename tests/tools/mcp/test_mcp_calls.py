@@ -58,6 +58,7 @@ def test_what_a_server_answers_has_an_outcome_and_the_session_goes_on(tmp_path, 
     assert [image[:4] for image in results[0].images] == ([b"\x89PNG"] if tool == "image" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["silent", "other_id"])
 def test_a_call_without_an_answer_times_out_and_is_cancelled_on_the_server(tmp_path, tool):
     tools = load(tmp_path, raw(timeout_s=0.3))
@@ -76,6 +77,7 @@ def test_the_row_can_set_another_timeout(tmp_path):
     assert asyncio.run(main()).text == "Error: no answer within 0.2 seconds"
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_ended_with_its_rollout(tmp_path):
     async def main():
         async with toolbox(load(tmp_path, raw(timeout_s=0.3)), QUICK) as box:
@@ -141,6 +143,7 @@ def test_no_more_sessions_are_open_than_allowed(tmp_path):
     assert asyncio.run(main()).outcome == Outcome.OK
 
 
+@pytest.mark.slow
 def test_a_shared_session_serves_all_rollouts_concurrently(tmp_path):
     async def main():
         async with toolbox(load(tmp_path, raw(sessions="shared", timeout_s=0.5))) as box:
@@ -223,6 +226,7 @@ def test_all_processes_of_a_server_end_with_its_session(tmp_path):
     assert not any(map(alive, asyncio.run(main())))
 
 
+@pytest.mark.slow
 def test_a_stubborn_server_is_killed(tmp_path):
     async def main():
         async with toolbox(load(tmp_path, raw())) as box:

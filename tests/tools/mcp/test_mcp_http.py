@@ -151,6 +151,7 @@ def sdk_server(request):
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_server_of_the_sdk(sdk_server, tmp_path):
     tools = load(tmp_path, {"mcp": sdk_server, "timeout_s": 0.5})
     results, _ = run(

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from mcp_builders import RAW, alive
 from tool_builders import until
 
@@ -31,6 +32,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_process_of_a_server(tmp_path):
     path = [str(RAW.parent), str(RAW.parents[1]), *sys.path]
     script = RUN.format(path=path, folder=str(tmp_path))

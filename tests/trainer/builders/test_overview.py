@@ -125,6 +125,7 @@ def test_a_harness_has_a_line(command):
     assert (shown["agent loop"], Path(shown["harness"]).name) == ("harness", "calculator_agent.yaml")
 
 
+@pytest.mark.slow
 def test_explain_prints_what_a_started_run_prints_and_writes_nothing(command, tmp_path, capsys):
     short = [*command, "trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null"]
     short += ["trainer.save_best=null", "trainer.logger=[jsonl]", "data.max_response_length=32"]

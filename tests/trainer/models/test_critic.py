@@ -191,6 +191,7 @@ def test_a_run_with_a_missing_critic_is_refused_in_one_line(task_folder, reward,
     assert "step-4': it has no critic, but this run trains one" in said
 
 
+@pytest.mark.slow
 def test_critic_warmup_of_all_steps_is_refused(task_folder, reward, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     epoch = ["data.train_max_samples=8", "trainer.critic_warmup=2", "trainer.total_training_steps=null"]

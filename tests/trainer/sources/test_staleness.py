@@ -126,6 +126,7 @@ def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sa
         run.check()
 
 
+@pytest.mark.slow
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
 def test_slow_tasks_are_not_starved(size, staleness, over_sampling, chance):
     """A row that ends only when a step waits for it is still trained on within a bounded number of steps."""
