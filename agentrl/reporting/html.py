@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from agentrl.security.visible_text import visible
 
@@ -16,6 +16,7 @@ def html_templates(folder: Path) -> Environment:
     return Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
+        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,  # also makes text valid UTF-8

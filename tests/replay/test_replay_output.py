@@ -24,7 +24,7 @@ from agentrl.replay.output.tables import print_result
 from agentrl.replay.saved_run import SavedRun
 from agentrl.stats.base import Estimate
 
-RUN = cast(SavedRun, SimpleNamespace(name="run<b>", split="train", steps=[1], told="train, step 1"))
+RUN = cast(SavedRun, SimpleNamespace(name="run<b>", split="train", steps=[1], description="train, step 1"))
 HOSTILE = (
     "<script>alert(1)</script> <img src=x onerror=alert(1)> &amp; \u202eevil\u202c \x1b[31m\x07 \ud83d {{ 1 }}"
     " [red]x[/red]"
@@ -160,4 +160,5 @@ def test_a_page_runs_and_loads_nothing():
     )
     assert "url(" not in page
     assert "failed" in read.text
+    assert "train, step 1" in read.text
     page.encode()
