@@ -33,15 +33,15 @@ __all__ = ["AgentLoop", "Conversation", "Generate", "Recording", "agent_loops", 
 
 
 class SharedByRun(Protocol):
-    """What all rollouts of a run share."""
+    """An object that all rollouts of a run share."""
 
     async def close(self) -> None:
-        """End it, after all rollouts."""
+        """Release its resources. Called after all rollouts have ended."""
         ...
 
 
 class AgentLoop:
-    """One rollout of a task. Subclass it and write `run`; every rollout gets a new instance.
+    """One rollout of a task. Subclass it and implement `run`; every rollout gets a new instance.
 
         @register("my_agent")
         class MyAgent(AgentLoop):
@@ -54,16 +54,16 @@ class AgentLoop:
                 return chat.rollout()
 
     A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
-    stop tokens and `data.max_response_length`. Under `rollout.routed_experts` such a loop calls
+    stop tokens and `data.max_response_length`. With `rollout.routed_experts` such a loop calls
     `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check prompts,
     answers and calls of such rollouts: only conversations record what they do.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
-        roles: roles that the loop may append after a model turn; the chat template is checked for them at the start.
+        roles: message roles that the loop may append after a model turn; the chat template is checked for them first.
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
-        runs_task_folders: a loop without tools that runs task folders and sets their reward itself.
-        uses_task_sandbox: a loop without tools that works in the sandbox of a task folder. It starts
+        runs_task_folders: whether a loop without tools runs task folders and sets their reward itself.
+        uses_task_sandbox: whether a loop without tools works in the sandbox of a task folder. The loop starts
             `task_folder_state(tools.data)` (`agentrl.tools.task_folders`), and the folder's tests give the reward.
         follows_steps: whether the loop asks for the next step of a task folder (`next_step` of
             `agentrl.agent_loops.tool`); otherwise tasks of several steps are refused.
@@ -71,7 +71,7 @@ class AgentLoop:
             that builds its `Rollout` itself sets it to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
-        operations: what the conversations of this rollout did, for the audit (`agentrl.types.operation`).
+        operations: operations of the conversations of this rollout, for the audit (`agentrl.types.operation`).
         places: place of each trajectory, see `agentrl.agent_loops.places`.
         call_format: name of the tool-call format of `parser`.
         resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). Loops with
@@ -114,7 +114,7 @@ class AgentLoop:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check_template(self, schemas: Sequence[ToolSchema], *, with_users: bool) -> None:
-        """Check more of the chat template than `roles` says. A loop that adds other messages overrides it.
+        """Check what `roles` does not cover in the chat template. Override it in a loop that adds other messages.
 
         Args:
             schemas: the tools of the run; empty if the loop calls none.
@@ -143,8 +143,8 @@ class AgentLoop:
         """Start a conversation with the task's prompt, or with `messages` (for a sub-agent), as a new trajectory.
 
         Args:
-            parent: the conversation whose last model turn started the sub-agent. Its trajectories then come before that
-                of `parent` in the rollout, and its seeds do not depend on what runs at the same time.
+            parent: the conversation whose last model turn started the sub-agent. In the rollout, the sub-agent's
+                trajectories come before that of `parent`. Its seeds do not depend on what runs at the same time.
             limits: other values of `rollout.multi_turn` for this conversation, such as `max_assistant_turns`.
         """
         own = Limits.of(self.config, sampling, task.tool_options.max_tool_calls).with_values(limits or {})

@@ -40,7 +40,7 @@ class CompactionConversation(Conversation):
     num_compactions = 0
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Add the request for a summary to answers that fill the conversation up to the configured share."""
+        """Add the request for a summary if these answers fill the conversation to the configured share."""
         options = self._limits.multi_turn.compaction
         if self.num_compactions == options.max_compactions or self._share_with(messages) < options.share:
             return messages
@@ -50,7 +50,7 @@ class CompactionConversation(Conversation):
     async def continued(self, task: Task, turn: ParsedTurn) -> CompactionConversation:
         """Return the conversation that continues from the task and the summary in `turn`.
 
-        A turn that calls tools, or has no text, is no summary. The conversation then ends, and the calls are not run.
+        A turn with tool calls or without text is not a summary. The conversation then ends, and the calls are not run.
         """
         if turn.calls or not turn.content.strip():
             self.stop = Stop.NO_SUMMARY
@@ -62,7 +62,7 @@ class CompactionConversation(Conversation):
         return successor
 
     def _share_with(self, messages: Sequence[Message]) -> float:
-        """Share of the tokens after the prompt that are used with these messages."""
+        """Share of the tokens allowed after the prompt that are used once these messages are appended."""
         num_used = len(self.trajectory.token_ids) - self._opening_lengths[1]
         *_, num_added = self._addition(messages)
         return (num_used + num_added) / (num_used + self.num_tokens_left)
@@ -71,8 +71,8 @@ class CompactionConversation(Conversation):
 class CompactionAgent(AgentLoop):
     """Calls tools like `tool_agent`. When the conversation is long, the model writes a summary of it.
 
-    The summary is trained like every turn. The rollout continues in a further trajectory, whose prompt is that of the
-    task with the summary at its end. Limits of turns and calls count over the rollout, `data.max_response_length` for
+    The summary is trained like every turn. The rollout continues in a further trajectory, whose prompt is the task's
+    prompt with the summary at its end. Limits of turns and calls apply to the rollout, `data.max_response_length` to
     each trajectory.
     """
 

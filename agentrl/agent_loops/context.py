@@ -1,4 +1,4 @@
-"""What the conversations of one rollout share."""
+"""Objects that the conversations of one rollout share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConversationContext:
     Attributes:
         trajectories: the trajectories of all conversations; a conversation has several if its history was rendered
             again.
-        images: the names in messages -> image bytes: images of the task and of tool answers.
+        images: name in messages -> image bytes, for images of the task and of tool answers.
         operations: the operations of all conversations, in the order in which they ended.
         call_format: name of the tool-call format that `parser` reads.
         places: place of each trajectory.
@@ -73,7 +73,7 @@ class ConversationContext:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls of all conversations that count towards the limit, with those that run now."""
+        """Number of calls of all conversations that count towards the limit, including running calls."""
         calls = (call for each in self.conversations for call in each.tool_calls)
         running = sum(each.num_running_calls for each in self.conversations)
         return running + sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)

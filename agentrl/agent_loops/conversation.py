@@ -43,8 +43,8 @@ class Conversation:
     The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
     - A turn that reached a length limit is kept. Tool calls in this turn are not run.
-    - If answers would leave no token for the model's reply, the conversation stops without them, with
-      `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
+    - If answers would leave no token for the model's reply, they are not appended, and the conversation stops with the
+      reason `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
     - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error that the model reads. If the
       model calls again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
     - Calls of the last allowed turn are not run: `limit_error`. The simulated user still scores the turn.
@@ -101,7 +101,7 @@ class Conversation:
         return tool_messages(calls, texts, self._num_turns)
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return answers of tools or users with what the loop adds to them; override it to ask the model for more."""
+        """Return the messages to append after a tool or user turn; override it to add a request to the model."""
         return messages
 
     async def model_turn(self) -> ParsedTurn | None:
@@ -131,7 +131,7 @@ class Conversation:
             return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
-        """Append an answer of the simulated user. Return False if it was the end: no user, its end, or a limit."""
+        """Append the simulated user's answer. Return False if the conversation stopped: no user, user done, a limit."""
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
@@ -141,7 +141,7 @@ class Conversation:
             return self._say(text)
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Continue in a new trajectory with rewritten messages as its prompt (compaction). Use only the returned one.
+        """Continue in a new trajectory with rewritten messages as its prompt (compaction); then use only that one.
 
         Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
@@ -152,7 +152,7 @@ class Conversation:
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
-        """Restore the state of a saved rollout before a model turn; limits count from there."""
+        """Restore the state of a saved rollout before a model turn, with the counters of the limits."""
         messages = resume_point.messages_after(len(self.trajectory.messages))
         self.trajectory = self._bound.trajectories[self._number] = Trajectory((), messages)
         self._image_starts = []
@@ -165,7 +165,7 @@ class Conversation:
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def record_opening(self, kind: OperationKind, parent: int | None = None, segment: int | None = None) -> None:
-        """Record how this conversation was opened: what it continues, or the model turn that started it."""
+        """Record how this conversation was opened: the trajectory that it continues, or the turn that started it."""
         self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:
@@ -287,7 +287,7 @@ class Conversation:
         return len(token_ids)
 
     def _addition(self, messages: Sequence[Message]) -> tuple[list[int] | Further | None, list[int], int]:
-        """Return the further trajectory, if one begins, the messages' tokens, and how much longer the context gets."""
+        """Return (tokens to append or the further trajectory; the messages' tokens; number of tokens added)."""
         following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
         token_ids = following if isinstance(following, list) else self._render(messages)
         added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)

@@ -25,8 +25,8 @@ class Generate(Protocol):
 
         Args:
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
-            draw: the seed then depends on the context and this number, not on the number of earlier turns: for loops
-                whose turns have no fixed order. None: the trajectory's next turn.
+            draw: if given, the seed depends on the context and this number, not on the number of earlier turns. Use it
+                in loops whose turns have no fixed order. None: the seed of the trajectory's next turn.
         """
         ...
 

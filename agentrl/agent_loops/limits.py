@@ -55,7 +55,7 @@ class Limits:
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
 
     def turn_sampling(self, sampling: SamplingParams, stop: Sequence[str], num_left: int) -> SamplingParams:
-        """Return how to sample the next turn, which also ends at the texts in `stop`."""
+        """Return the sampling parameters of the next turn, which also ends at the texts in `stop`."""
         return replace(sampling, stop=(*sampling.stop, *stop), max_new_tokens=self.turn_tokens(num_left))
 
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:

@@ -52,7 +52,7 @@ class LoopFactory:
         self.build(None)
 
     async def close(self) -> None:
-        """End what the agent loops share. All rollouts must have ended."""
+        """Close the objects that the agent loops share. All rollouts must have ended."""
         for shared in self._shared.values():
             await shared.close()
 

@@ -11,7 +11,7 @@ from agentrl.types.rollout import Rollout
 from agentrl.utils.seeds import derive_seed
 
 Place = tuple[int, ...]
-"""Place of a trajectory. (3,): the fourth that the agent opened. (3, 1, 0): the first trajectory of the second
+"""Place of a trajectory. (3,): the fourth one that the agent opened. (3, 1, 0): the first trajectory of the second
 sub-agent that was started in trajectory (3,)."""
 
 
@@ -28,7 +28,7 @@ def path_of_next_agent(places: Sequence[Place], number: int) -> Place:
 
 
 def stream_of(place: Place) -> int:
-    """Return the number from which a trajectory's sampling seeds are derived, and its session in the engine named."""
+    """Return the number of a trajectory, for its sampling seeds and for the name of its session in the engine."""
     return place[0] if len(place) == 1 else derive_seed(*place)
 
 

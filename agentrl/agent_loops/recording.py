@@ -1,4 +1,4 @@
-"""Record of what the engine sampled, to check that a loop trains only on tokens sampled in that context."""
+"""Record of the engine's completions, to check that a loop trains only on tokens sampled in the same context."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from agentrl.tools.toolbox import ToolSession
 
 _LIMITS = ("max_assistant_turns", "max_turn_tokens")
-"""Limits of `rollout.multi_turn` that sub-agents may have of their own."""
+"""Limits of `rollout.multi_turn` that can be set separately for sub-agents."""
 
 
 class SubAgent(ToolAgent):
     """Calls tools like `tool_agent`. One of the tools gives a task to a sub-agent and returns its answer.
 
-    A sub-agent has a conversation of its own, with the tools and limits of `rollout.multi_turn.sub_agent`, and no
+    A sub-agent has its own conversation, with the tools and limits of `rollout.multi_turn.sub_agent`, and no
     simulated user. Its trajectories belong to the rollout. Sub-agents of one turn run at the same time.
     """
 
@@ -48,7 +48,7 @@ class SubAgent(ToolAgent):
         """Start a conversation that can start sub-agents, unless they would be nested too deeply.
 
         Raises:
-            ConfigError: the run has no tool for it, because this loop is only that of single rows.
+            ConfigError: the run has no tool that starts sub-agents, because only single rows select this loop.
         """
         options, depth = self.config.rollout.multi_turn.sub_agent, self._depth(parent)
         agents, view = None, tools

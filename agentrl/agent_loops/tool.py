@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ToolAgent(AgentLoop):
     """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout.
 
-    In a task folder with several steps it ends the step, and the next user message is the instruction of the next one.
+    In a task folder with several steps, it ends the step; the next user message is the instruction of the next step.
     """
 
     follows_steps = True
@@ -40,12 +40,12 @@ class ToolAgent(AgentLoop):
 
 
 async def next_step(chat: Conversation, tools: ToolSession | None) -> bool:
-    """Append the instruction of the next step of a task folder, if the model has finished one.
+    """Append the instruction of the next step of a task folder, if the model has finished a step.
 
-    Return False if there is none, or if a limit was reached.
+    Return False if there is no next step, or if a limit was reached.
 
     Raises:
-        InfraError: the step that ended cannot be scored, or the next one cannot begin.
+        InfraError: the finished step cannot be scored, or the next one cannot begin.
     """
     folder = None if tools is None else task_folder_state(tools.data)
     if folder is None or chat.stop is not Stop.FINISHED or (text := await folder.next_step()) is None:

@@ -31,7 +31,7 @@ class TokenBatch:
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
             returns: [B, T] or None, as in `Sample`.
         rollouts, groups: [B] long; rows of one rollout (or group) have the same number. None: each row is separate.
-        weights: [B], the weight of this sample's tokens, from `algos.aggregation_weights` over the mini-batch.
+        weights: [B], the weight of each sample's tokens, from `algos.aggregation_weights` over the mini-batch.
         denominator: the divisor of the weighted sum, also computed over the mini-batch. So the losses of micro-batches
             add up to the loss of the mini-batch, for any split.
         num_groups: number of groups in the mini-batch. None: the mini-batch is not split, so the loss counts them.

@@ -41,7 +41,7 @@ def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
 
 
 def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
-    """Advantage 1 for tokens of rollouts with score >= `threshold`, 0 for others (rejection sampling)."""
+    """Set advantage 1 for tokens of rollouts with score >= `threshold`, 0 for others (rejection sampling)."""
     accepted = {rollout_id for rollout_id, rollout in _rollouts(groups).items() if rollout.reward >= threshold}
     return [credited(sample, sample.weight * (sample.rollout_id in accepted)) for sample in samples]
 
@@ -106,7 +106,7 @@ def _check_sampled(samples: Sequence[Sample], estimator: str) -> None:
             raise ConfigError.at(
                 "algorithm.adv_estimator",
                 Kind.CONFLICT,
-                f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{sample.uid}'"
+                f"algorithm.adv_estimator '{estimator}' needs rollouts of the policy, but group '{sample.uid}'"
                 " holds demonstrations: use algorithm.name=sft",
             )
 

@@ -50,10 +50,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a conversation words its tools and answers.
+    """How a conversation writes tools and answers to calls.
 
     Attributes:
-        form: `chat` (tool messages), `react` (observations in a user message), `gateway` (a program words everything),
+        form: `chat` (tool messages), `react` (observations in a user message), `gateway` (a program writes everything),
             or `own`: not known.
         call_format: the format of calls in the model's text; None: calls are not parsed.
         names: the tools that the model may call.
@@ -80,10 +80,10 @@ class Turn:
         text: decoded text without the end token; None if there is no tokenizer.
         closed: whether the turn ends with the end token.
         position: position of its message.
-        replies: the messages that follow it; `reply` is their segment, -1 if there is none.
-        ran: whether the loop passed its calls on; an own loop may ignore them.
-        num_used: number of calls of the rollout before the calls of this turn; None: those of earlier turns.
-        num_beside: number of calls, of conversations that ran at the same time, that may have come before.
+        replies: the messages that follow the turn; `reply` is their segment, -1 if there is none.
+        ran: whether the loop passed the calls on; a custom loop may ignore calls.
+        num_used: number of calls of the rollout before the calls of this turn; None: the calls of earlier turns.
+        num_beside: number of calls of parallel conversations that may have come before.
     """
 
     segment: int
@@ -101,7 +101,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Messages that an own loop appended, with their segment, after turn number `turn` (-1: before the first)."""
+    """Messages that a custom loop appended, with their segment, after turn number `turn` (-1: before the first)."""
 
     turn: int
     segment: int
@@ -120,11 +120,11 @@ class AuditedTrajectory:
         parent: the trajectory that the trajectory continues.
         branches: whether its prompt is a copy of the beginning of `parent`, which may be a later trajectory.
         rendered: whether its prompt is the history of `parent`, rendered again; its turns belong to one conversation.
-        first_prompt: segment of the first prompt of the conversation, from which the response length counts; -1: its
-            own prompt.
+        first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the prompt
+            of the trajectory.
         opened_with_task: whether the first messages come from the task.
         of_agent: whether a model turn started it, so that limits of sub-agents apply.
-        appended: everything that an own loop appended between and after model turns.
+        appended: everything that a custom loop appended between and after model turns.
         opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
 

@@ -133,7 +133,7 @@ def _check_error(check: Checker, rollout: AuditedRollout) -> None:
     if (
         rollout.failed
         and infra_failed != (infra_call or str(error).startswith("InfraError"))
-        and rollout.kind == "tool"  # an own loop may catch the error of a call
+        and rollout.kind == "tool"  # a custom loop may catch the error of a call
     ):
         check.problem(
             "stop", row, "infra_failed", "true exactly if the error is an infrastructure failure", infra_failed

@@ -1,4 +1,4 @@
-"""Checks of calls that a program ran and answered, which sampled through the gateway."""
+"""Checks of calls that were run and answered by a program that samples through the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_given(
     ids: Sequence[Json],
     replies: Sequence[Mapping[str, Json]],
 ) -> None:
-    """Check the outcomes of a turn's calls: they say only whether a call was answered and well-formed.
+    """Check the outcomes of a turn's calls, which only show whether a call was well-formed and answered.
 
     Args:
         ids: the ids of the calls.

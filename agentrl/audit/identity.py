@@ -24,7 +24,7 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Assumed limit of how many times smaller the batch became. A large limit is safe: a wrong uid matches no epoch."""
+"""Assumed maximum factor by which the batch became smaller. A large factor is safe: a wrong uid matches no epoch."""
 
 
 def check_step(check: Checker, split: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Check what links the conversations of a rollout: summaries, and the tasks and answers of sub-agents."""
+"""Check the links between conversations of a rollout: summaries, and the tasks and answers of sub-agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUMMARY = "\n\nSummary of your work so far:\n"
 
 
 def check_links(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check the prompts that a loop made from what the model wrote, and the results made from a sub-agent's answer."""
+    """Check the prompts that a loop made from the model's text, and the results made from a sub-agent's answer."""
     if not rollout.own or not all(trajectory.fits for trajectory in rollout.trajectories):
         return  # other checks report why
     name = check.step["agent_name"][rollout.row]
@@ -36,7 +36,7 @@ def without_request(turn: Turn, request: Json) -> Turn:
 
 
 def _check_summary(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, request: Json) -> None:
-    """A trajectory that continues from a summary begins with the task and the last turn before it."""
+    """A trajectory that continues from a summary begins with the task and the summary, the last turn before it."""
     by_number = {each.number: each for each in rollout.trajectories}
     before = by_number.get(-1 if trajectory.parent is None else trajectory.parent)
     if before is None or trajectory.rendered or not before.turns:
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _check_agents(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Each call that starts a sub-agent has one, with its task, and the sub-agent's answer as its result."""
+    """Each call that starts a sub-agent has a sub-agent with the call's task; the sub-agent's answer is the result."""
     started: dict[tuple[int | None, int | None], list[int]] = {}
     for operation in rollout.operations:
         opening = Opening.of(operation) if operation.kind == "messages" else None
@@ -111,7 +111,7 @@ def _check_agent(check: Checker, rollout: AuditedRollout, call: Call, number: in
 
 
 def _line(trajectories: Sequence[AuditedTrajectory], number: int) -> list[AuditedTrajectory]:
-    """A trajectory, and those that continue it."""
+    """The trajectory, and the trajectories that continue it."""
     found: list[AuditedTrajectory] = []
     for trajectory in trajectories:
         numbers = {each.number for each in found}

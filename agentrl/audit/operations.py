@@ -28,7 +28,7 @@ def rows(step: Step) -> set[int]:
 
 
 def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check the operations of a rollout, of built-in loops and of own loops."""
+    """Check the operations of a rollout, of built-in loops and of custom loops."""
     if _PATH not in check.step.items:  # older schemas
         return
     if rollout.kind is None:
@@ -182,7 +182,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
     elif opening.segment is not None and not _started(rollout, first, opening):
         yield first, "detail", "a model turn of a later trajectory as parent", first.detail
     elif opening.segment is None and opening.parent is not None and opening.parent not in _parents(rollout, first):
-        yield first, "detail", "another trajectory as parent, an earlier one if it is no branch", first.detail
+        yield first, "detail", "another trajectory as parent, an earlier one unless it is a branch", first.detail
     elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
@@ -198,14 +198,14 @@ def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> boo
 
 
 def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:
-    """Trajectories that the trajectory of an opening may continue: earlier ones; of a branch, any other."""
+    """Trajectories that the opened trajectory may continue: an earlier one, or for a branch any other one."""
     if first.kind == "branch":
         return {each.number for each in rollout.trajectories} - {first.trajectory}
     return set(range(first.trajectory))
 
 
 def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
-    """The opening of a trajectory. A run without tools saves the format `auto`; then it is the recorded one."""
+    """The opening of a trajectory. If the saved format is `auto` (no tools), the recorded format is used."""
     parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":

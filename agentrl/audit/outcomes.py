@@ -60,13 +60,13 @@ class CallLimits:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
-        """Number of calls that were left if calls of other conversations may have begun first: as many as ran."""
+        """Number of calls that were left; if calls of parallel conversations may have begun first, as many as ran."""
         ran = sum(call.outcome != "limit_error" for call in made)
         parallel = self._known.limit("max_parallel_calls") or 1
         return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
-        """Whether an own loop passed on calls although its conversation had ended, for example by its user."""
+        """Whether a custom loop passed on calls after its conversation had ended, for example by the simulated user."""
         last = number == len(self._trajectory.turns) - 1
         return self._rollout.own and last and bool(made) and all(call.result == ENDED for call in made)
 

@@ -1,6 +1,6 @@
-"""Check the stop reason of agent loops that are not built in: a conversation must have reached its condition.
+"""Check the stop reason of custom agent loops: one of the conversations must meet the condition of the reason.
 
-Such a loop decides itself when it ends, and may end with the stop reason of any of its conversations.
+A custom loop decides itself when it ends, and may end with the stop reason of any of its conversations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _num_turns(end: Ending) -> int:
 
 
 def _num_users(end: Ending) -> int:
-    """Number of turns of the simulated user, in the trajectory and in those before its restarts: each has a score."""
+    """Number of turns of the simulated user, in the trajectory and in those before its restarts; each has a score."""
     parents = {trajectory.number: trajectory.parent for trajectory in end.rollout.trajectories}
     chain = [end.trajectory.number]
     while (parent := parents.get(chain[-1])) is not None and parent < chain[-1]:
@@ -95,7 +95,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "deadline": _deadline,
     "no_summary": _no_summary,
 }
-"""Stop reason -> check of one conversation; returns what is expected, or "" if the reason is possible."""
+"""Stop reason -> check of one conversation; returns the expected ending, or "" if the reason is possible."""
 
 
 def check_own_ending(ends: Sequence[Ending]) -> None:

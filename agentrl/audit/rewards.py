@@ -38,7 +38,7 @@ def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
         check.ledger.skip("rewards", f"names: {rollout.why or 'no saved tool schemas'}")
         return
     scored = not (rollout.failed or known.unscored or step["infra_failed"][row])
-    if scored != ("score" in names) and not (rollout.own and not scored):  # an own loop may score its rollout itself
+    if scored != ("score" in names) and not (rollout.own and not scored):  # a custom loop may score its rollout itself
         why = "no reward is configured" if known.unscored else "the rollout failed"
         expected = "a score" if scored else f"no score: {why}"
         check.problem("rewards", row, "rewards.name", expected, ", ".join(names) or "none")

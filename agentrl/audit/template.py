@@ -93,7 +93,7 @@ class TemplateOracle:
 
     @cached_property
     def _form(self) -> CallForm:
-        """How the template takes the calls of a turn."""
+        """How the template writes the calls of a turn."""
         trial = [message for message in TRIAL[:5] if message["role"] != "system"]
         for form in FORMS[:-1]:
             try:
@@ -181,7 +181,7 @@ class TemplateOracle:
         ]
 
     def _after_calls(self, piece: str) -> str:
-        """The text from the end of a turn of calls."""
+        """The text from the end of a turn with calls."""
         return piece[max(0, piece.find(self.ends.calls or "")) :]
 
     def _at_once(self, shown: Conversation, num_turns: int, tools: Sequence[Json]) -> list[str]:

@@ -27,9 +27,9 @@ class TurnEnds:
     """Texts of the tokens that end a model turn.
 
     Attributes:
-        text, calls: the end of a turn before a user message, and of a turn of calls before the answers.
-        sampled: those that a model may sample at the end of a turn, first the one of a turn without calls.
-        own: whether a last turn has an end; otherwise the token that begins the next message ends the turn.
+        text, calls: the end of a turn before a user message, and of a turn with calls before the answers.
+        sampled: end tokens that a model may sample, first the one of a turn without calls.
+        own: whether a last turn has an end token; otherwise the token that begins the next message ends the turn.
         answers_begin: whether `calls` also begins the answers.
     """
 

@@ -22,7 +22,7 @@ from agentrl.audit.long_tasks import without_request
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
-OWN_WORDING = "the loop's class of conversations words them"
+OWN_WORDING = "the loop's class of conversations writes them"
 _OLDER_FORMATS = (None, "hermes", "react")
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 
@@ -35,7 +35,7 @@ def check_messages(check: Checker, rollout: AuditedRollout, known: RunInfo) -> N
         if rollout.kind is None and trajectory.prompt < 0:
             # imported from another framework; agentrl always saves tokens
             check.ledger.skip("messages", "comparison with segments: the rollout has no tokens")
-        elif not trajectory.fits and not rollout.own:  # the operations of own loops are checked in `operations`
+        elif not trajectory.fits and not rollout.own:  # the operations of custom loops are checked in `operations`
             turns = sum(message["role"] == "assistant" for message in trajectory.messages[trajectory.num_opening :])
             expected = "a message for each turn and each answer, in the order of the segments"
             check.problem(
@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """The text of a turn, with the beginning of its thoughts. Older runs did not tell thoughts apart."""
+    """The text of a turn, with the beginning of its thoughts. Older runs did not separate thoughts."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 
@@ -167,8 +167,8 @@ def _check_turn(
     turn = trajectory.turns[number]
     parsed = read_turn(trajectory, turn)
     last = number == len(trajectory.turns) - 1
-    may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of an own loop has its own stop reason
-    ends_here = (last and may_stop) or trajectory.wording.form == "gateway"  # a program may go on after a cut turn
+    may_stop = rollout.own or rollout.stop in UNPARSED  # a conversation of a custom loop has its own stop reason
+    ends_here = (last and may_stop) or trajectory.wording.form == "gateway"  # a program may continue after a cut turn
     may_be_cut = ends_here and (not turn.closed or trajectory.wording.call_format == "react")
     if may_be_cut and "tool_calls" not in turn.message:
         parsed = _read_plain(trajectory, turn)

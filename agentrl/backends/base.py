@@ -49,7 +49,7 @@ class ModelRequest:
     """A model that a backend should load: the policy, a reference, a critic or a reward model.
 
     Attributes:
-        actor: training options; for a critic or a reward model, its options as an `actor` section.
+        actor: training options; a critic or a reward model has its own options in the form of an `actor` section.
         total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
         trainable: False for a model that only scores, such as a reference.
         value_head: the model outputs one number per token, as a critic or a reward model does.
@@ -120,7 +120,7 @@ class Backend(Protocol):
     async def begin_save(self, path: Path) -> Future[None]:
         """Copy the state to host memory, and write it to the empty folder `path` while the backend continues.
 
-        The folder is complete when the returned future is done; an error of the disk is raised there. Folders are
+        The folder is complete when the returned future is done; the future raises disk errors. Folders are
         written in the order of the calls. Only backends with the capability `async_save` have this method.
         """
         ...

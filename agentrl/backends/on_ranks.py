@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class HeldModel(HeldWeights, Protocol):
-    """The part of a model on one rank. All ranks call its methods at once."""
+    """The part of a model on one rank. All ranks call its methods together."""
 
     @property
     def vocabulary_size(self) -> int: ...  # noqa: D102  # see `Backend`
@@ -106,7 +106,7 @@ class RankBackend:
     """See `Backend`. Only rank 0 has one; it calls a model on every rank.
 
     Args:
-        load: makes the model of a rank, from (ranks, request, seed); a function or class of a module.
+        load: makes the model of a rank, from (ranks, request, seed); a module-level function or class.
     """
 
     def __init__(self, ranks: Ranks, request: ModelRequest, load: Callable[..., HeldModel], seed: int) -> None:
@@ -117,7 +117,7 @@ class RankBackend:
         self._group_of, self._reporting = self._sample_groups()
 
     def _sample_groups(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the group of each rank, and the rank of each group that reports; a group computes the same samples."""
+        """Return the group of each rank, and each group's reporting rank. Ranks of a group compute the same samples."""
         everyone = range(self._ranks.size)
         return everyone, everyone
 
@@ -134,7 +134,7 @@ class RankBackend:
         return most
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """See `Backend.train_step`. Metrics have `rank_imbalance`: most tokens on one rank, over the mean."""
+        """See `Backend.train_step`. Metrics include `rank_imbalance`: most tokens on one rank, divided by the mean."""
         return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
@@ -184,7 +184,7 @@ class RankBackend:
         return self._ranks.each(function, [arguments] * self._ranks.size)
 
     def _each_group(self, function: Callable[..., Result], arguments: Sequence[tuple[object, ...]]) -> list[Result]:
-        """Give each group of ranks its arguments; return the result of the rank of each group that reports."""
+        """Call `function` with the arguments of each group of ranks; return the results of the reporting ranks."""
         found = self._ranks.each(function, [arguments[group] for group in self._group_of])
         return [found[rank] for rank in self._reporting]
 
@@ -230,12 +230,12 @@ class RankBackend:
 
 
 def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[MiniBatch, Sequence[int]]:
-    """What a rank needs of a mini-batch: all of it if the loss needs all samples together."""
+    """Return what a rank needs of a mini-batch: everything if the loss needs all samples together."""
     return (batch, own) if loss.scope == "batch" else (batch.part(own), range(len(own)))
 
 
 def _summed(parts: Sequence[dict[str, float]], *, whole: bool) -> dict[str, float]:
-    """Join the metrics of the ranks; with `whole`, each rank has computed those of the complete mini-batch."""
+    """Join the metrics of the ranks; with `whole`, each rank has the metrics of the complete mini-batch."""
     found: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

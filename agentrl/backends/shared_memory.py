@@ -57,7 +57,8 @@ class HeldWeights(Protocol):
 def collected(ranks: Ranks, number: int, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
     """Yield the complete named weights of the model `number`, in order; call this on rank 0 only.
 
-    A weight is valid until the next is asked for: its memory is used again. The complete model is never in memory.
+    A weight is valid until the next one is requested, because its memory is reused. The complete model is never in
+    memory.
     """
     facts = ranks.held[number].facts()
     bucket_bytes = max(BUCKET_BYTES, *(_size(facts[name]) for name in names))
@@ -73,7 +74,7 @@ def collected(ranks: Ranks, number: int, names: Sequence[str]) -> Iterator[tuple
 
 
 def _share(ranks: Ranks, num_bytes: int) -> None:
-    """Let every rank have a bucket of at least `num_bytes`: the same memory on the node of rank 0."""
+    """Give every rank a bucket of at least `num_bytes`; on the node of rank 0, all ranks share the same memory."""
     if ranks.bucket.numel() >= num_bytes:
         return
     with tempfile.NamedTemporaryFile(prefix="agentrl-", dir=_FOLDER if _FOLDER.is_dir() else None) as file:

@@ -103,7 +103,7 @@ class TokenizerReader(Protocol):
 
 @runtime_checkable
 class ThoughtReader(Protocol):
-    """Tool parser whose format has marks of its own around thoughts, other than `<think>` and `</think>`."""
+    """Tool parser whose format has its own marks around thoughts, other than `<think>` and `</think>`."""
 
     def split_thinking(self, text: str) -> tuple[str, str]:
         """Split a turn, which may be cut, into (thoughts without marks, text after them)."""
@@ -111,5 +111,5 @@ class ThoughtReader(Protocol):
 
 
 def parser_for(parser: ToolParser, schemas: Sequence[ToolSchema]) -> ToolParser:
-    """Return `parser`, bound to the tools' schemas if it needs them."""
+    """Return `parser`, bound to the tools' schemas if it needs schemas."""
     return parser.for_tools(schemas) if isinstance(parser, SchemaReader) else parser

@@ -71,5 +71,5 @@ class Continuations:
 
 
 def _has_names(message: Message) -> bool:
-    """Whether a message states the call that it answers, if it answers one."""
+    """Whether a tool message has the name and the id of the call that it answers; true for other messages."""
     return message["role"] != "tool" or ("name" in message and "tool_call_id" in message)

@@ -125,8 +125,8 @@ class ChatFormat:
     def history(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages whose thoughts (`reasoning_content`) the template can show.
 
-        The name becomes that which the template reads. If it reads none, thoughts are put into the content, between
-        `<think>` and `</think>`.
+        The field gets the name that the template reads. If the template reads no such field, thoughts are put into the
+        content, between `<think>` and `</think>`.
         """
         return with_thoughts(messages, self.template)
 
@@ -208,7 +208,7 @@ class ChatFormat:
     def is_closed(self, last_id: int | None, new_messages: Sequence[Message]) -> bool:
         """Whether `new_messages` can follow a turn with the last token `last_id` without a further end-of-turn token.
 
-        After any end-of-turn token they can, unless theirs is also their first token (`<|observation|>` in GLM).
+        True after any end-of-turn token, except if these messages begin with a certain one (`<|observation|>` in GLM).
         """
         if last_id not in self.stop_token_ids:
             return False

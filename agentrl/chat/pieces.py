@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MOST_BYTES = 4  # of a character
+_MOST_BYTES = 4  # maximum for a character
 _PART = "\ufffd"
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DATE = "2026-01-01"
-"""Date that a template reads from the clock, unless the variable `template_date` has another: a run repeats exactly."""
+"""Date that templates read from the clock, unless `template_date` sets another; it keeps runs reproducible."""
 ALSO_END = {"<|eot_id|>": "<|eom_id|>"}
 """End-of-turn token -> another one that models sample in its place but their templates never write (Llama 3.1)."""
 
@@ -76,7 +76,7 @@ class Template:
         """Whether the template takes the arguments of a call as JSON text (DeepSeek-V3), not as an object."""
         turn = calling_turn("f", arguments={"x": TURN})
         as_text = with_text_arguments(turn)
-        for message in (turn, as_text, as_text | {"content": None}):  # DeepSeek-R1's distilled models: only for None
+        for message in (turn, as_text, as_text | {"content": None}):  # None: DeepSeek-R1's distilled models
             try:
                 if TURN in self._render([USER, message], OTHER_TOOLS, prompt=False):
                     return message is not turn

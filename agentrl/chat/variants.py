@@ -47,5 +47,5 @@ class Variants(Generic[T]):
                     del self._kept[next(iter(self._kept))]
                 self._kept[key] = make()
             else:
-                self._kept[key] = self._kept.pop(key)  # the one that was used longest ago comes first
+                self._kept[key] = self._kept.pop(key)  # the least recently used one comes first
             return self._kept[key]

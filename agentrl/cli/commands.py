@@ -52,7 +52,7 @@ def _train_arguments(parser: ArgumentParser) -> None:
 
 def _plan_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
-    parser.add_argument("--gpus", metavar="64xH100", help="number and name of the devices, or a YAML file of figures")
+    parser.add_argument("--gpus", metavar="64xH100", help="number and name of the devices, or a hardware YAML file")
     parser.add_argument("--from", dest="saved", metavar="RUN", help="use lengths and speeds of this run")
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="YAML file with the distribution of lengths")
     parser.add_argument("--check", metavar="RUN", help="compare predicted and measured times of this run")
@@ -173,7 +173,7 @@ def _chat_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="MODEL", help=words)
     words = "tools: .py of functions, .yaml, or .json with a list of schemas (default: two examples)"
     parser.add_argument("--tools", type=Path, metavar="FILE", help=words)
-    parser.add_argument("--data", metavar="FILE", help="file or dataset whose first row begins the conversation")
+    parser.add_argument("--data", metavar="FILE", help="file or dataset whose first row starts the conversation")
     parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 

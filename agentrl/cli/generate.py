@@ -1,4 +1,4 @@
-"""`agentrl generate`: roll out every row once. All early checks run before torch is imported."""
+"""`agentrl generate`: sample rollouts for every row once. All early checks run before torch is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.run_folder.location import check_free
 
 
 def generate(options: argparse.Namespace) -> None:
-    """Roll out every row of `data.train_files` and save it in `trajectories/train` of `trainer.default_local_dir`."""
+    """Sample rollouts for every row of `data.train_files`; save them in `trainer.default_local_dir`."""
     read = read_verl_config if options.verl else read_config
     config = for_generation(read(options, check_generation, partial(check_early, purpose="rollout")))
     check_free(absolute(config))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PICTURED_STEPS = 5
 MOST_PARTS = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_experts": 100_000, "num_local_experts": 100_000}
-"""Largest numbers in a `config.json`: the model of a saved run may be anybody's."""
+"""Largest accepted numbers in a `config.json`, because the model of a saved run may come from anybody."""
 NO_CHANGES: Mapping[str, object] = {}
 _GPUS = "cluster.gpus="
 """Another way to write `--gpus`."""
@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace) -> None:
 
 
 class _Saved:
-    """A saved run. Its modules are imported only if there is one, because the import takes half a second."""
+    """A saved run. The modules that read it are imported only here, because the import takes half a second."""
 
     def __init__(self, where: str) -> None:
         from agentrl.plan.measured import read_run
@@ -82,14 +82,14 @@ class _Saved:
         return config_of_run(self._where, changes)
 
     def calibration(self, gpus: str | None, shape: Shape, hardware: Hardware) -> Calibration | None:
-        """The speeds of the run; None, with a line, on other hardware or with servers of unknown sizes.
+        """Return the measured speeds of the run; None, with a printed reason, if they do not apply to this hardware.
 
         Args:
-            gpus: as in `--gpus`; they tell the sizes of servers that the run did not start.
-            shape: of the planned model, which is used if the run's model is not in its folder any more.
+            gpus: value of `--gpus`, needed for the sizes of servers that the run did not start.
+            shape: shape of the planned model; used if the folder of the run's model no longer exists.
         """
         was, now = hardware_in(self.device or ""), hardware_in(hardware.name)
-        if was and now and was != now:  # names of a user's own file are not known
+        if was and now and was != now:  # the hardware names in a user's own file are unknown
             print(f"speeds: those of {hardware.name}, not calibrated, because the run was on {was.upper()}")
             return None
         try:
@@ -154,7 +154,7 @@ def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: Tim
 
 
 def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
-    """The configuration of the command line; with `--from` and without an experiment, that of the run with changes."""
+    """The configuration of the command line. With `--from` and without an experiment: the run's, with overrides."""
     composed = any(override.startswith("+") for override in options.overrides)
     if saved is None or composed or options.verl or options.config:
         return read_config(options)
@@ -165,7 +165,7 @@ def _read_gpus(options: argparse.Namespace) -> None:
     """Read `cluster.gpus=64xH100` as `--gpus 64xH100`."""
     given = [each for each in options.overrides if each.startswith(_GPUS)]
     if given and options.gpus:
-        raise ConfigError.keyless(f"--gpus {options.gpus} and {given[0]} name devices: give one of them")
+        raise ConfigError.keyless(f"--gpus {options.gpus} and {given[0]} both set the devices: give one of them")
     for each in given:
         options.gpus = each.removeprefix(_GPUS)
         options.overrides.remove(each)
@@ -178,11 +178,11 @@ def _read(override: str) -> tuple[str, object]:
     try:
         return key, yaml.safe_load(value)
     except (yaml.YAMLError, RecursionError):
-        raise ConfigError.keyless(f"'{override}': the value is no YAML") from None
+        raise ConfigError.keyless(f"'{override}': the value is not valid YAML") from None
 
 
 def _shape(config: RunConfig) -> Shape:
-    """The shape of the model, from its `config.json`. Families that are not counted by hand need torch: seconds."""
+    """The shape of the model, from its `config.json`. Families without a formula need torch, which takes seconds."""
     if config.model.path == NO_MODEL:
         raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")
     if not (content := model_content(config.model.path)):
@@ -190,7 +190,7 @@ def _shape(config: RunConfig) -> Shape:
         raise ConfigError.at("model.path", Kind.NOT_FOUND, text)
     for name, most in MOST_PARTS.items():
         if (given := number(content, name) or 0) > most:
-            text = f"model.path={config.model.path}: {name} is {given}; the plan counts up to {most:,}"
+            text = f"model.path={config.model.path}: {name} is {given}; the plan supports at most {most:,}"
             raise ConfigError.at("model.path", Kind.NOT_SUPPORTED, text)
     if found := shape_of(content):
         return found

@@ -16,7 +16,7 @@ Actor: TypeAlias = Any
 def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:
     """Return an actor of a class, which uses all CPUs and GPUs of a bundle; it starts in the background.
 
-    It is never restarted by Ray, because it would come back without its state.
+    Ray never restarts the actor, because a restarted actor would have lost its state.
     """
     bundle = group.bundle_specs[index]
     options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "max_concurrency": max_concurrency}
@@ -30,7 +30,7 @@ def actor_of(kind: type, *arguments: object, **options: object) -> Actor:
 
 
 def result_of(call: Any) -> Any:  # Any: the result of any method
-    """Wait for a call of an actor's method, and return or raise what the method did."""
+    """Wait for a call of an actor's method; return its result or raise its error."""
     try:
         return ray.get(call)
     except RayTaskError as error:

@@ -19,10 +19,11 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to the cluster; processes that it started there end when it disconnects.
+    """Connect this process to the Ray cluster. Processes that it starts on the cluster end when it disconnects.
 
     Args:
-        address: address of the cluster; None: `RAY_ADDRESS`, else the cluster that runs on this machine.
+        address: address of the cluster. None: `RAY_ADDRESS`, or if that is not set, the cluster that runs on this
+            machine.
 
     Raises:
         ConfigError: Ray is not installed, or no cluster answers.
@@ -30,7 +31,7 @@ def connected(address: str | None) -> Iterator[None]:
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's own code uses what Python deprecates
+            warnings.simplefilter("ignore")  # Ray's own code uses deprecated functions
             import ray
     except ImportError:
         text = f"several nodes need Ray: {install_command('ray')}"
@@ -50,7 +51,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_port(address: str) -> None:
-    """Connect once: Ray would try for minutes."""
+    """Connect once, to fail early: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), CONNECT_S).close()

@@ -24,7 +24,7 @@ from agentrl.backends.fsdp.ranks import SIGNS, STORE, beat_file
 POOLS = "AGENTRL_POOLS"
 """Environment variable: JSON with the address of the Ray cluster and the placement group of each pool, by name."""
 SILENT_S = 30.0
-"""A rank without a sign of life for so long is killed."""
+"""Seconds without a sign of life after which a rank is killed."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 
@@ -47,8 +47,8 @@ class Node:
 def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0, node: Node | None = None) -> int:
     """Run `command` in `num_ranks` processes until all end; return the exit status of rank 0.
 
-    If a rank fails, the other ranks are ended, and all are started again up to `max_restarts` times. Ctrl-C is passed
-    on to rank 0, which ends the run.
+    If a rank fails, the other ranks are stopped, and all ranks are restarted, up to `max_restarts` times. Ctrl-C is
+    passed on to rank 0, which ends the run.
 
     Args:
         node: this node, if ranks run on several. Each node calls this function, without restarts.

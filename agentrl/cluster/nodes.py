@@ -1,4 +1,4 @@
-"""A training run on the nodes of a Ray cluster: started, watched, and started again if a node fails."""
+"""A training run on the nodes of a Ray cluster: started, watched, and restarted if a node fails."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def train_on_nodes(config: RunConfig) -> int:
 
 @contextmanager
 def _started(config: RunConfig, placement: Placement) -> Iterator[_Run]:
-    """Start one process on each node; at the end none is left."""
+    """Start one process on each node; at the end, kill all processes that still run."""
     size = config.trainer.nnodes
     actors = [actor_in(placement.nodes, rank, NodeProcess, max_concurrency=2) for rank in range(size)]
     places = ray.get([actor.place.remote() for actor in actors])
@@ -106,12 +106,12 @@ class _Run:
         return None if status in (1, LOST_PEER_STATUS) or (failed_elsewhere and status == 0) else status
 
     def signal(self, number: int) -> None:
-        """Send a signal to the processes: Ctrl-C only to the node of rank 0, which ends the run."""
+        """Send a signal to the processes; send Ctrl-C only to the node of rank 0, which ends the run."""
         for actor in self._actors[: 1 if number == signal.SIGINT else None]:
             actor.signal.remote(number)
 
     def kill(self) -> None:
-        """End all processes that are left."""
+        """Kill all processes that still run."""
         for actor in self._actors:
             with suppress(RayActorError, TimeoutError):
                 ray.get(actor.signal.remote(signal.SIGKILL), timeout=5)
@@ -121,7 +121,7 @@ class _Run:
         return self._actors[rank].output.remote()  # type: ignore[no-any-return]  # see `Actor`
 
     def _has_ended(self, rank: int, done: ObjectRef[Output]) -> bool:
-        """Print what the node wrote."""
+        """Print the output of a node; return whether its process has ended."""
         try:
             output = ray.get(done)
         except RayActorError:
@@ -139,7 +139,7 @@ class _Run:
         return True
 
     def _overdue(self) -> bool:
-        """Whether the other nodes had time to end after a node failed."""
+        """Whether `CLOSE_S` seconds have passed since a node failed, in which the other nodes should have ended."""
         return self._failed_at is not None and time.monotonic() - self._failed_at > CLOSE_S
 
 

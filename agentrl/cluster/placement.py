@@ -25,7 +25,7 @@ STRATEGIES = {"nodes": "STRICT_SPREAD", "servers": "PACK", "tool_workers": "SPRE
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a run asks of the cluster.
+    """Resources that a run needs from the cluster.
 
     Attributes:
         nodes: one bundle for each training node.
@@ -44,7 +44,7 @@ class Placement:
 
     Attributes:
         nodes: the placement group of the training nodes, one bundle each.
-        pools: the other placement groups, by name: servers and tool_workers, where the run has them.
+        pools: the other placement groups, by name: servers and tool_workers, if the run has them.
     """
 
     nodes: PlacementGroup
@@ -80,13 +80,13 @@ def _gpus_of_a_server(config: RunConfig, with_gpus: bool) -> Bundle:
 
 
 def check(demands: Demands, nodes: Mapping[str, Bundle]) -> None:
-    """Refuse demands that the cluster can never meet, also when nothing else runs on it.
+    """Refuse demands that the cluster can never meet, even if nothing else runs on it.
 
     Args:
         nodes: address of each node -> all its resources.
 
     Raises:
-        ConfigError: lists all demands that are too high, with what the nodes have.
+        ConfigError: demands are too high; the message lists them, and the resources of the nodes.
     """
     if problems := [*_too_high(demands, nodes)]:
         there = "; ".join(f"{name}: {_shown(own)}" for name, own in nodes.items())
@@ -149,8 +149,8 @@ def placed(config: RunConfig) -> Iterator[Placement]:
 def in_order(demands: Demands) -> dict[str, list[Bundle]]:
     """Return the bundles of each pool in the order in which they are reserved.
 
-    Bundles with custom resources come first, because the others may take their CPUs. Otherwise nodes come first,
-    because they need the most of a node, and tool workers last.
+    Bundles with custom resources come first, because other bundles may take their CPUs. Otherwise training nodes come
+    first, because they need the largest part of a node, and tool workers come last.
     """
     pools = {"nodes": demands.nodes, "servers": demands.servers, "tool_workers": demands.tool_workers}
     asked = {name: bundles for name, bundles in pools.items() if bundles}
@@ -158,7 +158,7 @@ def in_order(demands: Demands) -> dict[str, list[Bundle]]:
 
 
 def nodes_there() -> dict[str, Bundle]:
-    """Return the address and a part of the id of each node of the connected cluster -> its resources."""
+    """Return the resources of each node of the connected cluster, by address and a part of the node's id."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no type for it
     alive = [node for node in nodes if node["Alive"]]
     return {f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})": node["Resources"] for node in alive}
@@ -167,5 +167,5 @@ def nodes_there() -> dict[str, Bundle]:
 def _in_use(config: RunConfig, bundles: Sequence[Bundle]) -> Problem:
     free = _shown(ray.available_resources())  # type: ignore[no-untyped-call]  # Ray has no type for it
     asked = " and ".join(_shown(bundle) for bundle in bundles)
-    text = f"is over: asked for {asked}, of which others use a part; free in the whole cluster: {free}"
+    text = f"is over: the run needs {asked}, but others use a part of this; free in the whole cluster: {free}"
     return wrong("cluster.wait_s", text, Kind.OTHER, value=config.cluster.wait_s)

@@ -19,7 +19,7 @@ from agentrl.utils.network import interface_of
 
 READ_BYTES = 2**16
 PIECES = 100
-"""Pieces of output in one answer."""
+"""Maximum number of pieces of output in one answer."""
 DRAIN_S = 2.0
 """Seconds to wait for the rest of the output when the process has ended."""
 
@@ -38,7 +38,7 @@ class Output:
 
 
 class NodeProcess:
-    """Runs one Python module at a time on the node of this object. An actor has two threads: one for `output`."""
+    """Runs one Python module at a time on the node of this object. Its actor needs two threads: `output` waits."""
 
     def __init__(self) -> None:
         self._pieces: queue.Queue[tuple[int, bytes]] = queue.Queue()

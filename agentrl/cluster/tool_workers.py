@@ -1,4 +1,4 @@
-"""Processes of tools and rewards on other nodes: each tool worker, an actor, starts and asks processes of its node."""
+"""Processes of tools and rewards on other nodes: each tool worker, an actor, starts and calls processes on its node."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from agentrl.registry import child_path
 T = TypeVar("T")
 CHECK_S = 0.2
 PLACE_S = 60.0
-"""Seconds to wait for a tool worker if none is there."""
+"""Seconds to wait for a tool worker if none runs."""
 MAX_TRIES = 3
-"""Workers that are tried for one process."""
+"""Maximum number of workers that are tried for one process."""
 MAX_CALLS = 1000
-"""Calls that one worker takes at a time."""
+"""Maximum number of calls that one worker handles at a time."""
 
 
 class ToolWorker:
@@ -40,7 +40,7 @@ class ToolWorker:
 
     Args:
         folder: working folder of the processes.
-        environment: environment variables that they get in addition to those of the node.
+        environment: environment variables of the processes, in addition to those of the node.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
@@ -75,7 +75,7 @@ class ToolWorker:
         await self._in_thread(child.start)
 
     async def ask(self, name: str, question: str) -> str:
-        """Return the answer; both are JSON. See `ChildProcess.ask`."""
+        """Return the answer to `question`; both are JSON. See `ChildProcess.ask`."""
         if (child := self._children.get(name)) is None:
             raise EndedError("was closed")
         return json.dumps(await self._in_thread(partial(child.ask, json.loads(question))))
@@ -102,7 +102,7 @@ class ToolWorker:
 class ToolWorkers:
     """The tool workers of a run, one for each bundle. A lost worker is restarted on a node with free resources.
 
-    A new object waits until all workers are there, or `PLACE_S` seconds.
+    Creating an object waits until all workers run, at most `PLACE_S` seconds.
 
     Args:
         group: reserved resources.
@@ -119,7 +119,7 @@ class ToolWorkers:
         for index in range(group.bundle_count):
             self._place(index)
         ready = [ready for _, ready in self._workers.values()]
-        # wait for all: otherwise the first processes would all go to the first worker that is there
+        # wait for all workers: otherwise all first processes would start on the first worker that runs
         for done in ray.wait(ready, num_returns=len(ready), timeout=PLACE_S)[0]:
             with suppress(RayActorError):  # lost again: `start` of a process notices it
                 result_of(done)
@@ -129,7 +129,7 @@ class ToolWorkers:
         return RemoteChild(self, module, arguments)
 
     def next(self) -> Actor:
-        """Return a worker that is there; each one in turn.
+        """Return the next worker that runs, in turn.
 
         Raises:
             EndedError: no node has room for one.
@@ -142,7 +142,7 @@ class ToolWorkers:
         return there[next(self._turns) % len(there)]
 
     def lost(self, worker: Actor) -> None:
-        """Start a lost worker again, in the background."""
+        """Restart a lost worker in the background."""
         with self._lock:
             for index, (known, _) in self._workers.items():
                 if known is worker:

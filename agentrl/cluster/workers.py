@@ -19,7 +19,7 @@ class WorkerError(AgentRLError):
 
 
 class WorkerGroup:
-    """Objects of one class, each in a process of its own somewhere on the connected Ray cluster.
+    """Objects of one class, each in a separate process on the connected Ray cluster.
 
     Use it with `async with`, or call `close` at the end.
 
@@ -38,12 +38,12 @@ class WorkerGroup:
 
         Raises:
             WorkerError: a worker was lost, or not all were done within `timeout_s` seconds.
-            Exception: what the method raised first, on any worker. The group is ended then too.
+            Exception: the first error that the method raised on any worker. This also ends the group.
         """
         return await self._each(method, [arguments] * len(self._workers), timeout_s)
 
     async def split(self, method: str, rows: Sequence[Any], *arguments: object, timeout_s: float | None = None) -> Any:
-        """Call a method with a part of `rows`, and `arguments`, on each worker; return the joined lists of results.
+        """Call a method with a part of `rows`, and `arguments`, on each worker; return one list of all results.
 
         The parts are consecutive and differ in length by at most 1. Any: rows and results of any kind.
 

@@ -24,7 +24,7 @@ _DESCRIPTORS = 16
 def default_size() -> int:
     """Return the default number of processes per tool: 8 per CPU, at most 64, fewer if the file limit is low.
 
-    On other nodes, it is the given size.
+    For processes on other nodes, return the size given to `start_remotely`.
     """
     if _remote:
         return _remote[0][1]
@@ -54,7 +54,7 @@ class Child(Protocol):
         ...
 
     def close(self) -> None:
-        """Kill the process and free what it uses."""
+        """Kill the process and free its resources."""
         ...
 
 
@@ -64,7 +64,7 @@ _remote: list[tuple[MakeChild, int]] = []  # global, because a process takes par
 
 
 def start_remotely(make: MakeChild, size: int) -> None:
-    """Let `make` make the processes of all pools that are created later; `size` is the default size of such a pool."""
+    """Create the processes of all later pools with `make`; `size` is the default size of such a pool."""
     _remote[:] = [(make, size)]
 
 

@@ -51,7 +51,7 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """From the next start on, end the run if data in `pipe` stays unread: then signals are not handled."""
+        """From the next start on, end the run if data in `pipe` stays unread, because then signals are not handled."""
         self.stop()
         self._signals = pipe
 
@@ -67,7 +67,7 @@ class Watchdog:
         """Stop the watchdog, unless a call still runs: the call may hold the interpreter lock while this process exits.
 
         In that case the watchdog ends with this process. A watchdog that starts later does not watch the pipe of the
-        signals: the caller closes it.
+        signals, because the caller closes the pipe.
         """
         if len(self._free) == NUM_SLOTS:
             self.stop()

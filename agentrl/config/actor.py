@@ -28,7 +28,7 @@ class OptimConfig(Section):
     """The optimizer and its schedule. A schedule counts updates, not steps."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """adamw; muon uses Muon on hidden matrices and AdamW on everything else."""
+    """adamw: AdamW. muon: Muon for hidden matrices, AdamW for all other weights."""
     lr: PositiveFloat | None = None
     """Peak learning rate of AdamW. null for the actor: chosen by algorithm, model size and LoRA, and shown at the start
     (1e-6 for full fine-tuning with RL from 0.5B parameters). null for other models: 1e-6."""
@@ -95,7 +95,7 @@ class ActorConfig(Section):
     ppo_epochs: PositiveInt = 1
     """Passes over the samples of a step."""
     use_dynamic_bsz: bool = True
-    """Split micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
+    """Limit micro-batches in tokens (ppo_max_token_len_per_gpu); false: in samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
     """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied keys count too.
     Micro-batches may be smaller on a CPU."""
@@ -104,8 +104,8 @@ class ActorConfig(Section):
     share_prefixes: bool = True
     """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
     flex_attention: bool = True
-    """Compute attention over shared prefixes by torch's FlexAttention, without copies of keys, if the model allows it;
-    no effect on a CPU, or without share_prefixes."""
+    """Compute attention over shared prefixes with torch's FlexAttention, without copies of keys, if the model allows
+    it; no effect on a CPU, or without share_prefixes."""
     ulysses_sequence_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples, each a slice of the positions, for long contexts."""
     freeze_modules: Modules = ()
@@ -117,8 +117,8 @@ class ActorConfig(Section):
     fsdp_size: PositiveInt | None = None
     """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all."""
     reshard_after_forward: bool = True
-    """Free gathered weights after each layer's pass. false: during an update each process holds all weights and
-    gradients, also of the critic, and exchanges them once, not in each micro-batch. No effect with one process."""
+    """Free gathered weights after each layer's pass. false: during an update, each process holds all weights and
+    gradients (critic included) and exchanges them once per update, not per micro-batch. No effect with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     grad_clip: PositiveFloat = 1.0

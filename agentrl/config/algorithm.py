@@ -151,7 +151,7 @@ class AlgorithmConfig(Section):
     zero_variance_groups: Literal["keep", "drop"] = "keep"
     """Rollouts with advantage 0. keep: the means of the loss count their tokens. drop: they are excluded."""
     overlong_filter: bool = False
-    """Exclude rollouts that were truncated for their length from the loss; the group's baseline still counts them."""
+    """Exclude rollouts that reached a length limit from the loss; the group's baseline still counts them."""
     rft_threshold: float = 1.0
     """rft: train on rollouts with at least this score."""
     beta: PositiveFloat = 0.1

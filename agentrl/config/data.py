@@ -31,9 +31,9 @@ class CurriculumConfig(Section):
     descending: bool = False
     """Large values first."""
     target: float = Field(default=0.5, ge=0, le=1)
-    """pass_rate: target pass rate; a task at the target is drawn every time the order reaches it."""
+    """pass_rate: target pass rate; a task at the target is always drawn when its turn comes."""
     floor: Share = 0.1
-    """pass_rate: probability that a task with the largest distance from target is drawn when the order reaches it."""
+    """pass_rate: probability that the task with the largest possible distance from target is drawn in its turn."""
     smoothing: Share = 0.5
     """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 
@@ -44,7 +44,7 @@ class OnlineConfig(Section):
     max_tasks: NonNegativeInt = 0
     """Maximum number of added tasks that wait to be drawn; 0: none are accepted."""
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
-    """If the queue is full: drop the oldest waiting task, or refuse the new one."""
+    """If the queue is full: drop the oldest waiting task, or refuse the new task."""
     share: Share = 0.5
     """Fraction of the drawn tasks that come from the added tasks, while any are waiting."""
 

@@ -17,16 +17,16 @@ class MegatronConfig(Section):
     tensor_model_parallel_size: PositiveInt = 1
     """Number of processes that share each layer's matrices (TP)."""
     sequence_parallel: bool | None = None
-    """Also divide the positions between layers among the TP processes; null: if tensor_model_parallel_size is above
-    1."""
+    """Also divide the positions among the TP processes, outside the matrices that TP divides; null: true if
+    tensor_model_parallel_size is above 1."""
     pipeline_model_parallel_size: PositiveInt = 1
     """Number of pipeline stages, each with a part of the layers (PP)."""
     virtual_pipeline_model_parallel_size: PositiveInt | None = None
     """Parts of the layers per pipeline stage, for the interleaved schedule (VPP); null: one part."""
     num_layers_in_first_pipeline_stage: PositiveInt | None = None
-    """Layers of the first pipeline stage; null: as many as every stage without a number of its own."""
+    """Layers of the first pipeline stage; null: an equal share of the layers that have no configured stage."""
     num_layers_in_last_pipeline_stage: PositiveInt | None = None
-    """Layers of the last pipeline stage; null: as many as every stage without a number of its own."""
+    """Layers of the last pipeline stage; null: an equal share of the layers that have no configured stage."""
     context_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples, each a slice of the positions, for long contexts (CP)."""
     expert_model_parallel_size: PositiveInt = 1
@@ -50,8 +50,7 @@ class MegatronConfig(Section):
     recompute_modules: tuple[RecomputedModule, ...] = ()
     """With selective: modules that are recomputed; empty: core_attn."""
     hybrid_model: bool = False
-    """Build megatron-core's HybridModel, the successor of its GPTModel, which is deprecated; both give the same
-    results."""
+    """Build Megatron-Core's HybridModel, the successor of the deprecated GPTModel; both give the same results."""
     moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
     """How tokens reach the processes of their experts; both give the same results."""
     moe_router_dtype: Literal["fp32", "fp64"] | None = None
@@ -65,10 +64,10 @@ class MegatronConfig(Section):
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
     """Weight of the loss of multi-token prediction layers; 0: these layers are not trained."""
     use_mbridge: bool | None = None
-    """Map weights of Hugging Face as megatron-bridge does; false: only with agentrl's own mapping. null: with
-    megatron-bridge for models that need it."""
+    """How Hugging Face weights are mapped. true: with megatron-bridge. false: with agentrl's own mapping; models that
+    need megatron-bridge are refused. null: with megatron-bridge only for models that need it."""
     transformer_engine: bool | None = None
-    """Use the layers of TransformerEngine, which need a GPU; null: if it is installed and the device is a GPU."""
+    """Use the layers of TransformerEngine, which need a GPU; null: true if it is installed and the device is a GPU."""
 
     @property
     def expert_tensor_size(self) -> int:
@@ -77,7 +76,7 @@ class MegatronConfig(Section):
 
     @property
     def sequence_is_parallel(self) -> bool:
-        """`sequence_parallel`; null: with tensor parallelism."""
+        """`sequence_parallel`; if null, true with tensor parallelism."""
         return self.tensor_model_parallel_size > 1 if self.sequence_parallel is None else self.sequence_parallel
 
     @property

@@ -20,7 +20,7 @@ OPEN: Mapping[str, str | None] = {
     "actor.optim.lr": None,
     "rollout.multi_turn.format": "auto",
 }
-"""Keys for which the run chooses the value, with the setting that says so."""
+"""Keys for which the run can choose the value -> the value of the key that requests it."""
 REFERENCE_SIZE = 500_000_000
 """Number of parameters from which the usual learning rates apply; smaller models get proportionally larger rates."""
 LORA_FACTOR = 10

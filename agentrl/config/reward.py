@@ -102,12 +102,12 @@ class RewardConfig(Section):
     timeout_s: PositiveFloat = 60.0
     """Timeout in seconds of one reward call."""
     range: tuple[float, float] | None = None
-    """Lowest and highest valid score. For a score outside, the run ends with an error that names the row. null: any
+    """Lowest and highest valid score. If a score is outside, the run ends with an error that names the row. null: any
     finite score."""
     reward_manager: RewardManagerConfig = RewardManagerConfig()
     """How the reward function is called."""
     num_workers: PositiveInt = 8
-    """prime: number of processes that score in parallel. Mathematics rewards use as many processes."""
+    """prime: number of processes that score in parallel. Mathematics rewards use the same number of processes."""
     batch_size: PositiveInt = 64
     """batch: maximum number of rollouts per call."""
     batch_wait_s: NonNegativeFloat = 0.5

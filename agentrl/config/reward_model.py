@@ -18,12 +18,12 @@ class OnlineRewardConfig(Section):
     """A reward model trained during the run on new rollouts, labelled by another reward component."""
 
     outcome: Text
-    """Component of reward.components whose value, from 0 to 1, labels the rollouts. With weight 0, it does not change
-    the score."""
+    """Component of reward.components whose value, from 0 to 1, labels the rollouts. With weight 0, the
+    component does not change the score."""
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of first steps whose score is the outcome. In these steps the reward model is trained but not used."""
+    """Number of first steps that use the outcome as the score; the reward model is trained in them, but not used."""
     buffer: PositiveInt = 512
     """Number of newest rollouts used in a round of training."""
     batch_size: PositiveInt = 64
@@ -48,8 +48,8 @@ class RewardModelConfig(Section):
     trust_remote_code: Annotated[bool, code()] = False
     """Allow code that ships with the model to run."""
     input: Literal["chat", "turns", "tokens"] | None = None
-    """chat: the messages without tools, in the model's own chat template. turns: these messages turn by turn, up to
-    the end of the last turn (format of models trained with agentrl). tokens: the sampled tokens, for a model with the
+    """What the model reads. chat: the messages without tool schemas, in the model's own chat template. turns: the same
+    messages, rendered turn by turn as in agentrl's training. tokens: the tokens of the rollout, for a model with the
     policy's tokenizer. null: tokens if `path` is null, turns for a checkpoint of agentrl, else chat."""
     activation: Activation | None = None
     """none: the output is the reward. sigmoid: the reward is a probability. verdict: 1 if the probability is 0.5 or

@@ -97,7 +97,7 @@ class ComponentConfig(Section):
     """Components with a priority are alternatives, computed in this order (1 before 2). The first value that reaches
     its verdict_from is the verdict, and only the verdict counts."""
     verdict_from: float | None = None
-    """Minimum value of a verdict. Below it, the component with the next priority is computed."""
+    """Minimum value of a verdict. If the value is lower, the component with the next priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}
     """Further keyword arguments of the function; for judge and reward_model: keys that override their section."""
 

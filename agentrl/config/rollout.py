@@ -85,7 +85,7 @@ class CompactionConfig(Section):
     """Agent loop `compaction`: a summary replaces a long conversation (docs/context.md)."""
 
     share: float = Field(default=0.7, gt=0, lt=1)
-    """Share of the tokens after the prompt (`data.max_response_length`) at which the model is asked for a summary."""
+    """Fraction of `data.max_response_length` after which the model is asked for a summary."""
     max_compactions: PositiveInt = 4
     """Maximum number of summaries per rollout."""
     instruction: Text = (
@@ -150,7 +150,7 @@ class MultiTurnConfig(Section):
     """Side on which a longer tool answer is cut."""
     thinking: Literal["keep", "strip"] = "keep"
     """Thoughts of earlier turns. keep: they stay in the context. strip: the context is what the chat template renders
-    for the messages, so thoughts that it drops are dropped (docs/thinking.md)."""
+    for the messages, so thoughts that the template drops are not in it (docs/thinking.md)."""
     tool_timeout_s: PositiveFloat = 60.0
     """Timeout of a tool call, in seconds."""
     rollout_timeout_s: PositiveFloat | None = None
@@ -225,12 +225,12 @@ TRAIN_RULES, CREDIT_RULES = ("all", "main", "continued"), ("shared", "per_trajec
 
 
 class GatewayConfig(Section):
-    """What is trained of rollouts that sample through the gateway (docs/gateway.md)."""
+    """Which tokens are trained in rollouts that sample through the gateway (docs/gateway.md)."""
 
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
-    """Trajectories that are trained. all: every one. main: the conversation with the most turns, and those with the
-    same tools and system texts. continued: all but discarded answers and single turns without tools on the side, such
-    as titles. Or a function, as `path/to/file.py:name`."""
+    """Trajectories that are trained. all: all. main: the conversation with the most turns, and conversations with the
+    same tools and system texts. continued: all except discarded answers and, if any request offered tools, other
+    conversations of one turn without tools (such as titles). Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: that of the rollout. per_trajectory: that of the rollout
     divided by its number of trained trajectories. Or a function that returns factors, as `path/to/file.py:name`."""
@@ -258,7 +258,7 @@ class RolloutConfig(Section):
     agent: AgentConfig = AgentConfig()
     """Agent loop."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
-    """Tools and limits."""
+    """Tools, simulated user and limits."""
     harness: Annotated[str, code()] | None = None
     """Program that runs the rollouts, for the agent loop `harness`: a name of `configs/harness`, such as codex, or a
     YAML file (docs/harnesses.md)."""

@@ -60,7 +60,7 @@ class TrainerConfig(Section):
     """disable: a new run. auto: resume the run in default_local_dir, if there is one. path: resume from
     resume_from_path."""
     resume_from_path: File | None = None
-    """Checkpoint for resume_mode=path: of this run (later steps are then deleted), or of another run."""
+    """Checkpoint for resume_mode=path, of this run (its later steps are then deleted) or of another run."""
     max_staleness: NonNegativeInt = 0
     """Maximum staleness of a trained group, in policy versions. 0: on-policy; above 0: rollouts run during updates."""
     over_sampling: NonNegativeFloat = 0.0
@@ -102,7 +102,7 @@ class TrainerConfig(Section):
     n_gpus_per_node: PositiveInt = 1
     """Number of devices, with one process each, that train on each node. Without GPUs: number of CPU processes."""
     max_restarts: NonNegativeInt = 0
-    """With several processes or Ray: how often a run resumes by itself after a process or a node failed."""
+    """With several processes or Ray: how often a run resumes automatically after a process or a node failed."""
     num_threads: PositiveInt | None = 1
     """CPU threads of torch; null: the default of torch."""
 
@@ -124,8 +124,8 @@ class ClusterConfig(Section):
     """The Ray cluster, and the resources that a run needs on its nodes."""
 
     address: Annotated[str, ADDRESS] | None = None
-    """Ray cluster: `auto` for the one this machine belongs to, or host:port. null: Ray is used with trainer.nnodes
-    above 1 only, at RAY_ADDRESS or on this machine."""
+    """Ray cluster: `auto` for the cluster of this machine, or host:port. null: with trainer.nnodes above 1, the cluster
+    at RAY_ADDRESS or on this machine; otherwise Ray is not used."""
     cpus_per_process: PositiveFloat = 1.0
     """CPUs that Ray reserves for each training process."""
     cpus_per_server: PositiveFloat = 1.0
@@ -138,8 +138,8 @@ class ClusterConfig(Section):
     """Ray workers that run the processes of tools (`isolation: process`) and rewards (reward.num_workers), anywhere on
     the cluster. 0: the processes run on the node of rank 0."""
     cpus_per_tool_worker: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each of them. Together, the workers run up to 8 processes of a tool per CPU."""
+    """CPUs that Ray reserves for each tool worker. Together, the workers run up to 8 processes of a tool per CPU."""
     tool_worker_resources: Resources = {}
-    """Custom Ray resources that the node of each of them must have, such as {tools: 1}."""
+    """Custom Ray resources that the node of each tool worker must have, such as {tools: 1}."""
     wait_s: PositiveFloat = 60.0
-    """Seconds to wait for resources that others use. A demand that the cluster can never meet is refused."""
+    """Seconds to wait for resources that are in use. A request that the cluster can never satisfy is refused."""

@@ -55,7 +55,7 @@ def read_labelled(row: Row, label_key: str, of_turns: bool, system_prompt: str |
     if not of_turns:
         return Labelled(dialogue, [*[None] * (num_turns - 1), _label(value, label_key)])
     if not isinstance(value, list) or len(value) != num_turns:
-        raise wrong(label_key, f"a list of {num_turns} labels, one an assistant turn", value)
+        raise wrong(label_key, f"a list of {num_turns} labels, one per assistant turn", value)
     labels = [None if each is None else _label(each, f"{label_key}[{i}]") for i, each in enumerate(value)]
     if all(label is None for label in labels):
         raise FieldError(f"field '{label_key}': no turn has a label, so there is nothing to learn")

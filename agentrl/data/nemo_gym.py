@@ -18,7 +18,7 @@ def with_prompt(row: Row, prompt_key: str) -> Row:
     """Return a row of NeMo-Gym with a prompt and the names of its tools; other rows unchanged.
 
     Raises:
-        FieldError: `responses_create_params` is no request of the Responses API, or contains more than text and calls.
+        FieldError: `responses_create_params` is not a Responses API request, or contains more than text and calls.
     """
     if row.get(PARAMS) is None or row.get(prompt_key) is not None:
         return row

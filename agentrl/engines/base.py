@@ -22,8 +22,8 @@ WeightStream = Iterable[tuple[str, "Tensor"]]
 
 PauseMode = Literal["drain", "retract", "in_place"]
 """drain: running requests finish first; queued requests wait for `resume`. retract: running requests stop and continue
-after `resume`; their KV is recomputed. in_place: running requests stop and continue with
-their old KV, which older weights may have computed. KV is recomputed if the engine cannot keep it."""
+after `resume`; their KV is recomputed. in_place: running requests stop and continue after `resume` with their old KV,
+which older weights may have computed; an engine that cannot keep this KV recomputes it."""
 
 
 class FinishReason(StrEnum):
@@ -41,7 +41,7 @@ class SamplingParams:
     Attributes:
         temperature: divides the logits; 0 is greedy (log-probabilities are then those of temperature 1).
         top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
-        max_new_tokens: largest number of sampled tokens; None means until the context is full.
+        max_new_tokens: maximum number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
         stop_token_ids: tokens that end the completion and are kept as its last token. The model's end-of-sequence
             tokens always end it.
@@ -67,7 +67,7 @@ class GenerateRequest:
         session: name of the conversation; the engine keeps the KV between requests of one session.
         deadline_s: timeout in seconds; None means no timeout. On timeout, the tokens so far are returned as an `abort`.
         priority: requests with higher priority are scheduled first, where the engine supports it.
-        images: data URLs, in the order of their places in the context; an engine without image support raises
+        images: data URLs, in the order of their positions in the context; an engine without image support raises
             ValueError.
         image_starts: position in the context of the first token of each image. Image tokens at other positions, which a
             model may sample, are not images.

@@ -15,13 +15,13 @@ _PREFIX = "s"
 
 
 class Keys(Generic[_T]):
-    """Secret keys and what each opens. A key is looked up by its hash, so that timing does not reveal other keys."""
+    """Secret keys, and the object that each opens. Keys are looked up by hash, so that timing does not reveal them."""
 
     def __init__(self) -> None:
         self._opened: dict[bytes, _T] = {}
 
     def add(self, opened: _T, key: str = "") -> str:
-        """Add a key; "": a new one. Return it."""
+        """Add a key ("": a new random one) and return it."""
         key = key or secrets.token_urlsafe(32)
         self._opened[_digest(key)] = opened
         return key
@@ -31,7 +31,7 @@ class Keys(Generic[_T]):
         return self._opened.get(_digest(key))
 
     def remove(self, key: str) -> _T | None:
-        """Forget a key, and return what it opened."""
+        """Remove a key, and return what it opened."""
         return self._opened.pop(_digest(key), None)
 
 
@@ -40,7 +40,7 @@ def _digest(key: str) -> bytes:
 
 
 def path_of(key: str) -> str:
-    """Return the path under which the endpoints of a key are."""
+    """Return the path prefix of the endpoints of a key."""
     return f"/{_PREFIX}/{key}"
 
 
@@ -71,7 +71,7 @@ class Callers:
         self._hosts = names if host in (*HOSTS, "::1") or public_name else None
 
     def refusal(self, headers: Mapping[str, str]) -> Failure | None:
-        """Return why a caller is refused; None if it is not."""
+        """Return why a caller is refused; None if it is accepted."""
         if "origin" in headers:
             return Failure(403, "forbidden_origin", "requests of web pages (header Origin) are refused")
         if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:

@@ -1,4 +1,4 @@
-"""What the client gets for a turn: its text, thoughts and calls, with ids that the client sends back."""
+"""Answer that the client gets for a turn: text, thoughts and calls, with ids that the client sends back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def answer_of(
 
     Args:
         identity: letters and digits that no other turn has.
-        stop: the stop strings of the request. A client does not expect the one that ended the turn.
+        stop: the stop strings of the request. The one that ended the turn is removed, because clients do not expect it.
     """
     calls = tuple(
         AnswerCall(f"call_{identity}{at:02d}", call.name, call.arguments, call.error or "")

@@ -1,4 +1,4 @@
-"""What the parts of the gateway share: a request in any dialect, its answer, and a refusal."""
+"""Types that all parts of the gateway share: a request in any dialect, its answer, and a refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Finish(StrEnum):
 
     STOP = "stop"  # the model ended its turn, or a stop string did
     CALLS = "calls"  # the model ended its turn, which calls tools
-    LENGTH = "length"  # the largest number of tokens was reached
+    LENGTH = "length"  # the maximum number of tokens was reached
 
 
 class Refusal(StrEnum):
@@ -29,7 +29,7 @@ class Refusal(StrEnum):
 
 
 class RequestError(Exception):
-    """A request is refused; the text is for whoever reads the client's output."""
+    """A request is refused; the text is for the user of the client."""
 
     def __init__(self, refusal: Refusal, text: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class TurnRequest:
             Assistant messages have `tool_calls` with ids, and arguments as the client sent them (JSON text, or an
             object); thoughts are in `reasoning_content`. Tool messages have `tool_call_id`. Images are parts
             `{"type": "image", "image": NAME}`, where NAME is a key of `images`.
-        max_tokens: largest number of tokens of the turn; None: the client sets none.
+        max_tokens: maximum number of tokens of the turn; None: the client sets no limit.
         stop: strings that end the turn.
         images: content hash -> bytes of the images in the messages.
         is_retry: the client marked the request as a repetition.
@@ -68,7 +68,7 @@ class AnswerCall:
     Attributes:
         call_id: made by the gateway, unique in all rollouts; clients send it back.
         name: "" if the call has no readable name.
-        arguments: JSON text of an object, or the text that the model wrote if that is malformed.
+        arguments: JSON text of an object, or the model's own text if it is malformed.
         error: why the call is malformed; "" if it is well-formed.
     """
 
@@ -98,13 +98,13 @@ class TurnAnswer:
 
 
 class GatewaySession(Protocol):
-    """Everything that one key may ask: the conversations of one rollout."""
+    """Session of one key: the conversations of one rollout."""
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """Return the model's next turn. Requests may run at the same time.
 
-        If the caller is cancelled, because the client went away, the turn is sampled to its end all the same, and
-        kept: a repetition of the request gets it.
+        If the caller is cancelled because the client disconnected, the turn is still sampled to its end and kept. A
+        repetition of the request then gets this turn.
 
         Raises:
             RequestError: the request is refused.

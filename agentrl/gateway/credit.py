@@ -20,12 +20,12 @@ class Candidate:
     """A trajectory of a rollout, for the functions of `rollout.gateway`.
 
     Attributes:
-        messages: all its messages, with those that it copied from the trajectory that it branches off.
+        messages: all its messages, including those copied from the trajectory from which it branches off.
         tools: names of the tools that its requests offered.
-        num_turns: number of its own turns.
-        is_main: it has the tools and the system texts of the conversation with the most turns.
-        is_branch: its beginning is a copy of another trajectory.
-        is_discarded: another answer to the same request was used.
+        num_turns: number of its turns, without copied ones.
+        is_main: whether it has the tools and the system texts of the conversation with the most turns.
+        is_branch: whether its beginning is a copy of another trajectory.
+        is_discarded: whether another answer to the same request was used.
     """
 
     messages: Sequence[Message]
@@ -105,7 +105,7 @@ def _candidates(lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> li
 
 
 def _checked(key: str, choice: Choice, candidates: Sequence[Candidate]) -> Sequence[float]:
-    """Call a rule for one or more trajectories; one that was configured may return anything."""
+    """Call a rule for one or more trajectories; a function of the user may return anything."""
     if not candidates:
         return []
     found = choice(candidates)

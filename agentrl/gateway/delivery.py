@@ -37,7 +37,7 @@ class Opened:
     bug: Exception | None = None
 
     def end(self) -> None:
-        """Cancel requests that wait; they are answered that the rollout has ended."""
+        """Cancel waiting requests; they get the answer that the rollout has ended."""
         for answer in self.answers:
             answer.cancel()
 
@@ -61,7 +61,7 @@ class Opened:
 
     @contextmanager
     def answering(self, asked: Asked) -> Iterator[asyncio.Task[TurnAnswer]]:
-        """Start the answer to a request. It is cancelled if the client goes away before it is there."""
+        """Start the answer to a request. It is cancelled if the client disconnects before the answer is ready."""
         task = asyncio.create_task(self.session.answer(asked.request))
         self.answers.add(task)
         try:
@@ -80,7 +80,7 @@ async def deliver(
 
     Raises:
         RequestError: the request is refused, and nothing was sent yet.
-        ClientGoneError: the client has not got the complete answer.
+        ClientGoneError: the client did not receive the complete answer.
     """
     with opened.answering(asked) as task:
         stream = await _opened_stream(request, dialect, task, keep_alive_s) if asked.stream else None
@@ -107,7 +107,7 @@ async def _answer(task: asyncio.Task[TurnAnswer]) -> TurnAnswer:
 async def _opened_stream(
     request: web.BaseRequest, dialect: Dialect, task: asyncio.Task[TurnAnswer], keep_alive_s: float
 ) -> web.StreamResponse | None:
-    """Send signs of life until the answer is there. None if it comes early: an error then has its HTTP status."""
+    """Keep the stream alive until the answer is ready. None if it is ready early: an error then has its HTTP status."""
     stream = None
     while not (await asyncio.wait({task}, timeout=keep_alive_s))[0]:
         with _client_there():
@@ -135,7 +135,7 @@ async def _written(request: web.BaseRequest, stream: web.StreamResponse, rest: b
         transport.set_write_buffer_limits(high=0)  # so that writing waits until everything has left this process
         await stream.prepare(request)
         await stream.write_eof(rest)
-    await asyncio.sleep(0)  # the event loop notes a closed connection
+    await asyncio.sleep(0)  # let the event loop notice a closed connection
     if transport.is_closing():
         raise ClientGoneError
     return stream

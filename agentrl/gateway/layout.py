@@ -15,14 +15,14 @@ from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall
 from agentrl.types.trajectory import Author, Segment, Trajectory
 
 FORM = "gateway"
-"""Wording of the openings, for the audit: the client words everything."""
+"""`form` of the openings, for the audit: the client writes all messages."""
 
 
 def laid_out(lines: Sequence[Line], call_format: str, images: Mapping[str, bytes]) -> Rollout:
     """Return a rollout with one trajectory for each line.
 
-    A line that branches off begins with a copy of the tokens before it, as its prompt. So every sampled token is the
-    model's in one trajectory.
+    A line that branches off begins with a copy of the tokens before it, as its prompt. So every sampled token is in a
+    model segment of exactly one trajectory.
 
     Args:
         call_format: name of the tool-call format, for the audit.
@@ -73,13 +73,13 @@ class _Builder:
         self.record(kind, [segment], messages, detail=_detail(first.schemas, call_format, parent))
 
     def given(self, turn: Turn, num_calls: int) -> None:
-        """Add what the client gave before a turn."""
+        """Add the messages that the client sent before a turn."""
         author = Author.TOOL if any(message["role"] == "tool" for message in turn.messages) else Author.USER
         segment = Segment(author, turn.token_ids, media=tuple(turn.images))
         self.record(OperationKind.GIVEN, [segment], turn.messages, num_calls)
 
     def model(self, turn: Turn) -> None:
-        """Add what the model sampled."""
+        """Add the turn that the model sampled."""
         assert turn.message is not None  # lines consist of finished turns
         self.record(OperationKind.MODEL_TURN, [turn.segment] if turn.segment else [], [turn.message])
         self.num_turns += 1
@@ -113,7 +113,7 @@ class _Builder:
 
 
 def _calls(turn: Turn, following: Turn, trajectory: int, number: int) -> list[ToolCall]:
-    """The calls of a turn, answered by the tool messages of the turn that follows; none if there are no such messages.
+    """The calls of a turn with their answers, the tool messages before the following turn; none without such messages.
 
     All tokens that the answers added are counted for the first call.
     """

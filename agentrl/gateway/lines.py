@@ -1,4 +1,4 @@
-"""The paths into which a tree of turns is cut: every turn is in one of them."""
+"""The paths into which a tree of turns is cut: every turn is in exactly one path."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Line:
     """Turns that follow each other.
 
     Attributes:
-        turns: the turns, of which each continues the one before; at least one.
-        discarded: another answer to the same request counts.
+        turns: the turns; each continues the one before; at least one.
+        discarded: whether another answer to the same request is used instead.
         conversation: digest of the tools and system texts with which its conversation began.
     """
 
@@ -33,9 +33,9 @@ class Line:
 def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
-    Conversations with the tools and system texts of the one with the most turns come last, in the order in which they
-    started; the others, and beginnings that were discarded, before them. Lines that branch off come before the line
-    that they leave. So the last line is the end of the main conversation.
+    Conversations come last if they have the tools and system texts of the conversation with the most turns. They are
+    in the order in which they started. Other conversations and discarded beginnings come before them. A line that
+    branches off comes before the line that it leaves. So the last line is the end of the main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)
@@ -79,7 +79,7 @@ class _Cut:
 
 
 def _waves(roots: Sequence[Turn]) -> list[Turn]:
-    """Sort roots by their beginning, those that ran at the same time by their prompts."""
+    """Sort roots by their start; sort roots that ran at the same time by their prompts."""
     numbered: list[tuple[int, Turn]] = []
     for root in roots:
         wave = [other for number, other in numbered if number == numbered[-1][0]]
@@ -96,7 +96,7 @@ def _ended_before(root: Turn, later: Turn) -> bool:
 
 
 def _counts(turn: Turn, siblings: Sequence[Turn]) -> bool:
-    """Whether the turn is the answer that counts: a later request shows it, or else it was delivered last."""
+    """Whether the turn is the answer that is used: a later request contains it, or else it was delivered last."""
     same = [each for each in siblings if each.place.prompt == turn.place.prompt]
     continued = [each for each in same if each.children]
     if continued:

@@ -1,8 +1,8 @@
-"""Which messages are the same, however a client writes them again: cleaned messages and their digests.
+"""Recognises messages that a client sends back in another form: cleaned messages and their digests.
 
-Clients change what they send back. They write arguments again (`2.0` becomes `2`), drop thoughts, split or join texts,
-and add marks for caches. A digest covers what such changes leave alone: the role, the text without thoughts, and the
-names and arguments of calls. Numbers are compared as doubles.
+Clients change what they send back. They rewrite arguments (`2.0` becomes `2`), drop thoughts, split or join texts, and
+add cache marks. A digest covers what such changes do not affect: the role, the text without thoughts, and the names and
+arguments of calls. Numbers are compared as doubles.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Messages as the template got them, and their tokens; the tokens of each image begin at `image_starts`."""
+    """Messages as passed to the template, and their tokens; the tokens of each image begin at `image_starts`."""
 
     messages: Sequence[Message]
     token_ids: Sequence[int]
@@ -76,10 +76,10 @@ class Renderer:
 
 
 def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Message]]:
-    """Yield the messages, then for templates that refuse system messages at these places, with user messages instead.
+    """Yield the messages, then variants with user messages in place of system messages, which a template may refuse.
 
     Args:
-        first: number of messages that may be system messages in any template.
+        first: number of leading messages that may be system messages in any template.
     """
     yield messages
     for allowed in range(first, -1, -1):
@@ -88,7 +88,7 @@ def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Mess
 
 
 def _as_user(messages: Sequence[Message], first: int) -> list[Message]:
-    """Make system messages after the first ones user messages, and join adjacent ones, which templates may refuse."""
+    """Turn system messages after the first ones into user messages; join adjacent ones, which templates may refuse."""
     result: list[Message] = list(messages[:first])
     for message in messages[first:]:
         is_user = message["role"] in ("system", "user")
@@ -109,14 +109,14 @@ class _Calls:
         self._waiting: list[str] = []
 
     def add(self, ids: Sequence[str], turn: Message) -> None:
-        """Add the calls of a turn, whose ids are those in the template."""
+        """Add the calls of a turn; the turn has the ids in the template."""
         calls = turn.get("tool_calls", ())
         self._waiting = [call_id or f"\0{at}" for at, call_id in zip(range(len(calls)), ids, strict=False)]
         named = ((call.get("id", ""), call["function"]["name"]) for call in calls)
         self._known.update(zip(self._waiting, named, strict=False))
 
     def answered(self, message: Message) -> Message:
-        """Return a tool message with the id and the name of the call that it answers; without an id, of the next."""
+        """Return a tool message with the id and name of its call; without an id, it answers the next call."""
         given = message.get("tool_call_id", "")
         known = given if given in self._known else next(iter(self._waiting), None) if not given else None
         if known is None:
@@ -128,7 +128,7 @@ class _Calls:
 
 
 def _named(messages: Sequence[Message], calls: _Calls) -> list[Message]:
-    """Return messages whose tool messages name their calls; calls of assistant messages get ids of our own."""
+    """Return messages whose tool messages name their calls; calls of assistant messages get new ids."""
     result: list[Message] = []
     for message in messages:
         if message["role"] == "tool":

@@ -1,4 +1,4 @@
-"""HTTP server in front of sessions: one key a rollout, three dialects."""
+"""HTTP server in front of sessions: one key per rollout, three dialects."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ First = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 _BACKLOG = 1024
 _SHUTDOWN_S = 1.0
 _THREAD_FROM_BYTES = 2**20
-"""Larger bodies are read in a thread, so that other requests do not wait; so are bodies with images."""
+"""Larger bodies, and bodies with images, are read in a thread, so that other requests do not wait."""
 _NO_KEY = "no such key, or its rollout has ended"
 _NO_ENDPOINT = "no such endpoint; there are /v1/chat/completions, /v1/responses, /v1/messages and /v1/models"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a program reaches its session. Both values are secret, so that `repr` hides them.
+    """Address at which a program reaches its session. Both values are secret, so `repr` hides them.
 
     Attributes:
-        base_url: without `/v1`, as Anthropic's clients take it; contains the key.
-        key: the API key. Clients need one, though that in the path counts.
+        base_url: without `/v1`, as Anthropic's clients expect it; contains the key.
+        key: the API key. Clients require one, but the gateway uses the key in the path.
     """
 
     base_url: str = field(repr=False)
@@ -48,7 +48,7 @@ class Address:
 
     @property
     def openai_base_url(self) -> str:
-        """The base URL as OpenAI's clients take it."""
+        """The base URL as OpenAI's clients expect it."""
         return f"{self.base_url}/v1"
 
 
@@ -57,11 +57,11 @@ class GatewayServer:
 
     Args:
         host, port: where to listen; port 0: a free one.
-        public_url: the server's address as clients reach it, if it is another one; for example of a tunnel.
+        public_url: the address that clients use, if it is another one, for example the address of a tunnel.
         model_name: the model that `/v1/models` lists. Requests may name any model.
-        max_bytes: largest body of a request.
-        keep_alive_s: seconds between two signs of life in a stream that waits for the model.
-        socket_path: Unix socket at which the server can be reached too, by sandboxes without a network.
+        max_bytes: maximum size of a request body.
+        keep_alive_s: seconds between two keep-alive messages in a stream that waits for the model.
+        socket_path: Unix socket on which the server also listens, for sandboxes without a network.
 
     Attributes:
         local_url: the address on this machine, without a key.
@@ -90,7 +90,7 @@ class GatewayServer:
         self.first: First = _none
 
     async def __aenter__(self) -> Self:
-        """Start to listen.
+        """Start the server.
 
         Raises:
             AgentRLError: the port cannot be used.
@@ -98,7 +98,7 @@ class GatewayServer:
         server = web.Server(
             self._handle,
             request_factory=self._request,
-            handler_cancellation=True,  # a client that goes away ends its request
+            handler_cancellation=True,  # a client that disconnects ends its request
             access_log=None,  # paths contain keys, and so may errors in HTTP
             logger=_SILENT,
         )
@@ -113,7 +113,7 @@ class GatewayServer:
         self._exit.push_async_callback(runner.cleanup)
         if self._socket_path is not None:
             await web.UnixSite(runner, self._socket_path, backlog=_BACKLOG).start()
-            self._socket_path.chmod(0o666)  # sandboxes have users of their own; they need a key all the same
+            self._socket_path.chmod(0o666)  # sandboxes have their own users; requests need a key anyway
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.local_url = f"http://{host}:{runner.addresses[0][1]}"
         return self
@@ -132,7 +132,7 @@ class GatewayServer:
         return Address((self._public_url or self.local_url) + path_of(key), key)
 
     async def close(self, address: Address) -> None:
-        """End a session: its key is refused from now on, and requests that wait for an answer are ended.
+        """End a session: its key is refused from now on, and its waiting requests are ended.
 
         Raises:
             Exception: a bug in the session, at one of its requests.
@@ -168,7 +168,7 @@ class GatewayServer:
     async def _answer(self, request: web.BaseRequest, opened: Opened | None, endpoint: str) -> web.StreamResponse:
         methods = allowed_methods(endpoint)
         if request.path == "/" and request.method in methods:
-            return web.Response()  # clients look whether the server is there
+            return web.Response()  # clients check whether the server responds
         if opened is None:
             raise RequestError(Refusal.KEY, _NO_KEY)
         if request.method not in methods:
@@ -203,7 +203,7 @@ class GatewayServer:
 
 
 async def _none(request: web.BaseRequest) -> None:
-    """Answer no path."""
+    """Answer no request."""
 
 
 def _read(dialect: Dialect, body: bytes) -> Asked:

@@ -1,4 +1,4 @@
-"""Everything that one key may ask: samples turns, joins repeated requests, and enforces the limits of a rollout."""
+"""Session of one key: samples turns, joins repeated requests, and enforces the limits of a rollout."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ _LOGGER = logging.getLogger(__name__)
 class Session:
     """The conversations of one rollout with a client that knows one key. Implements `GatewaySession`.
 
-    A request that shows a turn of this session, and then new messages, continues that turn from its own tokens. Any
+    A request that contains a turn of this session, then new messages, continues that turn from its own tokens. Any
     other request begins a conversation. A repeated request never samples twice, unless its answer was delivered.
 
     Args:
-        sampling: how to sample; a request may only lower the number of tokens and add stop strings.
+        sampling: sampling parameters; a request may only lower the number of tokens and add stop strings.
         call_format: name of the tool-call format that `parser` reads, for the audit.
 
     Attributes:
         ended: set when a limit of the rollout was reached, or sampling failed: nothing more can be sampled.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which a request after the end of the rollout is not answered, or until `close`. A program
-            that is stopped at the end then does nothing more, so its effects do not depend on timing.
+        hold_s: seconds for which requests after the end of the rollout wait, at most until `close`. A program that is
+            stopped at the end then does nothing more, so its effects do not depend on timing.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Session:
         try:
             return await asyncio.shield(turn.task)
         except asyncio.CancelledError:
-            if turn.task.cancelled():  # by `close`, not because the client went away
+            if turn.task.cancelled():  # by `close`, not because the client disconnected
                 raise RequestError(Refusal.ENDED, "the rollout has ended") from None
             raise
 
@@ -116,7 +116,7 @@ class Session:
         return before + len(rendered.token_ids)
 
     def continues(self, request: TurnRequest) -> bool:
-        """Whether the request shows a turn of this session."""
+        """Whether the request contains a turn of this session."""
         return self._tree.place(cleaned(request.messages), request.tools).parent is not None
 
     def repeats(self, request: TurnRequest) -> bool:
@@ -147,7 +147,7 @@ class Session:
         return rollout
 
     async def close(self) -> None:
-        """Cancel what is being sampled."""
+        """Cancel the turns that are being sampled."""
         self._end(None)
         self._closed.set()
         running = [turn.task for turn in self._tree.turns if turn.task and not turn.task.done()]
@@ -161,7 +161,7 @@ class Session:
         return self._tree.place(messages, request.tools), messages
 
     def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
-        """Return the request's place and new tokens. What the template cannot continue begins a conversation."""
+        """Return the request's place and new tokens. A turn that the template cannot continue begins a conversation."""
         if place.parent and (new := messages[place.num_known :]):
             following = self._renderer.following(place.parent, new, request.tools)
             if following is not None:
@@ -200,7 +200,7 @@ class Session:
         return replace(self._sampling, stop=tuple(dict.fromkeys(stop)), max_new_tokens=most)
 
     def _reached(self, lines: Sequence[Line]) -> Stop | None:
-        """The limit of the rollout that was reached, else that of the last turn of the main conversation."""
+        """The limit of the rollout that was reached, else the limit of the main conversation's last turn."""
         refused = Stop.MAX_RESPONSE_TOKENS if self._prompt_refused else None
         return self._stop or (lines[-1].turns[-1].stop if lines else refused)
 
@@ -261,10 +261,10 @@ class Session:
         )
 
     async def _keep(self, turn: Turn, context: Sequence[int], completion: Completion, sampling: SamplingParams) -> None:
-        """Store what was sampled, parsed."""
+        """Parse and store the sampled turn."""
         left = self._limits.max_response_tokens - len(context) + len(turn.path[0].token_ids)
         cut = completion.finish_reason is not FinishReason.STOP
-        most = turn.asked[0]  # the client's own limit is none of the run's
+        most = turn.asked[0]  # the client's own limit is not a limit of the run
         by_client = cut and most == len(completion.token_ids) < self._limits.turn_tokens(left)
         turn.stop = None if by_client else self._limits.truncated_by(completion, left)
         turn.segment = model_segment(completion, sampling) if completion.token_ids else None
@@ -277,7 +277,7 @@ class Session:
         turn.message = assistant_message(turn.parsed, len(turn.path))
 
     def _identity(self, turn: Turn, context: Sequence[int]) -> str:
-        """Letters and digits that no turn of another rollout has, and that are the same if the run is repeated.
+        """Letters and digits that identify the turn among all rollouts, and are the same if the run is repeated.
 
         Some clients write the ids of calls into their prompts.
         """
@@ -294,7 +294,7 @@ def _num_sampled(turn: Turn) -> int:
 
 
 def _retrieve(task: asyncio.Task[TurnAnswer]) -> None:
-    """Mark the exception as seen: the client may have gone away."""
+    """Mark the exception as retrieved: the client may have disconnected."""
     if not task.cancelled():
         task.exception()
 
@@ -311,6 +311,6 @@ def _note_ignored(names: Sequence[str]) -> None:
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """The words by which clients know that a request cannot succeed later; others ask again for minutes."""
+    """Error with a text by which clients know that a retry cannot succeed; with other texts they retry for minutes."""
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)

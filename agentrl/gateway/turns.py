@@ -1,4 +1,4 @@
-"""The conversations of one rollout as a tree of turns: each keeps what was added since its parent, in tokens."""
+"""The conversations of one rollout as a tree of turns; each turn stores the tokens that were added after its parent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request belongs in the tree.
+    """Place of a request in the tree.
 
     Attributes:
-        parent: the turn that it continues; None: it begins a conversation.
-        num_known: number of its messages that belong to the parent's conversation, with the parent's answer.
+        parent: the turn that the request continues; None: it begins a conversation.
+        num_known: number of its messages that belong to the parent's conversation, including the parent's answer.
         prompt: digest of all its messages and tools.
         conversation: digest of its tools and system texts.
     """
@@ -38,21 +38,21 @@ class Place:
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A turn of the model, and what was added before it.
+    """A turn of the model, and the messages added before it.
 
     Attributes:
         number: position in the order in which the turns were requested.
-        asked: what tells a repetition of the request apart from another request after the same messages.
-        messages: the messages since the parent's answer, as the template got them.
+        asked: distinguishes a repetition of the request from another request with the same messages.
+        messages: the messages since the parent's answer, as passed to the template.
         token_ids: the tokens since the parent's answer; of a root, the whole prompt.
         schemas: the tools of the request.
         branch: number of the engine's session.
         draw: number of turns that were sampled before in the same context.
         images: names of the images in `messages`; their tokens begin at `image_starts` in the context.
         task: the sampling; its result is the answer.
-        segment: what was sampled; None before that, or if nothing was.
-        parsed, message: the turn as the parser read it, and as a message.
-        answer: what the client gets; None before it was sampled.
+        segment: the sampled segment; None before that, or if nothing was sampled.
+        parsed, message: the parsed turn, and the turn as a message.
+        answer: the answer for the client; None before it was sampled.
         experts: routed experts of the tokens since the parent's last one.
         stop: the limit that ended the turn, or that refused its continuation (`refused`).
         delivered: position in the order in which answers were delivered; None: not delivered.
@@ -122,7 +122,7 @@ class Turn:
 
 
 class Tree:
-    """All turns of a rollout, found by what a request shows.
+    """All turns of a rollout, found by the messages of a request.
 
     Attributes:
         turns: the turns, in the order in which they were requested.
@@ -153,7 +153,7 @@ class Tree:
     def repeated(self, place: Place, request: TurnRequest) -> Turn | None:
         """Return the turn whose answer a repetition of a request gets; None: it is not a repetition.
 
-        An answer that was not delivered is always given again. A delivered one is, if the client says that it repeats.
+        An undelivered answer is always sent again. A delivered one is sent again only if the client marks a repetition.
         """
         same = [turn for turn in self._asked.get((place.prompt, place.parent), ()) if turn.asked == asked(request)]
         waiting = [turn for turn in same if turn.delivered is None]
@@ -168,7 +168,7 @@ class Tree:
             turn.parent.children.append(turn)
 
     def answered(self, turn: Turn, answer: TurnAnswer) -> None:
-        """Note the answer of a turn, by which a later request shows it."""
+        """Record the answer of a turn, so that a later request that contains it is recognised."""
         turn.answer = answer
         digest = answer_digest(answer.content, answer.calls)
         self._answered.setdefault(chained(turn.place.prompt, digest), []).append(turn)
@@ -176,14 +176,14 @@ class Tree:
             self._issued[turn.issued] = digest
 
     def deliver(self, turn_id: str) -> None:
-        """Note that the client has an answer; an unknown id is ignored."""
+        """Record that the client has an answer; an unknown id is ignored."""
         for turn in reversed(self.turns):
             if turn.answer and turn.answer.turn_id == turn_id:
                 turn.delivered, self._num_delivered = self._num_delivered, self._num_delivered + 1
                 return
 
     def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
-        """The turn whose answer ends the conversation `digest`: by ids of calls, else the last that was delivered."""
+        """The turn whose answer ends the conversation `digest`: by ids of calls, else the last delivered one."""
         found = self._answered.get(digest, ())
         if len(found) < 2:
             return next(iter(found), None)
@@ -197,5 +197,5 @@ class Tree:
 
 
 def asked(request: TurnRequest) -> tuple[int | None, tuple[str, ...]]:
-    """What a request asks for besides the messages and tools."""
+    """Return the parameters of a request besides the messages and tools."""
     return request.max_tokens, request.stop

@@ -13,17 +13,17 @@ from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.task import Task
 
 _NOT_RUN, KILLED = 126, 137
-"""Exit codes as those of bash: the command cannot run; signal 9."""
+"""Exit codes as in bash: the command cannot run; signal 9."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command did.
+    """Result of a command.
 
     Attributes:
-        output: standard output and standard error, in this order of time. The middle of a long output is left out.
-        exit_code: below 0 after a signal; 137 if the command ended the sandbox, which is then as at the start.
-        timed_out: it was ended after `timeout_s`.
+        output: standard output and standard error, in the order of writing. The middle of a long output is left out.
+        exit_code: below 0 after a signal; 137 if the command ended the sandbox: the next command gets a new one.
+        timed_out: whether the command was ended after `timeout_s`.
     """
 
     output: str
@@ -34,16 +34,16 @@ class CommandResult:
 class TaskCommands:
     """The commands of one rollout.
 
-    It belongs to the running event loop.
+    An instance belongs to the event loop that runs when it is created.
 
     Args:
-        folder: the started task folder; None if the row is none.
+        folder: the started task folder; None if the row is not a task folder.
         timeout_s: default of `run`.
 
     Attributes:
         folder: see above.
-        failure: why the rollout has to be dropped, whatever the harness made of it.
-        failed: set with the failure.
+        failure: the error because of which the rollout is dropped, even if the harness caught it.
+        failed: event that is set together with `failure`.
     """
 
     def __init__(self, task: Task, folder: TaskFolderState | None, timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class TaskCommands:
         If the caller is cancelled, the command is ended; the sandbox stays as it is.
 
         Raises:
-            DataError: the row is no task folder.
+            DataError: the row is not a task folder.
             InfraError: the sandbox failed. The rollout is dropped.
             RuntimeError: the rollout has ended, or this is another event loop.
         """
@@ -76,7 +76,7 @@ class TaskCommands:
         return await running
 
     async def close(self) -> None:
-        """End the commands that run."""
+        """End the running commands."""
         self._closed = True
         for running in self._running:
             running.cancel()
@@ -88,7 +88,7 @@ class TaskCommands:
             raise self._failed(DataError(f"{where}: endpoint.run_command needs a task folder (docs/harnesses.md)"))
         try:
             return _result(await self.folder.run_command(command, seconds))
-        except SandboxEndedError as error:  # the command did it: the policy gets to know, as from the tool bash
+        except SandboxEndedError as error:  # the command caused this, so the policy sees it, as with the tool bash
             return CommandResult(f"{error}; its files are lost\n", KILLED, timed_out=False)
         except SandboxUnavailableError as error:
             raise self._failed(InfraError(str(error))) from error

@@ -1,4 +1,4 @@
-"""What the function of a harness gets."""
+"""Argument `endpoint` of the function of a harness."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class FunctionFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the model is reached, and where commands run.
+    """Addresses of the model, and commands in the sandbox.
 
     Attributes:
-        base_url: address that ends with /v1, for the chat completions and Responses interfaces.
-        root_url: the same without /v1, for the Messages interface.
+        base_url: address that ends with /v1, for the Chat Completions and Responses interfaces.
+        root_url: the same address without /v1, for the Messages interface.
     """
 
     base_url: str
@@ -31,7 +31,7 @@ class Endpoint:
         """Run a shell command in the sandbox of the task folder; see `TaskCommands.run`.
 
         Args:
-            timeout_s: seconds until it is ended; None: `rollout.multi_turn.tool_timeout_s`.
+            timeout_s: seconds until the command is ended; None: `rollout.multi_turn.tool_timeout_s`.
         """
         return await self.commands.run(command, timeout_s)
 

@@ -20,7 +20,7 @@ Run = Callable[[Task, Endpoint], Awaitable[object]]
 
 
 def load_function(harness: Harness) -> Run:
-    """Load the function of the settings. A file is searched beside the settings, then in the working folder.
+    """Load the function of the settings. A file is searched in the folder of the settings, then in the working folder.
 
     Raises:
         ConfigError, UnknownNameError: there is no such function, or it is not a coroutine function.
@@ -47,8 +47,8 @@ async def run_function(function: Run, task: Task, endpoint: Endpoint) -> tuple[E
     An exception counts as exit code 1.
 
     Raises:
-        InfraError, AgentRLError: the function raised it.
-        TypeError: it returned something else.
+        InfraError, AgentRLError: the function raised the error.
+        TypeError: the function returned something else.
     """
     try:
         returned = await function(task, endpoint)

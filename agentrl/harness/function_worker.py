@@ -1,11 +1,11 @@
-"""Runs the function of a harness. This file runs in the interpreter of the settings, and imports nothing of agentrl.
+"""Runs the function of a harness. This file runs in the interpreter of the settings, and imports nothing from agentrl.
 
     python function_worker.py TARGET NUM_THREADS
 
 TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or {"refused"}
 with the reason. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
-{"cancel": id} cancels a request. {"id", "call", "command", "timeout_s"} asks for a command, and {"id", "stop": call}
-ends it; {"id", "return": call} has its result, or an error. The end of the input ends everything.
+{"cancel": id} cancels a request. {"id", "call", "command", "timeout_s"} requests a command, and {"id", "stop": call}
+ends it; {"id", "return": call} has its result, or an error. The process ends when its input ends.
 """
 
 # Python 3.9 or later
@@ -36,7 +36,7 @@ MAX_TEXT = 20_000
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command did: see `agentrl.harness.commands`."""
+    """Result of a command: see `agentrl.harness.commands`."""
 
     output: str
     exit_code: int
@@ -44,7 +44,7 @@ class CommandResult:
 
 
 class Endpoint:
-    """Where the model is reached, and where commands run: see `agentrl.harness.function`."""
+    """Addresses of the model, and commands in the sandbox: see `agentrl.harness.endpoint`."""
 
     def __init__(self, worker: Worker, number: int, values: dict[str, str]) -> None:
         self.base_url, self.root_url = values["base_url"], values["root_url"]
@@ -73,7 +73,7 @@ class Endpoint:
             self._results.pop(call, None)
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Hand over the result of a command."""
+        """Pass on the result of a command."""
         result = self._results.get(message["return"])
         if result is None or result.done():
             return
@@ -83,7 +83,7 @@ class Endpoint:
             result.set_result(CommandResult(**message["result"]))
 
     def end(self) -> None:
-        """Let no command begin, and release those that wait for one."""
+        """Refuse new commands, and raise an error in calls that wait for a result."""
         self._ended = True
         for result in self._results.values():
             if not result.done():
@@ -133,7 +133,7 @@ class Worker:
 
 
 def plain(returned: object) -> Any:  # Any: JSON
-    """Return a score as it is, and anything else as a text that is no score."""
+    """Return a score unchanged, and anything else as text, which is not a score."""
     try:
         if returned is None or (isinstance(returned, (int, float)) and math.isfinite(returned)):
             return returned if returned is None or isinstance(returned, bool) else float(returned)
@@ -146,7 +146,7 @@ def load(target: str) -> Callable[[Any, Endpoint], Awaitable[object]]:
     """Import the function.
 
     Raises:
-        ValueError: there is no such function, or it is no coroutine function.
+        ValueError: there is no such function, or it is not a coroutine function.
     """
     where, _, name = target.rpartition(":")
     module = load_file(Path(where)) if where.endswith(".py") else load_module(where, Path.cwd())
@@ -159,7 +159,7 @@ def load(target: str) -> Callable[[Any, Endpoint], Awaitable[object]]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file, as a module of its name unless a library has that name."""
+    """Import a file as a module with the file's name, unless a library has that name."""
     sys.path.append(str(path.parent))
     found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if found is not None and found.origin == str(path):
@@ -174,7 +174,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def load_module(name: str, folder: Path) -> ModuleType:
-    """Import a module that is installed, or lies in `folder`."""
+    """Import a module that is installed, or that is in `folder`."""
     sys.path.append(str(folder))
     return importlib.import_module(name)
 
@@ -187,7 +187,7 @@ def listen(requests: BinaryIO, loop: asyncio.AbstractEventLoop, worker: Worker) 
 
 
 def end() -> None:
-    """End this process with everything that it started."""
+    """End this process and all processes that it started."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -216,7 +216,7 @@ def main() -> None:
     """Load the function and serve it."""
     target, num_threads = sys.argv[1], int(sys.argv[2])
     own = str(Path(__file__).resolve().parent)
-    sys.path[:] = [folder for folder in sys.path if folder != own]  # the modules beside this file are not the user's
+    sys.path[:] = [folder for folder in sys.path if folder != own]  # this file's folder has no modules of the user
     requests, answers = own_pipes()
     try:
         function = load(target)

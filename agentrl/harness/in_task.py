@@ -23,9 +23,9 @@ from agentrl.tools.task_folders import TaskFolderState
 HOME = "/tmp/home"
 SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
-"""Port of the gateway in the sandbox. Tasks use other ones."""
+"""Port of the gateway in the sandbox. Tasks should use other ports."""
 _LONGEST_S = 1e7
-"""The deadline of the harness ends the command before."""
+"""Formal limit of the command: the deadline of the harness ends it earlier."""
 _BOOTSTRAP = """
 import json, os, sys
 with open(sys.argv[1]) as file:
@@ -36,7 +36,7 @@ names = {"__name__": "supervisor"}
 exec(job["source"], names)
 names["main"](job)
 """
-"""Reads the job from a file, which is gone when the harness starts."""
+"""Reads the job from a file, which is deleted before the harness starts."""
 
 
 class TaskHarness:
@@ -55,12 +55,12 @@ class TaskHarness:
         return self._ended(await self._running.wait())
 
     async def end(self) -> Ended:
-        """Stop the harness, and return how it ended. Everything that it started ends before the tests run."""
+        """Stop the harness, and return how it ended. All processes that it started end before the tests run."""
         result = await self._running.end()
         return Ended(None, "" if result is None else self._ended(result).output)
 
     def _ended(self, result: RunResult) -> Ended:
-        """Read the report in the last line, which has the mark that the harness does not know."""
+        """Read the report in the last line; a mark that the harness does not know identifies this line."""
         output, found, report = result.output.rpartition(self._mark)
         if not found:
             return Ended(None, result.output)
@@ -95,7 +95,7 @@ async def started_in_task(
         gateway: socket of the gateway.
 
     Raises:
-        SandboxEndedError: what the model left in the sandbox has no room for the job.
+        SandboxEndedError: files or processes of the model leave no room for the job.
         SandboxUnavailableError: the sandbox failed.
     """
     python, mark, file = python_of(local_settings(folder)), f"\n{token_hex(16)} ", f"{TESTS_IN}/.agentrl-{token_hex(8)}"

@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HOLD_S = 10.0
-"""Seconds within which a harness is stopped after a limit; until then its requests wait."""
+"""Seconds in which a harness is stopped after a limit is reached; until then its requests wait."""
 _ABORT_S = 0.5
 """Seconds after the deadline in which the engine returns the turn that the deadline cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a rollout gives its harness, in all steps.
+    """Objects that a rollout passes to its harness, in all steps.
 
     Attributes:
-        end: when the time ends, on the monotonic clock; None: never.
+        end: deadline on the monotonic clock; None: no deadline.
     """
 
     session: Session
@@ -65,7 +65,7 @@ class HarnessLoop(AgentLoop):
     """Runs the harness of `rollout.harness`, and returns what its gateway session recorded.
 
     Args:
-        shared: what all rollouts of the run share.
+        shared: objects that all rollouts of the run share.
     """
 
     roles = ("tool",)
@@ -88,7 +88,7 @@ class HarnessLoop(AgentLoop):
         return HarnessRun.of(config)
 
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
-        """See `AgentLoop.prompt`. What the harness adds to the instruction is not known before it runs.
+        """See `AgentLoop.prompt`. The messages that the harness adds are not known before it runs.
 
         Raises:
             DataError: a harness cannot get this prompt.
@@ -121,7 +121,7 @@ class HarnessLoop(AgentLoop):
         except asyncio.CancelledError:
             if deadline is None or time.monotonic() < deadline:
                 raise
-            finished = stopped()  # the deadline of the rollout ended it: its turns are kept
+            finished = stopped()  # the rollout's deadline ended the harness: its turns are kept
         finally:
             await commands.close()
             await session.close()
@@ -144,7 +144,7 @@ class HarnessLoop(AgentLoop):
         deadline: float | None,
         commands: TaskCommands,
     ) -> Finished:
-        """Run the harness until it ends, or has to."""
+        """Run the harness until it ends or must be stopped."""
         shared = self._shared
         began = time.monotonic()
         async with shared.slots.taken(watched), shared.address(watched) as address:
@@ -183,7 +183,7 @@ class HarnessLoop(AgentLoop):
                     return stopped()
                 result = await _until(process.wait(), use)
                 ended = result or await process.end()
-        except SandboxEndedError as error:  # something in it did this: the policy, as far as anyone can tell
+        except SandboxEndedError as error:  # a program in the sandbox did this: it counts as an action of the policy
             result = ended = Ended(KILLED, f"{error}; its files are lost")
         except SandboxUnavailableError as error:
             raise InfraError(str(error)) from error
@@ -200,7 +200,7 @@ class HarnessLoop(AgentLoop):
     async def _next_step(self, finished: Finished, use: _Use) -> str | None:
         """Return the instruction of the next step of a task folder, if the harness may go on.
 
-        At the end of the time it is not waited for.
+        At the deadline, it no longer waits for the next step.
         """
         dropped = finished.problem and (self._shared.settings.on_exit == "fail" or not use.session.num_turns)
         ended = use.commands.failure or not finished.by_itself or finished.limited or finished.ended.failed
@@ -220,13 +220,13 @@ def _left(end: float | None) -> float | None:
 
 def _finished(ended: Ended, score: float | None, use: _Use, *, by_itself: bool) -> Finished:
     limited = use.session.ended.is_set()
-    code = None if limited else ended.exit_code  # how far it still gets after a limit depends on a clock
+    code = None if limited else ended.exit_code  # how far a harness gets after a limit depends on timing
     ended = replace(ended, exit_code=code, output=without(use.address.key, ended.output))
     return Finished(ended, by_itself=by_itself, limited=limited, score=score)
 
 
 async def _until(work: Coroutine[None, None, T], use: _Use, failed: asyncio.Event | None = None) -> T | None:
-    """Return the result of `work`; None if the session, the sandbox or the time ended before it."""
+    """Return the result of `work`; None if the session ended, the sandbox failed or the deadline passed before."""
     events = [use.session.ended, *([failed] if failed else ())]
     running, limit, *others = asyncio.ensure_future(work), *(asyncio.ensure_future(each.wait()) for each in events)
     tasks = running, limit, *others

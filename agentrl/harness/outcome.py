@@ -1,4 +1,4 @@
-"""What the end of a harness means for its rollout: the model's, the harness's or the world's failure."""
+"""Classifies the end of a harness: a failure of the model, of the harness or of the infrastructure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _TAIL = 1000
 
 @dataclass(slots=True)
 class Finished:
-    """How a harness finished, which runs once for each step of a task.
+    """How a harness finished. It runs once for each step of a task.
 
     Attributes:
-        by_itself: it was not stopped.
-        limited: the session had ended: a limit was reached, or sampling failed.
-        score: what a function returned.
+        by_itself: whether it ended without being stopped.
+        limited: whether the session had ended: a limit was reached, or sampling failed.
+        score: the number that a function returned.
         problem: what is wrong with its end; "" if nothing is.
         num_runs: how often it ran.
-        duration_s: seconds that it ran; `wait_s`: seconds that it waited for its place.
+        duration_s: seconds that it ran; `wait_s`: seconds that it waited for a slot.
     """
 
     ended: Ended
@@ -46,7 +46,7 @@ class Finished:
 
 
 def stopped(output: str = "") -> Finished:
-    """Return how a harness finished that was stopped."""
+    """Return the result of a harness that was stopped."""
     return Finished(Ended(None, output), by_itself=False, limited=False)
 
 
@@ -104,10 +104,10 @@ def _check_started(shared: HarnessRun, finished: Finished) -> None:
 
 
 def problem_of(session: Session, watched: WatchedSession, finished: Finished, num_turns: int) -> str:
-    """Return what is wrong with the end of a harness; "" if nothing is, or if a limit of the rollout explains it.
+    """Return the problem at the end of a harness; "" if there is none, or if a limit of the rollout explains it.
 
     Args:
-        num_turns: turns since its start.
+        num_turns: turns since the start of the harness.
     """
     code = finished.ended.exit_code
     if finished.ended.failed:
@@ -128,13 +128,13 @@ def _because(refused: str) -> str:
 
 
 def _stop(finished: Finished, problem: str, on_exit: str, num_turns: int) -> Stop | None:
-    """Return the reason; None: that of the session."""
+    """Return the stop reason; None: the session's reason applies."""
     if problem and (not num_turns or on_exit == "fail"):
         return Stop.ERROR
     return None if finished.limited or finished.by_itself else Stop.DEADLINE
 
 
 def _tail(output: str) -> str:
-    """The end of an output as one line."""
+    """Return the end of an output as one line."""
     text = " ".join(output[-_TAIL:].split())
     return f": {text}" if text else ""

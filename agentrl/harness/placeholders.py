@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from agentrl.errors import DataError, suggestion
 
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_]+(?:\.\w+)?)\}(?!\})")
-"""`{name}` or `{row.column}`. Other braces stay: those of JSON, and `{{name}}` of templates."""
+"""`{name}` or `{row.column}`. Other braces are kept: those of JSON, and `{{name}}` of templates."""
 _ROW = "row."
 
 NAMES = (
@@ -37,8 +37,8 @@ class Values:
 
     Attributes:
         root_url: address of the gateway; some clients add /v1 themselves.
-        folder: of the file with the settings.
-        cwd: in which the run was started.
+        folder: folder of the settings file.
+        cwd: folder in which the run was started.
         row: further columns of the row, for `{row.column}`.
     """
 
@@ -93,5 +93,5 @@ def unknown_names(text: str) -> Iterator[str]:
 
 
 def shows_system(text: str) -> bool:
-    """Whether a text shows the system message apart from the instruction."""
+    """Whether a text shows the system message separately from the instruction."""
     return not {"system", "system_json"}.isdisjoint(_PLACEHOLDER.findall(text))

@@ -1,4 +1,4 @@
-"""Where a harness runs: the command that encloses it, and its folders."""
+"""Place in which a harness runs: the command that isolates it, and its folders."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LOGGER = logging.getLogger(__name__)
 _HOME, _WORK = "/tmp/home", "/tmp/work"
 _SOCKET_FOLDER = "/tmp/gateway"
 PORT = 8000
-"""Port of the gateway in a place without the network of this machine."""
+"""Port of the gateway in a place that does not share the network of this machine."""
 _OPEN_FILES = 4096
 _PROBE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one harness runs.
+    """Place in which one harness runs.
 
     Attributes:
         enclose: makes the command that runs a program in the place.
-        contained: the place ends with its first process, and everything in it.
-        socket: path of the gateway's socket in the place, if it has a network of its own.
+        contained: whether all processes in the place end with its first process.
+        socket: path of the gateway's socket in the place, if the place has its own network.
         template: folder that is copied to the working folder.
-        path: folders of programs.
-        descriptors: files that the command needs open; closed after the start.
+        path: folders of programs (PATH).
+        descriptors: file descriptors that the command inherits; closed after the start.
         folder: folder that is removed at the end.
     """
 
@@ -78,7 +78,7 @@ def open_place(harness: Harness, gateway: Path | None, template: str | None) -> 
 
 
 def needs_socket(harness: Harness) -> bool:
-    """Whether a harness cannot reach servers of this machine over a network."""
+    """Whether a harness cannot reach servers of this machine over the network."""
     return harness.settings.sandbox is not None or harness.settings.network == "gateway"
 
 
@@ -100,7 +100,7 @@ _NAMESPACES = ("--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-ses
 
 
 def _contained(harness: Harness, gateway: Path | None, template: str | None) -> Place:
-    """A place with processes and /tmp of its own; the files of this machine are read-only."""
+    """A place with its own processes and /tmp; the files of this machine are read-only."""
     settings = harness.settings
     size = str(settings.disk_mb * 2**20)
     options = [*_NAMESPACES, *(("--unshare-net",) if gateway else ()), "--ro-bind", "/", "/", "--dev", "/dev"]
@@ -119,10 +119,10 @@ def _contained(harness: Harness, gateway: Path | None, template: str | None) -> 
 
 
 def _uncontained(harness: Harness, problem: str, template: str | None) -> Place:
-    """A place without a boundary, with folders below /tmp.
+    """A place without isolation, with folders below /tmp.
 
     Raises:
-        ConfigError: the settings need a boundary.
+        ConfigError: the settings need isolation.
     """
     if harness.settings.network == "gateway":
         raise ConfigError.keyless(f"{harness.name}: 'network: gateway' needs bubblewrap: {problem}")
@@ -135,7 +135,7 @@ def _uncontained(harness: Harness, problem: str, template: str | None) -> Place:
 
 
 def _sandboxed(settings: LocalSandbox, gateway: Path | None, template: str | None) -> Place:
-    """A sandbox as that of tools, in which nothing but the gateway can be reached."""
+    """A sandbox like those of tools, which can reach only the gateway."""
     user, group = bubblewrap.user_of(settings) or (None, None)
     seccomp = filter_descriptor()
     extra = [*(("--ro-bind", template, "/tmp/template") if template else ()), *_socket_options(gateway)]
@@ -165,12 +165,12 @@ def _socket_inside(gateway: Path | None) -> str | None:
 
 
 def _own_path() -> str:
-    """The folders of programs of this process, the one of its Python first."""
+    """The PATH of this process, with the folder of its Python first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
-    """Folders that a harness may need: the place of its settings, of its programs and of this Python."""
+    """Folders that a harness may need: those of its settings, of its programs and of this Python."""
     yield from (harness.folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix))
     yield from (Path(folder) for folder in _own_path().split(os.pathsep) if folder)
     if template:
@@ -178,7 +178,7 @@ def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
 
 
 def _below_tmp(folders: list[Path]) -> list[str]:
-    """Existing folders below /tmp, which the place would hide; outer ones first."""
+    """Existing folders below /tmp, which the place would hide; parent folders first."""
     found = {folder.absolute() for folder in folders if Path("/tmp") in folder.absolute().parents}
     return sorted(str(folder) for folder in found if folder.is_dir())
 
@@ -186,7 +186,7 @@ def _below_tmp(folders: list[Path]) -> list[str]:
 @cache
 def _warn_once(problem: str) -> None:
     _LOGGER.warning(
-        "%s: harnesses run without namespaces of their own. They can read and write what you can, and what they leave"
-        " running is ended only if it is a descendant (docs/harnesses.md)",
+        "%s: harnesses run without their own namespaces. They can read and write all your files. Processes that they"
+        " leave running are ended only if they are descendants (docs/harnesses.md)",
         problem,
     )

@@ -20,14 +20,14 @@ from agentrl.security.json_depth import parse
 from agentrl.tools.base import InfraError
 
 MAX_OUTPUT_BYTES = 20_000
-"""Kept of the output: half from its start, half from its end."""
+"""Bytes of the output that are kept: half from its start, half from its end."""
 _CHUNK = 2**16
 _PAUSE_S = 0.01
 """Pause after a complete chunk of output, so that endless output costs little."""
 _REST_S = 0.5
-"""Seconds for the rest of the output after the end."""
+"""Seconds to read the rest of the output after the end."""
 _END_S = 5.0
-"""Seconds in which a harness without namespaces is ended by its supervisor."""
+"""Seconds in which the supervisor must end a harness without namespaces."""
 _MAX_REPORT_BYTES = 2**16
 _BOOTSTRAP = """
 import json, os, sys
@@ -38,12 +38,12 @@ job, names = json.loads(line), {"__name__": "supervisor"}
 exec(job["source"], names)
 names["main"](job)
 """
-"""Reads the job, with the source of the supervisor: as an argument, it would fill every list of processes."""
+"""Reads the job with the supervisor's source from standard input: an argument would appear in process lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What runs in a place."""
+    """Command to run in a place, with its environment, files and standard input."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -51,7 +51,7 @@ class Job:
     stdin: str = ""
 
     def values(self) -> dict[str, JsonValue]:
-        """Return the job for the supervisor, in a place that has nothing of its own."""
+        """Return the job for the supervisor, in a place without its own folders, limits and descriptors."""
         files: dict[str, JsonValue] = {**self.files}
         return {
             "command": [*self.command],
@@ -72,10 +72,10 @@ class Ended:
     """How a harness ended.
 
     Attributes:
-        exit_code: of the command, 128 + n after signal n; None if it was stopped, or did not start.
-        output: start and end of what it wrote.
-        failed: why it did not start; "" if it did.
-        missing: the command does not exist, or is not a program.
+        exit_code: exit code of the command, 128 + n after signal n; None if it was stopped, or did not start.
+        output: start and end of its output.
+        failed: why it did not start; "" if it started.
+        missing: whether the command does not exist, or is not a program.
     """
 
     exit_code: int | None
@@ -132,16 +132,16 @@ class HarnessProcess:
 
     @property
     def output(self) -> str:
-        """Start and end of what it wrote so far."""
+        """Start and end of the output so far."""
         return self._output.text()
 
     def lose(self) -> None:
-        """Close the input of the supervisor, which then ends everything, as it does when this process ends."""
+        """Close the input of the supervisor, which then ends all processes, as when this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     async def end(self) -> Ended:
-        """Stop the harness, with everything that it started, and return how it ended."""
+        """Stop the harness and all processes that it started, and return how it ended."""
         self.lose()
         if self._place.contained or not await self._ended_within(_END_S):
             self._signal(signal.SIGKILL)
@@ -150,7 +150,7 @@ class HarnessProcess:
         return Ended(None, self.output)
 
     async def close(self) -> None:
-        """Free everything; the harness is stopped first if it still runs."""
+        """Free all resources; the harness is stopped first if it still runs."""
         try:
             if self._process.returncode is None:
                 await self.end()
@@ -221,5 +221,5 @@ def _read_report(status: int) -> Mapping[str, object]:
 
 @cache
 def supervisor_source() -> str:
-    """Return the source of the program that starts a harness and ends everything that it started."""
+    """Return the source of the program that starts a harness and ends all processes that the harness started."""
     return Path(__file__).with_name("supervisor.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What all harnesses of a run share: settings, gateway and places."""
+"""Objects that all harnesses of a run share: settings, gateway and slots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOWHERE = Address("http://127.0.0.1", "")
 
 
 class HarnessRun:
-    """Everything that the rollouts of one run share. The gateway runs while a rollout does."""
+    """Everything that the rollouts of one run share. The gateway runs while rollouts run."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -68,10 +68,10 @@ class HarnessRun:
         return cls(read_harness(config.rollout.harness))
 
     def check(self, task: Task) -> None:
-        """Check that the harness can get a task.
+        """Check that the task can be passed to the harness.
 
         Raises:
-            DataError: it cannot. The message does not name the row.
+            DataError: it cannot be passed. The message does not name the row.
         """
         values = self._values(instruction_of(task), task, _NOWHERE)
         if self.function is None and (folder_of(task) is not None) != self.settings.in_task:
@@ -94,12 +94,12 @@ class HarnessRun:
     async def started(
         self, instruction: Instruction, task: Task, address: Address, folder: TaskFolderState | None
     ) -> AsyncIterator[HarnessProcess | in_task.TaskHarness]:
-        """Start the command; at the end of the block, everything of it is gone.
+        """Start the command; at the end of the block, end it and remove its place.
 
         Raises:
             DataError: the row's working folder does not exist.
-            InfraError: it cannot be started.
-            SandboxEndedError: something in the sandbox of the task ended it.
+            InfraError: the command cannot be started.
+            SandboxEndedError: a program in the sandbox of the task ended the sandbox.
             SandboxUnavailableError: the sandbox of the task failed.
         """
         if folder is not None and self._socket is not None and self.settings.in_task:
@@ -136,12 +136,12 @@ class HarnessRun:
 
     @property
     def _socket(self) -> Path | None:
-        """Path of the gateway's socket, for places without the network of this machine."""
+        """Path of the gateway's socket, for places that do not share the network of this machine."""
         if not needs_socket(self.harness):
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
-            self._folder.chmod(0o711)  # a sandbox may have a user of its own; a key is needed all the same
+            self._folder.chmod(0o711)  # a sandbox may have its own user; requests need a key anyway
         return self._folder / "socket"
 
     def _new_server(self) -> GatewayServer:
@@ -164,11 +164,11 @@ class HarnessRun:
         task: Task,
         address: Address,
     ) -> Job:
-        """Return what runs in a place.
+        """Return the job to run in a place.
 
         Args:
             folders: HOME and the working folder.
-            port: at which the supervisor listens in a place without the network of this machine.
+            port: port at which the supervisor listens, in a place that does not share the network of this machine.
             own: environment variables of the place.
         """
         if port is not None:

@@ -1,4 +1,4 @@
-"""Settings of a harness: a YAML file, one of agentrl's own by its name."""
+"""Settings of a harness: from a YAML file, or from one of agentrl's files by name."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class HarnessSettings(Section):
     command: tuple[str, ...] = ()
     """Program and arguments."""
     function: str | None = None
-    """In place of a command: a coroutine function `run(task, endpoint)`, as `path/to/file.py:name`."""
+    """Instead of a command: a coroutine function `run(task, endpoint)`, as `path/to/file.py:name`."""
     python: str | None = None
-    """Interpreter that runs the function in a process of its own; null: the process of the run."""
+    """Interpreter that runs the function in a separate process; null: the function runs in the process of the run."""
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command, or `python`, gets PATH, HOME, LANG and these, and none of the run's own."""
+    """Environment variables. The command, or `python`, gets PATH, HOME, LANG and these, but no others of the run."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
-    """Name of the model for the harness. The gateway accepts any name."""
+    """Model name that the harness uses. The gateway accepts any name."""
     dialect: Literal["chat_completions", "responses", "messages"] | None = None
-    """Interface that the harness uses; for the reader of the file."""
+    """Interface that the harness uses; only information for the reader of the file."""
     workdir: str | None = None
     """Folder that is copied to the working folder of each rollout; null: the working folder is empty."""
     deadline_s: PositiveFloat | None = None
@@ -53,15 +53,15 @@ class HarnessSettings(Section):
     sandbox: str | dict[str, JsonValue] | None = None
     """Sandbox, as for tools (docs/sandboxes.md); task: that of the rollout's task folder; null: none."""
     network: Literal["host", "gateway"] = "host"
-    """Without a sandbox. host: the network of this machine. gateway: only the gateway."""
+    """Network of a harness without a sandbox. host: the network of this machine. gateway: only the gateway."""
     readonly: tuple[Path, ...] = ()
     """Without a sandbox: folders below /tmp of this machine that the harness can read."""
     disk_mb: PositiveInt = 1024
     """Without a sandbox: size of /tmp with HOME and the working folder, in memory, MiB."""
     max_running: PositiveInt = 64
-    """Harnesses at a time; further rollouts wait."""
+    """Maximum number of harnesses at a time; further rollouts wait."""
     max_starting: PositiveInt = 4
-    """Harnesses that have not sent a request yet, at a time."""
+    """Maximum number of harnesses at a time that have not yet sent a request."""
 
     @property
     def in_task(self) -> bool:
@@ -85,8 +85,8 @@ class Harness:
     """The settings of a file.
 
     Attributes:
-        name: of the file, for messages.
-        folder: of the file; its programs stay visible.
+        name: name of the file, for messages.
+        folder: folder of the file; programs in it stay visible to the harness.
     """
 
     name: str
@@ -95,10 +95,10 @@ class Harness:
 
 
 def read_harness(named: str) -> Harness:
-    """Read a YAML file, or the file of agentrl with that name.
+    """Read a YAML file, or agentrl's file with that name.
 
     Raises:
-        ConfigError: there is no such file, or something in it is wrong; all mistakes, one per line.
+        ConfigError: there is no such file, or it has mistakes; the message lists all of them, one per line.
     """
     path = _find(named)
     try:

@@ -1,4 +1,4 @@
-"""How many harnesses run, and how many start, at a time."""
+"""Limits on the harnesses that run, and that start, at the same time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentrl.gateway.base import GatewaySession, RequestError, TurnAnswer, TurnR
 
 
 class WatchedSession:
-    """See `GatewaySession`; notes the requests.
+    """A `GatewaySession` that counts its requests.
 
     Attributes:
-        num_requests: requests so far, also refused ones.
-        refused: why the last request that was refused was; "" if none was.
-        num_running: requests that wait for their answer.
-        asked: set at the first request.
+        num_requests: number of requests so far, including refused ones.
+        refused: reason of the last refusal; "" if no request was refused.
+        num_running: number of requests that wait for their answer.
+        asked: event that is set at the first request.
     """
 
     def __init__(self, session: GatewaySession) -> None:
@@ -48,10 +48,10 @@ class WatchedSession:
 
 
 class Slots:
-    """Places for harnesses; the start of a harness is over at its first request.
+    """Slots for harnesses; the start of a harness ends with its first request.
 
     Args:
-        max_starting: harnesses that start at a time: most of their work is done then.
+        max_starting: maximum number of harnesses that start at a time: most of their CPU work is at the start.
     """
 
     def __init__(self, max_running: int, max_starting: int) -> None:
@@ -60,7 +60,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self, session: WatchedSession) -> AsyncIterator[None]:
-        """Wait for a place, and hold it during the block."""
+        """Wait for a slot, and hold it during the block."""
         async with self._running:
             await self._starting.acquire()
             started = asyncio.ensure_future(session.asked.wait())

@@ -1,8 +1,8 @@
-"""Program that starts a harness beside it, and ends everything that the harness started.
+"""Program that starts a harness as its child, and ends all processes that the harness started.
 
 The Python of the place, 3.9 or later, runs its source (`process.py`, `in_task.py`). The first argument is the number of
-the file descriptor that gets the result, after `mark`. When a descriptor in `watched` ends, agentrl has ended, and so
-does the harness.
+the file descriptor that gets the result, after `mark`. When a descriptor in `watched` ends, agentrl has ended,
+and the harness is ended too.
 """
 
 # pathlib and contextlib would be imported at each start
@@ -28,7 +28,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_DUMPABLE = 4
 CHUNK = 2**16
 MAX_ROUNDS = 1000
-"""Limit for processes that fork again and again."""
+"""Limit for processes that fork repeatedly."""
 PAUSE_S = 0.002
 NOT_A_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 
@@ -36,7 +36,7 @@ NOT_A_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 def main(job: dict[str, Any]) -> None:
     """Run the job, and report."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the harness leaves behind becomes a child of this process
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the harness become children of this process
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the harness cannot read this process
     status = int(sys.argv[1])
     os.set_inheritable(status, False)
@@ -58,7 +58,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     try:
         process = start(job)
     except OSError as error:
-        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # else the working folder
+        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # or the folder is missing
         return {"failed": f"{error.strerror}: {error.filename}", "missing": missing}
     except ValueError as error:  # a null character in an argument
         return {"failed": str(error)}
@@ -135,7 +135,7 @@ def join(client: socket.socket, path: str) -> None:
         back.start()
         copy(client, gateway)
         back.join()
-    except OSError:  # the gateway is closed: so is the connection
+    except OSError:  # the gateway is closed: close the connection too
         pass
     client.close()
     gateway.close()
@@ -147,7 +147,7 @@ def copy(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(CHUNK):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # one end is gone
+    except OSError:  # one end has closed
         pass
 
 

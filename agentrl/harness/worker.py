@@ -42,10 +42,10 @@ class FunctionWorker:
         self._process = self._new()
 
     async def __call__(self, task: Task, endpoint: Endpoint) -> object:
-        """Call the function; return what it returned: None, a number, or the text of something else.
+        """Call the function and return its result: None, a number, or any other result as text.
 
         Raises:
-            FunctionFailedError: it raised an exception.
+            FunctionFailedError: the function raised an exception.
             InfraError: the process does not start or has ended.
             ConfigError: the process cannot import the function.
         """
@@ -82,12 +82,12 @@ class _Calls:
         self._closed = False
 
     def receive(self, message: Message) -> None:
-        """Get a message of the process, on its thread."""
+        """Receive a message of the process, on the thread that reads it."""
         with suppress(RuntimeError):  # the event loop has ended, and with it the rollout
             self._loop.call_soon_threadsafe(self._receive, message)
 
     async def close(self) -> None:
-        """End the commands that run."""
+        """End the running commands."""
         self._closed = True
         for running in self._running.values():
             running.cancel()
@@ -113,7 +113,7 @@ class _Calls:
 
 
 def _interpreter(harness: Harness) -> Path:
-    """Return the interpreter: a path from the folder of the settings or the working folder, or a name in PATH."""
+    """Return the interpreter: a path relative to the settings' folder or the working folder, or a name in PATH."""
     named = str(harness.settings.python)
     path = Path(named).expanduser()
     found = [harness.folder / path, Path.cwd() / path] if os.sep in named else [Path(shutil.which(named) or path)]

@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 2**20
 _SHOWN_LINES = 5
 _END_S = 5.0
 _REST_S = 1.0
-"""Seconds for the rest of the output of a process that has ended."""
+"""Seconds to read the rest of the output of a process that has ended."""
 
 Message = Mapping[str, JsonValue]
 
@@ -38,7 +38,7 @@ def variables_of(python: Path, kept: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment variables of an interpreter, whose folder comes first in PATH.
 
     Args:
-        kept: beginnings of the names of further variables of this process.
+        kept: prefixes of the names of further variables of this process to pass on.
     """
     path = f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     own = {name: value for name, value in os.environ.items() if kept and name.upper().startswith(tuple(kept))}
@@ -47,10 +47,10 @@ def variables_of(python: Path, kept: Sequence[str] = ()) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request without its answer yet.
+    """A request that has no answer yet.
 
     Attributes:
-        receive: gets the messages about the request that are no answer, on a thread.
+        receive: called on a thread with each message about the request that is not its answer.
     """
 
     receive: Callable[[Message], object] | None
@@ -61,10 +61,10 @@ class WorkerProcess:
     """Starts the process with the first request. It serves callers on any event loop.
 
     Args:
-        name: of the process, for messages.
-        variables: its environment variables.
-        start_timeout_s: seconds until it is ready.
-        clean: removes secrets from what it wrote to standard error.
+        name: name of the process, for error messages.
+        variables: environment variables of the process.
+        start_timeout_s: seconds in which the process must be ready.
+        clean: removes secrets from its standard error.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class WorkerProcess:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not start, or has ended."""
+        """Whether the process did not start, or has ended."""
         return self._failure is not None
 
     async def ask(self, request: Message, receive: Callable[[Message], object] | None = None) -> Message:
         """Return the answer to a request. If the caller is cancelled, the request is cancelled too.
 
         Args:
-            receive: gets the messages with `call` or `stop` about the request, on a thread.
+            receive: called on a thread with each message with `call` or `stop` about the request.
 
         Raises:
-            InfraError: the process does not start, has ended, or sent nonsense.
-            ConfigError: it refused to start.
+            InfraError: the process does not start, has ended, or sent an invalid message.
+            ConfigError: the process refused to start.
         """
         self._start()
         try:
@@ -110,7 +110,7 @@ class WorkerProcess:
         number, waiting = next(self._numbers), _Waiting(receive)
         self._waiting[number] = waiting
         try:
-            if self._failure is not None:  # it ended before it could know of this request
+            if self._failure is not None:  # the process ended before it got this request
                 raise self._failure()
             self.send({"id": number, **request})
             return await asyncio.wrap_future(waiting.answer)
@@ -121,11 +121,11 @@ class WorkerProcess:
             self._waiting.pop(number, None)
 
     def send(self, message: Message) -> None:
-        """Send a message. Does not wait, and does not raise: the end of the process is noticed where it is read."""
+        """Send a message. Does not wait or raise: the thread that reads the output notices the end of the process."""
         self._unsent.put(json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """End the process and everything that it started."""
+        """End the process and all processes that it started."""
         if (process := self._process) is None:
             return
         self._process = None
@@ -182,7 +182,7 @@ class WorkerProcess:
         if not isinstance(message, dict):
             raise UnreadableAnswerError(f"{line[:100]!r} in place of an object")
         if message.get("ready"):
-            with suppress(InvalidStateError):  # it failed before, or says it twice
+            with suppress(InvalidStateError):  # the process failed before, or sent "ready" twice
                 self._ready.set_result(None)
         if refused := message.get("refused"):
             self._fail(f"{self._name}: {refused}", ConfigError.keyless)
@@ -204,7 +204,7 @@ class WorkerProcess:
     def _watch(self, process: subprocess.Popen[bytes], reading: Sequence[threading.Thread]) -> None:
         process.wait()
         for thread in reading:
-            thread.join(_REST_S)  # a process that it started may keep the pipes open
+            thread.join(_REST_S)  # a child of the process may keep the pipes open
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
@@ -214,7 +214,7 @@ class WorkerProcess:
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:
         if self._failure is None:
             self._failure = lambda: kind(why)
-        with suppress(InvalidStateError):  # it was ready, or failed before
+        with suppress(InvalidStateError):  # the process was ready, or failed before
             self._ready.set_exception(self._failure())
         for waiting in [*self._waiting.values()]:
             with suppress(InvalidStateError):  # answered or cancelled meanwhile

@@ -1,4 +1,4 @@
-"""Where the answers of a model that plays the user come from: an endpoint, or the run's engine."""
+"""Sources of the answers of a model that plays the user: an endpoint, or the run's engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Answering(Protocol):
 
 
 def answering(config: ModelUserConfig, name: str, sleep: Sleep) -> Answering:
-    """Return what the configuration names: an endpoint, or the run's engine."""
+    """Return the configured source of answers: an endpoint, or the run's engine."""
     return FromEngine(config, name) if config.engine else FromEndpoint(config, name, sleep)
 
 

@@ -50,7 +50,7 @@ class BaseInteraction:
     """
 
     timeout_s: float = 60.0
-    """Seconds in which each method must answer; after that the rollout is an infrastructure failure."""
+    """Seconds in which each method must answer; after that the rollout counts as an infrastructure failure."""
     deterministic: bool = True
     """Whether the same conversation gets the same answers. If not, the run is not guaranteed to be reproducible."""
 

@@ -53,7 +53,7 @@ class ModelUser(BaseInteraction):
         ConfigError: a setting is wrong, a function cannot be imported, or the variable of the key is not set.
     """
 
-    timeout_s = _DAY_S  # each request has its own timeout; waiting for a free place may take long
+    timeout_s = _DAY_S  # each request has its own timeout; waiting for a free slot may take long
     deterministic = False
 
     def __init__(self, config: dict[str, JsonValue], sleep: Sleep = asyncio.sleep) -> None:
@@ -119,7 +119,7 @@ class ModelUser(BaseInteraction):
         return score
 
     async def _ask(self, talk: _Talk, view: Sequence[Message], seed: int, read: Callable[[str], T]) -> T:
-        """Return what `read` makes of a valid answer."""
+        """Return `read(text)` of a valid answer."""
         self._refuse_costs()
 
         def counted(answer: ChatAnswer) -> T:

@@ -32,7 +32,7 @@ class ModelUserConfig(Section):
     """A user that a language model plays: an endpoint, or the run's engine."""
 
     name: Text = "model_user"
-    """Name that rows use."""
+    """Name by which rows select this user."""
     url: Annotated[str, AfterValidator(chat_url), ADDRESS] | None = None
     """Endpoint without /chat/completions."""
     model: Text | None = None
@@ -42,9 +42,9 @@ class ModelUserConfig(Section):
     engine: Literal["policy"] | None = None
     """The run's engine, instead of an endpoint."""
     persona: Text | None = None
-    """Who the user is; a row may replace it."""
+    """Description of the user; a row may replace it."""
     goal: Text | None = None
-    """What the user wants; a row may replace it."""
+    """Goal of the user; a row may replace it."""
     prompt: Text | None = None
     """Instructions for the user model; null: built-in ones."""
     stop: Text | None = "[END]"
@@ -52,13 +52,13 @@ class ModelUserConfig(Section):
     stop_when: Code | None = None
     """Function of the messages and the row's arguments; true ends the conversation."""
     max_turns: PositiveInt = 20
-    """Answers of the user in a conversation."""
+    """Maximum number of answers of the user in a conversation."""
     max_conversation_tokens: PositiveInt | None = None
-    """Tokens that the user model may read and write in a conversation."""
+    """Maximum number of tokens that the user model may read and write in a conversation."""
     prices: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
     """Price of a million tokens read, and of a million tokens written."""
     max_cost: PositiveFloat | None = None
-    """The most that all requests of this process may cost."""
+    """Maximum cost of all requests of this process."""
     score: Code | None = None
     """`ask`, or a function that scores the model's last turn."""
     score_range: Annotated[tuple[float, float], AfterValidator(_ordered)] = (0.0, 10.0)
@@ -66,13 +66,13 @@ class ModelUserConfig(Section):
     temperature: NonNegativeFloat | None = 1.0
     """Sampling temperature; null: default of the endpoint."""
     max_tokens: PositiveInt = 512
-    """Tokens of an answer."""
+    """Maximum number of tokens of an answer."""
     max_characters: PositiveInt = 20_000
     """A longer answer is invalid."""
     max_concurrent: PositiveInt = 32
-    """Requests at a time, of all conversations."""
+    """Maximum number of concurrent requests of all conversations."""
     max_per_minute: PositiveFloat | None = None
-    """Requests per minute, of all conversations."""
+    """Maximum number of requests per minute of all conversations."""
     timeout_s: PositiveFloat = 60.0
     """Timeout of one request."""
     max_retries: NonNegativeInt = 4

@@ -1,4 +1,4 @@
-"""A simulated user that gives a rollout's recorded answers instead of being asked again."""
+"""A simulated user that returns the recorded answers of a rollout."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Author
 
 _TOO_LONG = "\n0" * 2**18
-"""Stands for a recorded answer that was not saved, because it left no token for the model's reply."""
+"""Placeholder for a recorded answer that was not saved, because it left no token for the model's reply."""
 
 
 class RecordedAnswers:
     """The recorded answers of one rollout. An answer is used only in the conversation in which it was given.
 
     Args:
-        unrecorded: gets a line for each answer that was not recorded and is not asked for; None: the interaction
-            answers instead.
+        unrecorded: list that gets a line for each answer that was not recorded; the interaction is then not asked.
+            None: the interaction gives such answers.
     """
 
     def __init__(self, rollout: Rollout, unrecorded: list[str] | None = None) -> None:
@@ -42,7 +42,7 @@ class RecordedAnswers:
 
 
 class RecordedSession(InteractionSession):
-    """Gives recorded answers while the conversation is the recorded one; then the interaction starts and answers."""
+    """Gives recorded answers while the conversation equals the recorded one; after that, the interaction answers."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RecordedSession(InteractionSession):
 
 
 def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages with separate thoughts: older runs have them in the content."""
+    """The messages with thoughts separate from the content: older runs have thoughts in the content."""
     return [_with_thoughts(message) if message["role"] == "assistant" else {**message} for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""A model with a LoRA adapter, without values: for backends whose own layers hold them."""
+"""A model with a LoRA adapter but without values, for backends whose own layers hold the values."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
 
 def fit_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
-    """Add an adapter like a saved one to `model`; only it requires gradients. `base` as in `add_new_adapter`.
+    """Add an adapter like a saved one to `model`; only the adapter requires gradients. `base`: see `add_new_adapter`.
 
     Raises:
         ConfigError: the adapter does not fit the model, uses unsupported fields (`UNSUPPORTED_FIELDS`), or its rank or
@@ -200,7 +200,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
     lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     lora.inference_mode = False  # peft saves True, which would freeze the adapter
-    with warnings.catch_warnings():  # peft adds ranks for stacked experts, also if they have no adapter
+    with warnings.catch_warnings():  # peft adds ranks for stacked experts, even without an adapter
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
@@ -210,9 +210,9 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
 
 def _compute_in_input_dtype(model: nn.Module) -> None:
-    """Convert an adapter's float32 weights to the data type of its inputs. peft converts all inputs and outputs.
+    """Convert an adapter's float32 weights to the data type of its inputs; peft would convert inputs and outputs.
 
-    Variants such as DoRA stay as they are: they compute norms of their weights.
+    Variants such as DoRA are not changed, because they compute norms of their weights.
     """
     from peft.tuners.lora import Linear
 

@@ -25,7 +25,7 @@ HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits"
 
 
 class UnfaithfulError(Exception):
-    """No other implementation reproduces this model's attention; the message gives the reason."""
+    """Another implementation cannot reproduce this model's attention; the message gives the reason."""
 
 
 def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
@@ -57,7 +57,7 @@ def check_understood(layer: object, attention_mask: Tensor | None, others: Mappi
     """Reject unknown arguments that a layer passes to its attention: ignoring them would change the results.
 
     Raises:
-        UnfaithfulError: names the layer and the arguments.
+        UnfaithfulError: an argument is unknown; the message names the layer and the arguments.
     """
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if attention_mask is not None or unknown:

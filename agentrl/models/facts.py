@@ -26,7 +26,7 @@ def model_facts(path: str) -> ModelFacts:
 
 
 def model_content(path: str) -> dict[str, object]:
-    """Return the content of the model's `config.json`, that of its text model if it has several; empty if unreadable.
+    """Return the content of `config.json`, with the entries of its `text_config` on top; empty if unreadable.
 
     Raises:
         ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.

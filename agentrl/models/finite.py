@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def check_finite(model: PreTrainedModel) -> None:
     """Reject a model with non-finite weights, before its NaN outputs cause less clear errors.
 
-    If ranks hold parts of the weights, each rank sees what any rank finds.
+    If ranks hold parts of the weights, all ranks raise the error if one of them finds such a weight.
 
     Raises:
-        ConfigError: names a weight that contains NaN or infinity.
+        ConfigError: a weight contains NaN or infinity; the message names it.
     """
     for name, value in model.named_parameters():
         if value.itemsize > 1 and _num_not_finite(value):

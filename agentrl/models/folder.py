@@ -31,7 +31,7 @@ def check_folder(path: Path, key: str) -> None:
         key: the configuration key that the folder came from, for error messages.
 
     Raises:
-        ConfigError: names the file that is missing or truncated.
+        ConfigError: a file is missing or truncated; the message names it.
     """
     if not os.path.isdir(path):  # noqa: PTH112  # pathlib raises on names that are too long
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")

@@ -81,7 +81,7 @@ def adapter_of(config: ModelConfig, key: str) -> Adapter | None:
     """Return the saved adapter to continue from; None if there is none.
 
     Raises:
-        ConfigError: the folder has no adapter, or two are named.
+        ConfigError: the folder has no adapter, or two adapters are configured.
     """
     own = find_adapter(config.path)
     if config.lora_adapter_path is None:
@@ -145,7 +145,7 @@ def check_complete(path: str, missing: Sequence[str], key: str) -> None:
     """Reject a model with missing weights.
 
     Raises:
-        ConfigError: names the first missing weight.
+        ConfigError: a weight is missing; the message names the first one.
     """
     if missing:
         raise ConfigError.at(
@@ -157,7 +157,7 @@ def check_model(config: ModelConfig) -> None:
     """Reject an incomplete model folder or an unknown hub name, before any expensive work.
 
     Raises:
-        ConfigError: names the file that is missing or truncated.
+        ConfigError: a file is missing or truncated; the message names it.
     """
     adapter = find_adapter(config.path)
     _check_path(adapter.base if adapter else config.path, "model.path")

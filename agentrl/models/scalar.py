@@ -76,7 +76,7 @@ def load_scalar_model(
 
 
 def name_scalar_class(config: PretrainedConfig, kind: str | None) -> None:
-    """Name transformers' class of a model with a head of one label in its configuration.
+    """Set one label and the name of transformers' class in the configuration of a model with a scalar head.
 
     Args:
         kind: see `scalar_kind`.
@@ -119,7 +119,7 @@ def scalar_kind(config: ModelConfig, key: str) -> str | None:
     """Return the class name suffix of a saved classification checkpoint; None for other checkpoints.
 
     Raises:
-        ConfigError: it is an adapter or has several labels, or transformers has no classification class for it.
+        ConfigError: the checkpoint is an adapter or has several labels, or transformers has no classification class.
     """
     if adapter := find_adapter(config.path):
         raise ConfigError.at(

@@ -24,7 +24,7 @@ class StreamedWeights(Protocol):
         ...
 
     def passing(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights without copying them: each is valid until the next is asked for."""
+        """Yield the weights without copying them: each is valid until the next one is requested."""
         ...
 
 

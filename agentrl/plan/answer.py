@@ -1,4 +1,4 @@
-"""What the plan says about the time of a run: a table, a verdict in one line, and JSON."""
+"""Output of the plan about time: a one-line verdict, a table, and JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimeAnswer:
 
     @property
     def bottleneck(self) -> str:
-        """What a step waits for: the longest phase, or the side that is less idle if both work at the same time."""
+        """The longest phase; if rollouts overlap with updates, the less idle side (rollout or training)."""
         if self.split.staleness.keys() == {0}:
             return self.phases.bottleneck
         return "rollout" if self.split.trainer_idle > self.split.engine_idle else "training"

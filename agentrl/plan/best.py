@@ -1,4 +1,4 @@
-"""The best division of the devices, with the keys to paste, and why others are behind."""
+"""The best division of the devices into trainer and engine: its keys, and why other divisions are slower."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from agentrl.plan.split.keys import server_keys, training_keys
 from agentrl.plan.split.search import search
 
 NUM_SHOWN = 3
-"""Divisions behind the best that are shown."""
+"""Number of divisions that are shown after the best one."""
 NOTICEABLE = 1.03
-"""A division is better than the configuration if steps of the configuration take this many times as long."""
+"""A division counts as faster if a step of the configuration takes more than this many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _keys(config: RunConfig, per_node: int, layout: Layout, servers: Servers) ->
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Whether trainers and servers fit into the memory of their devices, and `agentrl train` accepts their keys."""
+    """Checks that trainers and servers fit into the memory of their devices, and that their keys are valid."""
 
     config: RunConfig
     shape: Shape
@@ -97,10 +97,10 @@ def _lacking(use: Use) -> Lack:
 
 
 def best_lines(best: Best, step_s: float | None) -> Iterator[str]:
-    """Yield the best division, its keys, and the others.
+    """Yield the lines about the best division, its keys, and the other divisions.
 
     Args:
-        step_s: seconds of a step of the configuration; None: it does not fit.
+        step_s: seconds of a step of the configuration; None if the configuration does not fit the devices.
     """
     ranked = best.found.ranked
     if not ranked:

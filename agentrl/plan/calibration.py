@@ -1,4 +1,4 @@
-"""Hardware figures fitted to a measured run, so that predictions for other layouts and settings start from it."""
+"""Hardware figures fitted to a measured run; predictions for other layouts and settings use them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from agentrl.plan.time.step import Instant, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 if TYPE_CHECKING:
-    from agentrl.plan.measured import Measured  # imports what reads saved rollouts
+    from agentrl.plan.measured import Measured  # imports the reader of saved rollouts
 
 FEWEST_STEPS, ENOUGH_ROLLOUTS = 4, 1_024
-"""How much of a run is simulated to fit its times."""
+"""Smallest number of steps, and number of rollouts, that are simulated to fit the times of a run."""
 _HALVINGS = 20
 _MOST = 1e4
 _WIDENING = 4.0
@@ -32,11 +32,11 @@ _WIDENING = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a run tells of its hardware.
+    """Figures fitted to a run.
 
     Attributes:
-        trainer: the hardware with the share of the peak that the run's updates reached, after communication.
-        engine_factor: factor of the predicted times of decoding and prefill.
+        trainer: the hardware, with the share of the peak that the run's updates reached (without communication).
+        engine_factor: factor by which predicted times of decoding and prefill are multiplied.
         publish_s, other_s: measured seconds of publishing, and of a step outside of all phases.
     """
 
@@ -46,11 +46,11 @@ class Calibration:
     other_s: float = 0.0
 
     def engine(self, speed: EngineSpeed) -> EngineSpeed:
-        """Return a speed with the factor."""
+        """Return `speed` with all times multiplied by `engine_factor`."""
         return Scaled(speed, self.engine_factor)
 
     def publishing_s(self, shape: Shape, layout: Layout, servers: Servers, hardware: Hardware) -> float:
-        """Return the seconds of publishing: those of the run, or else predicted ones."""
+        """Return the seconds of publishing, measured in the run or else predicted."""
         return publish_s(shape, layout, servers, hardware, hardware) if self.publish_s is None else self.publish_s
 
 
@@ -87,7 +87,7 @@ def calibrate(measured: Measured, shape: Shape, hardware: Hardware, config: RunC
 
 
 def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Hardware:
-    """Return the hardware with the share of the peak at which updates take as long as measured."""
+    """Return the hardware with the share of the peak for which predicted updates take as long as measured."""
     steps = [samples_of(measured.lengths, config, step) for step in range(_num_steps(measured, config))]
     layout, passes = layout_of(config), passes_of(config)
 
@@ -100,9 +100,9 @@ def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: Ru
 
 
 def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> float:
-    """Return the factor of the engine at which simulated rollouts, with the run's tools, take as long as measured.
+    """Return the engine factor for which simulated rollouts, with the run's tool latencies, take as long as measured.
 
-    Runs with staleness report no time of the rollouts of a step: 1.
+    The factor is 1 for runs with staleness, because they do not report the time of a step's rollouts.
     """
     collect_s, servers = measured.mean("timing_s/collect"), servers_of(config)
     if not collect_s:
@@ -117,7 +117,7 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
 
 
 def _num_steps(measured: Measured, config: RunConfig) -> int:
-    """Return how many steps are simulated. As the means of measured times, they are all steps of a short run."""
+    """Return how many steps are simulated: about `ENOUGH_ROLLOUTS` rollouts, at most all measured steps."""
     of_step = config.data.train_batch_size * config.group_size
     return min(max(FEWEST_STEPS, ENOUGH_ROLLOUTS // of_step), len(measured.steps))
 
@@ -128,9 +128,9 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 
 
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
-    """Return the factor at which an increasing function is `seconds`, within 1 / _MOST to _MOST; 1 if no factor is.
+    """Return the factor, 1 / _MOST to _MOST, at which an increasing function equals `seconds`; 1 if there is none.
 
-    It is searched from 1 outwards: a simulation of much longer times takes minutes.
+    The search starts at 1, because a simulation of much longer times takes minutes.
     """
     low = high = 1.0
     while seconds_of(high) < seconds:

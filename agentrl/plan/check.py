@@ -17,13 +17,13 @@ from agentrl.plan.time.step import publish_s, setting_of
 from agentrl.plan.time.training import Training
 
 STEPS = 6
-"""Steps that are simulated with the lengths of the run."""
+"""Number of steps that are simulated with the lengths of the run."""
 LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds of a phase of a step: median over the run's steps, and predicted."""
+    """Seconds of a phase of a step: predicted, and measured (median over the run's steps)."""
 
     name: str
     predicted_s: float
@@ -36,11 +36,11 @@ class Phase:
 
 
 def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> list[Phase]:
-    """Return the phases that the run measured, longest first, without those below a thousandth of a step.
+    """Return the measured phases, longest first. Phases shorter than a thousandth of a step are left out.
 
     Args:
-        measured: the run. Its own lengths and tool latencies are used, so errors are those of speeds.
-        config: of the run.
+        measured: the run. The prediction uses its lengths and tool latencies, so errors come from the speeds only.
+        config: the configuration of the run.
     """
     predicted = predicted_phases(measured, shape, hardware, config)
     least = LEAST * (measured.median("timing_s/step") or 0.0)
@@ -53,7 +53,7 @@ def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfi
 
 
 def predicted_phases(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> dict[str, float]:
-    """Return the predicted seconds of a step by the names of `timing_s/*`."""
+    """Return the predicted seconds of each phase of a step, under the names of `timing_s/*`."""
     layout, servers = layout_of(config), servers_of(config)
     trainer = Training(shape, layout, hardware, passes_of(config))
     sent_s = publish_s(shape, layout, servers, hardware, hardware)

@@ -1,4 +1,4 @@
-"""Counts the weights of a model from its `config.json`: no weights, and no torch."""
+"""Count the weights of a model from its `config.json`, without loading weights or importing torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FAMILIES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe"),
 )
-"""Values of `model_type` whose weights are counted here. `meta` counts those of others."""
+"""Values of `model_type` whose weights are counted here. `meta` counts the weights of other models."""
 NO_MODEL = "the folder of the run's model, which is gone"
 """Value of `model.path` if the model of a saved run is not in a folder of this machine."""
 _BIASED_KEYS = ("qwen2", "qwen2_moe")
@@ -25,10 +25,10 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def shape_of(content: Mapping[str, object]) -> Shape | None:
-    """Return the shape of a model of `FAMILIES`; None for others, and if the file lacks a size.
+    """Return the shape of a model of `FAMILIES`; None for other models, and if `content` lacks a size.
 
     Args:
-        content: of `config.json`.
+        content: the content of `config.json`.
     """
     if content.get("model_type") not in FAMILIES:
         return None
@@ -39,7 +39,7 @@ def shape_of(content: Mapping[str, object]) -> Shape | None:
 
 
 class _MissingError(Exception):
-    """An entry of `config.json` is missing, or no positive integer."""
+    """An entry of `config.json` is missing, or is not a positive integer."""
 
 
 def _needed(content: Mapping[str, object], *names: str) -> int:

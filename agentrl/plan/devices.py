@@ -1,4 +1,4 @@
-"""The devices of a plan: their kind, their number, and what the trainer and the servers use of them."""
+"""The devices of a plan: their kind and number, and how many the trainer and the servers use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.plan.layout import devices_of, layout_of, num_used, servers_of
 
 MAX_ROLLOUTS, MAX_DEVICES = 200_000, 100_000
 _SAME_MEMORY = 0.1
-"""Relative difference of the memory of a GPU and of the hardware file with its name, up to which they are the same."""
+"""Largest accepted relative difference between a GPU's memory and the memory in the hardware file of its name."""
 _ARGS = "rollout.sglang.server_args"
 _RAY_TYPE = "accelerator_type:"
 """Start of the names of Ray's own resources for kinds of GPUs, such as `accelerator_type:H100`."""
@@ -21,12 +21,12 @@ def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tu
     """Return the devices of a plan, and the configuration with the sizes of all servers.
 
     Args:
-        text: `64xH100`; without a number, as many devices as the configuration uses. None: the kind that
-            `cluster.trainer_resources`, `actor.device=cpu`, the saved run or this machine's GPU names.
+        text: `64xH100`; without a number, as many devices as the configuration uses. None: the kind comes from
+            `actor.device=cpu`, else from `cluster.trainer_resources`, the saved run or this machine's GPU.
         of_run: name of the device of the saved run.
 
     Raises:
-        ConfigError: no kind of device is named, it is unknown, or nothing tells the sizes of servers that run already.
+        ConfigError: the kind of device is missing or unknown, or the sizes of servers that run already are unknown.
     """
     servers = servers_of(config)
     named = text or _named(config) or hardware_in(of_run or "") or _of_this_machine()
@@ -41,7 +41,7 @@ def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tu
 
 
 def too_many(config: RunConfig, fleet: Fleet) -> str | None:
-    """Return what the configuration uses, if it uses more devices than the fleet has; else None."""
+    """Return an error text if the configuration uses more devices than the fleet has; else None."""
     if num_used(config) <= fleet.num_devices:
         return None
     return f"the configuration uses {_uses(config)}, but the plan has {fleet}"
@@ -54,7 +54,7 @@ def is_divided(config: RunConfig, fleet: Fleet) -> bool:
 
 
 def refuse_huge(config: RunConfig) -> None:
-    """Refuse what cannot be simulated in a reasonable time.
+    """Refuse a configuration that cannot be simulated in a reasonable time.
 
     Raises:
         ConfigError: there are too many rollouts or devices.
@@ -77,7 +77,7 @@ def _uses(config: RunConfig) -> str:
 
 
 def _named(config: RunConfig) -> str | None:
-    """The kind of device that the configuration names."""
+    """Return the kind of device that the configuration names; None if it names none."""
     if config.actor.device == "cpu":
         return CPU
     names = [name.removeprefix(_RAY_TYPE) for name in config.cluster.trainer_resources if name != CPU]
@@ -85,31 +85,31 @@ def _named(config: RunConfig) -> str | None:
 
 
 def _of_this_machine() -> str | None:
-    """The kind of this machine's first GPU.
+    """Return the kind of this machine's first GPU; None if it is unknown.
 
     Raises:
-        ConfigError: the GPU has another memory than the known one of this name, such as an A100 with 40 GB.
+        ConfigError: the GPU's memory differs from the hardware file of its name, for example for an A100 with 40 GB.
     """
     name, memory = gpu_name() or "", (gpu_memory() or 0) / GIB
     known = hardware_in(name)
     if known and memory and abs(memory / (expected := load_hardware(known).memory_gib) - 1) > _SAME_MEMORY:
         raise ConfigError.keyless(
             f"this machine's {name} has {memory:.0f} GiB, but configs/hardware/{known}.yaml is for {expected:g} GiB:"
-            " give --gpus with your own YAML file"
+            " pass your own YAML file with --gpus"
         )
     return known
 
 
 def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
-    """The configuration with servers that share what training leaves over."""
+    """Return the configuration with equal sizes of all servers: they share the devices not used for training."""
     servers, training = servers_of(config), layout_of(config).devices
     tensor, rest = divmod(fleet.num_devices - training, servers.replicas * servers.pipeline)
     if tensor < 1 or rest:
         room = max(0, fleet.num_devices - training)
-        left = f"{fleet} leaves {room}" if fleet.num_devices else "there is no number"
+        left = f"{fleet} leaves {room}" if fleet.num_devices else "--gpus has no number"
         stages = f" with {servers.pipeline} pipeline stages each" if servers.pipeline > 1 else ""
         text = (
-            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers{stages} are not known: state"
+            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers{stages} are not known: set"
             f" {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus; training uses {training} ({left})"
         )
         raise ConfigError.at(_ARGS, Kind.MISSING, text)

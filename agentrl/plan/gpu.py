@@ -1,4 +1,4 @@
-"""Name and memory of the first NVIDIA GPU of this machine, read from the driver: without torch and a CUDA context."""
+"""Name and memory of the first NVIDIA GPU of this machine, read from the driver without torch or a CUDA context."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gpu_name() -> str | None:
 
 
 def _read(function: str, *into: object) -> bool:
-    """Call a function of NVML for the first GPU. False without a driver or a GPU."""
+    """Call a function of NVML for the first GPU; return False if there is no driver or no GPU."""
     try:
         library = ctypes.CDLL(_NVML)
     except OSError:

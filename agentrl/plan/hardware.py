@@ -50,16 +50,16 @@ class Hardware(Section):
     network_latency_us: NonNegativeFloat = 100
     """Fixed time of one collective operation over nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
-    """Fixed time of one forward pass, in milliseconds: launches, sampling, Python. A calibration sets it."""
+    """Fixed time of one forward pass, in milliseconds: launches, sampling, Python."""
     row_overhead_ms: NonNegativeFloat = 0
     """Fixed time of each row of a decode step, in milliseconds: sampling and Python."""
     layer_overhead_ms: NonNegativeFloat = 0
-    """Time in which a CPU launches the kernels of one layer of transformers in a forward pass, in milliseconds. 0:
-    nothing is launched, and `share_of_peak` contains the time of all operations."""
+    """Time that the CPU needs to launch the kernels of one transformers layer in a forward pass, in milliseconds.
+    0: launches take no time of their own; `share_of_peak` includes the time of all operations."""
     update_overhead_ms: NonNegativeFloat = 0
-    """Fixed time of one update, in milliseconds, besides its passes and memory traffic."""
+    """Fixed time of one update, in milliseconds, in addition to its passes and memory traffic."""
     overlaps: bool = True
-    """Sharded weights are gathered while the device computes. False: one after the other, as on a CPU."""
+    """Whether sharded weights are gathered while the device computes. False: the device waits for them, as on a CPU."""
     devices_per_node: PositiveInt
     price_per_hour: NonNegativeFloat | None = None
     """US dollars per device and hour. None: unknown."""
@@ -67,7 +67,7 @@ class Hardware(Section):
     """Source and date of the price."""
 
     def flops_per_s(self, number: Number) -> float:
-        """Return the FLOP/s that training reaches. A format without its own peak has the one of bf16."""
+        """Return the FLOP/s that training reaches. A format without its own peak uses the peak of bf16."""
         return self.peak_flops_per_s(number) * self.share_of_peak
 
     def peak_flops_per_s(self, number: Number) -> float:
@@ -104,28 +104,28 @@ def parse_fleet(text: str, default: int = 1) -> Fleet:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Read the hardware of this name, in any case, or of this path to a YAML file.
+    """Read the hardware called `name` (upper or lower case), or the YAML file at the path `name`.
 
     Raises:
-        ConfigError: there is no such hardware, or the file is invalid; the text lists all mistakes.
+        ConfigError: there is no such hardware, or the file is invalid; the message lists all mistakes.
     """
     if name.endswith((".yaml", ".yml")):
         return _read(Path(name))
     known = _known()
     if found := known.get(_plain(name)):
         return _read(found)
-    raise ConfigError.keyless(f"no hardware '{name}' (for your own, give a YAML file); {_names_end(name)}")
+    raise ConfigError.keyless(f"no hardware '{name}' (for your own hardware, pass a YAML file); {_names_end(name)}")
 
 
 def hardware_in(text: str) -> str | None:
-    """Return the name of the known hardware that the words of a text name: H100 for `NVIDIA H100 80GB HBM3`."""
+    """Return the name of the known hardware in a text, as one or two words: h100 for `NVIDIA H100 80GB HBM3`."""
     words = [word.lower() for word in re.split(r"[\s_-]+", text)]
     pairs = map("".join, pairwise(words))
     return next((word for word in (*words, *pairs) if word in _known()), None)
 
 
 def hardware_names() -> list[str]:
-    """Return the names of the hardware that is shipped."""
+    """Return the names of the hardware files that are part of agentrl."""
     return sorted(_read(path).name for path in _known().values())
 
 

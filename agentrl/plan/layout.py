@@ -16,12 +16,12 @@ Kind = Literal["torch", "fsdp", "megatron"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The devices that train, and how they divide a model. Of `fsdp` and `torch`, all sizes of Megatron are 1.
+    """The devices that train, and how they divide a model. For `fsdp` and `torch`, all sizes of Megatron are 1.
 
     Attributes:
         devices: number of devices, with one process each.
-        fsdp_size: processes that shard one copy of the weights (FSDP2); 1 otherwise.
-        ulysses: processes that compute the same samples, each a slice of the positions (FSDP2).
+        fsdp_size: number of processes that shard one copy of the weights (FSDP2); 1 otherwise.
+        ulysses: number of processes that each compute a slice of the positions of the same samples (FSDP2).
         megatron: the layout of Megatron; its default for other backends.
     """
 
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def context(self) -> int:
-        """CP, or the Ulysses size: processes that compute the same samples, each a slice of the positions."""
+        """CP, or the Ulysses size: processes that each compute a slice of the positions of the same samples."""
         return self.megatron.context_parallel_size * self.ulysses
 
     @property
@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def dense_copies(self) -> int:
-        """Processes with the same weights outside of experts, which share the distributed optimizer: DP x CP."""
+        """DP x CP: processes with the same non-expert weights, which divide the state of the distributed optimizer."""
         return self.data_parallel * self.megatron.context_parallel_size if self.kind == "megatron" else 1
 
     @property
@@ -83,7 +83,7 @@ class Layout:
         return self.devices // parts if self.kind == "megatron" else 1
 
     def stages(self, num_layers: int) -> list[list[int]]:
-        """The numbers of the layers of each pipeline stage."""
+        """Return the numbers of the layers of each pipeline stage."""
         counts = self._layers_per_chunk(num_layers)
         found: list[list[int]] = [[] for _ in range(self.pipeline)]
         start = 0
@@ -113,8 +113,8 @@ class Servers:
         tensor, pipeline: devices of a server that share the matrices, and its pipeline stages.
         data: parts of a server with their own KV cache (`dp_size` with `enable_dp_attention`).
         colocate: engines and training share the devices.
-        elsewhere: servers that run already.
-        sized: the configuration names their sizes; false only for servers that run already.
+        elsewhere: the servers run already (`rollout.sglang.urls`).
+        sized: the configuration contains the sizes of the servers; false only for servers that run already.
         memory_share: share of a device's memory for weights and KV cache (`mem_fraction_static`); None: SGLang chooses.
     """
 
@@ -146,7 +146,7 @@ def layout_of(config: RunConfig) -> Layout:
 
 
 def is_embedded(config: RunConfig) -> bool:
-    """Whether the engine runs in the process of rank 0: it is no engine with servers."""
+    """Whether the engine runs in the process of rank 0. This is true for every engine without servers."""
     return "sglang" not in engine_spec(config.rollout.engine).options
 
 
@@ -176,7 +176,7 @@ def servers_of(config: RunConfig) -> Servers:
 
 
 def devices_of(layout: Layout, servers: Servers) -> int:
-    """Return the devices of trainer and engine together."""
+    """Return the number of devices of trainer and engine together."""
     if servers.embedded:  # in the process of rank 0
         return layout.devices
     return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices

@@ -24,10 +24,10 @@ class Turn(NamedTuple):
     """One turn of the model.
 
     Attributes:
-        context: tokens before the turn.
-        new: the last tokens of the context, which no earlier turn of the rollout computed.
-        sampled: tokens that the model samples.
-        wait_s: seconds from the end of the turn to the next: tools, or the reward after the last turn.
+        context: number of tokens before the turn.
+        new: number of tokens at the end of the context that no earlier turn of the rollout computed.
+        sampled: number of tokens that the model samples.
+        wait_s: seconds of the tools between this turn and the next; after the last turn, seconds of the reward.
     """
 
     context: int
@@ -42,10 +42,10 @@ class RolloutLengths:
 
     Attributes:
         turns: the turns, in order.
-        trajectories: tokens of each trajectory, as training computes them.
-        prompt: tokens that the rollouts of a task have in common.
-        shared: first tokens of each trajectory that another trajectory of the task has too. Training computes them once
-            with `actor.share_prefixes`. Empty: none.
+        trajectories: number of tokens of each trajectory in training.
+        prompt: number of first tokens that all rollouts of a task have in common.
+        shared: number of first tokens of each trajectory that it has in common with another trajectory of the task.
+            With `actor.share_prefixes`, training computes them once. Empty: no shared tokens.
     """
 
     turns: tuple[Turn, ...]
@@ -64,7 +64,7 @@ class RolloutLengths:
         return sum(self.trajectories)
 
     def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
-        """Yield a sample for each trajectory, whose token ids are the positions that training computes.
+        """Yield a sample for each trajectory; its token ids are the positions that training computes.
 
         Args:
             share: leave out shared tokens.
@@ -84,7 +84,7 @@ class Lengths(Protocol):
 
 
 class Remembered:
-    """Lengths that are drawn once."""
+    """Cache of lengths: each group is drawn only once."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._lengths, self._drawn = lengths, dict[tuple[int, int], Sequence[RolloutLengths]]()
@@ -98,7 +98,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Lengths of rows that no engine samples, as long as the rollouts of `lengths`."""
+    """Lengths of rows that are trained without sampling: the trajectories of `lengths`, without turns."""
 
     lengths: Lengths
 
@@ -135,14 +135,14 @@ class Spread(Section):
         return min(value, self.most or math.inf)
 
     def draw_count(self, rng: random.Random, least: int = 1) -> int:
-        """Draw a whole number of at least `least`. Rounding is random, so the mean stays."""
+        """Draw an integer of at least `least`. Rounding is random, so that it does not change the mean."""
         return max(least, math.floor(self.draw(rng) + rng.random()))
 
 
 class LengthsConfig(Section):
     """A stated distribution of lengths. The rollouts of a task have the same prompt; all other numbers are independent.
 
-    Example: 4 turns on average, each of 300 tokens (95% below 900), then a tool of 2 s that answers with 500 tokens.
+    Example, as means: 4 turns of 300 tokens (95% below 900), and between turns 2 s for tools that return 500 tokens.
 
         {prompt_tokens: {mean: 1000}, turns: {mean: 4, p95: 9}, turn_tokens: {mean: 300, p95: 900},
          tool_tokens: {mean: 500}, tool_s: {mean: 2, p95: 6}}
@@ -160,7 +160,7 @@ class LengthsConfig(Section):
     reward_s: Spread | None = None
     """Seconds of the reward. None: no waiting."""
     max_tokens: PositiveInt | None = None
-    """Largest number of tokens of a rollout, with prompt: longer ones are cut off. None: unlimited."""
+    """Maximum number of tokens of a rollout, prompt included; longer rollouts are cut off. None: unlimited."""
     seed: int = 0
 
     def group(self, number: int, size: int) -> Sequence[RolloutLengths]:

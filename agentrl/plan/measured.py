@@ -16,15 +16,15 @@ from agentrl.types.rollout import Rollout, ToolCall
 from agentrl.types.trajectory import Author
 
 MAX_WAIT_S = 86_400.0
-"""Longest tool call that is believed: a saved duration may be any number."""
+"""Upper bound on the tool seconds of a turn, because a saved duration may be any number."""
 MAX_ROLLOUTS = 4_096
-"""Rollouts that are read, from the last steps."""
+"""Maximum number of rollouts that are read, from the last steps."""
 COLUMNS = ("uid", "trajectories.segments", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLengths:
-    """The lengths of saved groups, in the order in which they were saved, again and again. See `Lengths`."""
+    """The lengths of saved groups, in the order in which they were saved, repeated without end. See `Lengths`."""
 
     groups: Sequence[Sequence[RolloutLengths]]
 
@@ -36,10 +36,10 @@ class MeasuredLengths:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run tells the plan.
+    """Lengths and times of a saved run.
 
     Attributes:
-        steps: rows of metrics.jsonl with a training step, without the first, which loads and compiles.
+        steps: rows of metrics.jsonl with a training step, except the first step, which includes loading and compiling.
     """
 
     name: str
@@ -74,7 +74,7 @@ def read_run(where: str) -> Measured:
 def lengths_of(rollout: Rollout) -> RolloutLengths:
     """Return the lengths of a saved rollout.
 
-    A trajectory that begins as the one before it reuses the KV of these tokens.
+    If a trajectory starts with the same tokens as the trajectory before it, it reuses the KV cache of these tokens.
     """
     turns, number, before = list[Turn](), 0, list[int]()
     for trajectory in rollout.trajectories:
@@ -92,7 +92,7 @@ def lengths_of(rollout: Rollout) -> RolloutLengths:
 
 
 def _lengths_of_group(rollouts: Sequence[Rollout]) -> list[RolloutLengths]:
-    """Return the lengths of the rollouts of a task, with the tokens that each shares with the one sorted before it."""
+    """Return the lengths of a task's rollouts. `shared` counts common first tokens of neighbours in sorted order."""
     tokens = [[list(each.token_ids) for each in rollout.trajectories] for rollout in rollouts]
     shared, before = [[0] * len(each) for each in tokens], list[int]()
     places = [(rollout, number) for rollout, each in enumerate(tokens) for number in range(len(each))]
@@ -104,7 +104,7 @@ def _lengths_of_group(rollouts: Sequence[Rollout]) -> list[RolloutLengths]:
 
 
 def _wait_s(calls: Sequence[ToolCall]) -> float:
-    """Seconds from the first call of a turn to the end of its last."""
+    """Seconds from the start of the first call of a turn to the end of its last call."""
     spans = [(call.started_s, call.started_s + call.duration_s) for call in calls]
     known = [(start, end) for start, end in spans if math.isfinite(start) and math.isfinite(end) and start <= end]
     seconds = max((end for _, end in known), default=0.0) - min((start for start, _ in known), default=0.0)
@@ -112,7 +112,7 @@ def _wait_s(calls: Sequence[ToolCall]) -> float:
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix, by bisection: comparing parts of lists is fast."""
+    """Length of the common prefix, found by bisection, because comparing slices of lists is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -121,7 +121,7 @@ def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _last_groups(run: SavedRun) -> Iterator[list[StoredRollout]]:
-    """The groups of the last steps with at most about `MAX_ROLLOUTS` rollouts, oldest first."""
+    """Yield the groups of the last steps, at most about `MAX_ROLLOUTS` rollouts, oldest first."""
     chosen, num = list[list[StoredRollout]](), 0
     for step in reversed(run.steps):
         of_step: dict[str, list[StoredRollout]] = {}

@@ -1,4 +1,4 @@
-"""The weights of any model of transformers, counted from the model built without memory. Imports torch: seconds."""
+"""Count the weights of any transformers model, built on the meta device. Importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PATTERNS = {
     "router": r"mlp\.gate\.|router|block_sparse_moe\.gate\.",
     "attention": r"attn|attention",
 }
-"""Part of a layer -> pattern in the names of its weights, in this order; all others are dense."""
+"""Part of a layer -> pattern of its weights' names, tried in this order; all other weights are dense."""
 
 
 def counted(content: Mapping[str, object]) -> Shape:
     """Return the shape of a model.
 
     Args:
-        content: of its `config.json`.
+        content: the content of its `config.json`.
 
     Raises:
         ValueError: transformers does not know the model, or cannot build it.

@@ -25,16 +25,16 @@ _MAX_URLS = 1024
 
 
 def config_of_run(where: str, changes: Mapping[str, object] = NOTHING) -> RunConfig:
-    """Return the configuration of a saved run, without values that would run code or name places and servers.
+    """Return the configuration of a saved run, without values that would run code or contact servers.
 
-    Built-in engines and the sizes of servers are kept, because the plan starts none. Addresses become placeholders.
+    Built-in engines and the sizes of servers are kept, because a plan starts no server. Addresses become placeholders.
 
     Args:
-        changes: other values under dotted keys.
+        changes: values that replace saved values, under dotted keys.
 
     Raises:
         DataError: there is no run.
-        ConfigError: the configuration is not one of agentrl, or a change is invalid; one line per mistake.
+        ConfigError: the configuration is not valid in agentrl, or a change is invalid; one line per mistake.
     """
     saved = open_saved(where).config
     values = trusted_values(saved)
@@ -58,7 +58,7 @@ def device_of_run(where: str) -> str | None:
 
 
 def _engines(saved: Mapping[str, object]) -> dict[str, object]:
-    """Engine and sizes of the servers of a saved run."""
+    """Return the engine of a saved run, and the sizes of its servers."""
     engine, urls = lookup(saved, "rollout.engine"), lookup(saved, f"{_SGLANG}.urls")
     args = lookup(saved, f"{_SGLANG}.server_args")
     found: dict[str, object] = {}
@@ -74,7 +74,7 @@ def _engines(saved: Mapping[str, object]) -> dict[str, object]:
 
 
 def _model_folder(saved: Mapping[str, object]) -> str:
-    """The model's folder, of which only `config.json` is read. A name on the hub is not taken from a run."""
+    """Return the model's folder, of which only `config.json` is read. A hub name in a saved run is not used."""
     path = lookup(saved, "model.path")
     return path if isinstance(path, str) and is_folder(path) else NO_MODEL
 

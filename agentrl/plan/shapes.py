@@ -1,4 +1,4 @@
-"""What a model consists of: numbers of weights by part, and the sizes that memory and time follow from."""
+"""The shape of a model: number of weights by part, and the sizes that determine memory and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Weights:
         embeddings, head: the token embeddings and the output layer; a tied head has 0.
         attention: projections with their biases.
         dense: feed-forward layers without experts.
-        experts, router, shared: routed experts, their routers, and experts of every token.
+        experts, router, shared: routed experts, their routers, and shared experts (used by every token).
         norms: all normalizations.
     """
 
@@ -38,13 +38,13 @@ class Weights:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all weights."""
         layers = self.attention + self.dense + self.experts + self.router + self.shared
         return self.embeddings + self.head + layers + self.norms
 
 
 def sum_of(layers: Iterable[Weights]) -> Weights:
-    """Return the weights of all layers. Most layers are equal, so this adds few numbers."""
+    """Return the sum over all layers. Equal layers are added once, multiplied by their number."""
     return sum((layer.times(number) for layer, number in Counter(layers).items()), Weights())
 
 
@@ -58,7 +58,8 @@ class Attention:
     Attributes:
         heads, kv_heads: query heads and key-value heads.
         head_dim, value_dim: channels of a query or key, and of a value.
-        query_rank, kv_rank: ranks of latent attention (MLA); 0 without. `query_rank` 0: queries are not compressed.
+        query_rank, kv_rank: ranks of latent attention (MLA); 0 without MLA. With MLA, `query_rank` 0 means that queries
+            are not compressed.
         rope_dim: channels of a latent key that all heads share.
     """
 
@@ -77,7 +78,7 @@ class Attention:
 
     @property
     def cached(self) -> int:
-        """Numbers in the KV cache for a token of one layer. An engine caches the latent vectors of MLA."""
+        """Numbers in the KV cache per token and layer. For MLA, an engine caches the latent vectors."""
         return self.kv_rank + self.rope_dim if self.is_latent else self.kv_heads * (self.head_dim + self.value_dim)
 
 
@@ -91,12 +92,12 @@ class Shape:
         outer: the weights outside of the layers.
         hidden: width of the states between layers.
         intermediate: width of a dense feed-forward layer.
-        experts, experts_per_token, expert_size: routed experts of a layer, those of a token, and their width.
+        experts, experts_per_token, expert_size: routed experts of a layer, experts chosen per token, width of one.
         shared_size: width of all shared experts together.
         windows: the sliding window of each layer, in tokens; None for full attention.
-        tied: the head is the embeddings.
+        tied: the head and the embeddings are the same weight.
         dtype: data type of the checkpoint.
-        mtp: weights of the multi-token prediction layers, which no backend trains and no engine is sent.
+        mtp: weights of the multi-token prediction layers, which are not trained and not sent to engines.
         context: maximum number of positions; None if unknown.
         normed_heads: queries and keys are normalized per head.
     """
@@ -121,17 +122,17 @@ class Shape:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers, without those of multi-token prediction."""
+        """Number of layers, without the layers of multi-token prediction."""
         return len(self.layers)
 
     @cached_property
     def weights(self) -> Weights:
-        """All weights, without those of multi-token prediction."""
+        """All weights, without the weights of multi-token prediction."""
         return sum_of(self.layers) + self.outer
 
     @property
     def active(self) -> int:
-        """Number of weights that compute one token: the experts of a token instead of all; without the embeddings."""
+        """Number of weights used for one token: only its chosen experts, and without the embeddings."""
         found = self.weights
         chosen = found.experts * self.experts_per_token // self.experts if self.experts else 0
         head = self.vocabulary * self.hidden if self.tied else 0

@@ -1,4 +1,4 @@
-"""Picture of a simulated run: what the trainer does, and how many rollouts run, over time."""
+"""Picture of a simulated run: the work of the trainer, and the number of running rollouts, over time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _bar(span: Span, per_second: float, end_s: float) -> str:
 
 
 def _curve(spans: Sequence[Span], per_second: float, end_s: float) -> Iterator[str]:
-    """The number of rollouts that run, as an area."""
+    """Yield the number of running rollouts, as an area."""
     changes = sorted([(span.start_s, 1) for span in spans] + [(span.end_s, -1) for span in spans])
     points, running, most = [(0.0, 0)], 0, 1
     for at, change in changes:

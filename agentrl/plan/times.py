@@ -1,4 +1,4 @@
-"""Times of a configuration on a fleet: what `agentrl plan` prints about time."""
+"""Times of a configuration on a fleet, as `agentrl plan` prints them."""
 
 from __future__ import annotations
 

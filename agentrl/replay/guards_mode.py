@@ -1,4 +1,4 @@
-"""`hacking`: rewarded rollouts that triggered a guard, and the mean reward with and without each guard."""
+"""`hacking`: rewarded rollouts that raised a guard, and the mean reward with and without each guard."""
 
 from __future__ import annotations
 

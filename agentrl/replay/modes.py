@@ -35,14 +35,14 @@ MODES = {
     "rescore": Entry(
         "score the rollouts with another reward: --reward file.py:function", "agentrl.replay.rescore.mode:rescore"
     ),
-    "hacking": Entry("list rewarded rollouts that triggered a guard", "agentrl.replay.guards_mode:hacking"),
+    "hacking": Entry("list rewarded rollouts that raised a guard", "agentrl.replay.guards_mode:hacking"),
     "readvantage": Entry(
         "recompute the advantages with another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
     ),
     "logprobs": Entry(
         "compute log-probabilities under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"
     ),
-    "why": Entry("why rollouts were not trained on", "agentrl.replay.why_mode:why"),
+    "why": Entry("show why rollouts were not trained on", "agentrl.replay.why_mode:why"),
     "tools": Entry("re-run the rollouts with recorded tool results", "agentrl.replay.rerun.tools_mode:tools"),
     "from-turn": Entry(
         "keep everything before model turn TURN, sample the rest again",

@@ -33,7 +33,7 @@ _ADVICE = {
     Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps took; its group was not used in"
     " time, and its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
     Excluded.OVERLONG: "algorithm.overlong_filter dropped it: raise data.max_response_length, or disable the filter",
-    Excluded.NO_ADVANTAGE: "the algorithm drops rollouts of advantage 0: use tasks with different rewards in a group",
+    Excluded.NO_ADVANTAGE: "the algorithm drops rollouts with advantage 0: use tasks with different rewards in a group",
     Excluded.REJECTED_BY_CORRECTION: "algorithm.rollout_correction.rollout_rs rejected all its tokens: widen"
     " algorithm.rollout_correction.rollout_rs_threshold, or reduce the mismatch",
     Excluded.NOT_CREDITED: "no advantages were computed: validation and rollout_only do not train",

@@ -80,7 +80,7 @@ class ConsoleTracker:
         self._start_s = clock()
         self._step = 0
         self._metrics: dict[str, float] = {}
-        self._latest: dict[str, float] = {}  # keeps metrics visible that some steps lack, such as validation
+        self._latest: dict[str, float] = {}  # keeps showing metrics that some steps lack, such as validation
         self._history: dict[str, list[float]] = {name: [] for _, name, _ in _WITH_HISTORY}
         self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
         self._first = (0, 0.0)
@@ -142,7 +142,7 @@ class ConsoleTracker:
         return None if pace_s is None else pace_s * (self._total_steps - self._step)
 
     def _between_s(self) -> float:
-        """Return the seconds per step for validating and saving, averaged over the run: few steps have them."""
+        """Return the seconds per step for validating and saving: a mean over the run, because few steps do this."""
         (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
         return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
 

@@ -31,7 +31,7 @@ def instructive(groups: Sequence[Group], step: int | None = None) -> list[Sample
 
 
 def over_time(last: Sequence[Sample], store: TrajectoryStore) -> Iterator[Sample]:
-    """Yield the same rollout at the first, middle and last step of `store`, for each rollout of `last`."""
+    """For each rollout of `last`, yield it as of the first, middle and last step of `store` (same task and number)."""
     steps = store.steps
     earlier = sorted({steps[0], steps[len(steps) // 2]} - {steps[-1]}) if steps else []
     for sample in last:

@@ -27,7 +27,7 @@ from agentrl.config.reward_sources import GuardName, GuardsConfig
 from agentrl.types.rollout import GUARD
 
 PENALTY = "guards_penalty"
-"""Reward entry with what the guards subtracted from the score, if `reward.guards.penalty` is set."""
+"""Reward entry: the penalty that the guards subtracted from the score, if `reward.guards.penalty` is set."""
 
 NGRAM = 4
 MIN_WORDS, MIN_BYTES, MIN_TURNS = 48, 600, 4

@@ -32,8 +32,8 @@ class Mixture:
     """The sum of weight * value over the components that count.
 
     - A component with a gate is called, and counts, only if the gate's value reaches `gate_threshold`.
-    - Among components with a priority, only the first one with a verdict counts; later ones are not called. If no score
-      reaches its `verdict_from`, the last verdict counts.
+    - Among components with a priority, only the first one whose score reaches its `verdict_from` (if set) counts; later
+      ones are not called. If no score reaches it, the last verdict counts.
     - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
     Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1
@@ -105,7 +105,7 @@ class Mixture:
         return values is not None and (least is None or values["score"] >= least)
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
-        """The component with a priority that counts: the first with a sure verdict, else the last with a verdict."""
+        """The component with a priority that counts: the first to reach its `verdict_from`, else the last verdict."""
         with_score = [name for name in self._ranked if name in found]
         sure = [name for name in with_score if self._is_sure(name, found[name])]
         return sure[0] if sure else with_score[-1] if with_score else None

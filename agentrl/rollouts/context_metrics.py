@@ -10,9 +10,9 @@ from agentrl.types.rollout import Rollout
 
 
 def context_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return metrics by name; none of a kind that no rollout has.
+    """Return metrics by name: of compactions if there are any, and of sub-agents if there are any.
 
-    - `compaction/mean`: restarts per rollout; `/tokens_before`: mean length of the contexts that were given up;
+    - `compaction/mean`: compactions per rollout; `/tokens_before`: mean length of the replaced contexts;
       `/tokens_after`: mean length of the prompts that replaced them
     - `sub_agents/mean`: sub-agents per rollout; `/response_length`: mean number of tokens after their prompt
     """
@@ -32,7 +32,7 @@ def context_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _opened(rollout: Rollout, kind: OperationKind) -> list[tuple[Rollout, int, int | None]]:
-    """Return (rollout, number of the trajectory, its parent) for each trajectory that was opened like this."""
+    """Return (rollout, number of the trajectory, its parent) for each trajectory opened by such an operation."""
     known = range(len(rollout.trajectories))
     opened = [(rollout, each.trajectory, each.parent[0]) for each in rollout.operations if each.kind is kind]
     return [each for each in opened if each[1] in known and each[2] in (None, *known)]

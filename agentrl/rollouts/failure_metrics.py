@@ -13,10 +13,10 @@ _NOT_RUN = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR, Outcome.ABORTED)
 
 
 def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> dict[str, float]:
-    """Return how rollouts go on after a tool error, by tool; only of tools with a `tool_error`.
+    """Return metrics of recovery from tool errors, for each tool with a `tool_error`.
 
-    - `tool/<tool>/recovered`: share of the rollouts with a `tool_error` of the tool in which a later turn has a call of
-      the same tool that ended `ok`
+    - `tool/<tool>/recovered`: share of the rollouts with a `tool_error` of the tool in which a later call of
+      the same tool, in another turn, ended `ok`
     - `tool/<tool>/success_after_error`: share of these rollouts that are a success
     """
     recovered: dict[str, list[bool]] = defaultdict(list)
@@ -33,12 +33,12 @@ def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> d
 
 
 def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return what the means would be without infrastructure failures of tools; empty without such failures.
+    """Estimate how infrastructure failures of tools shift the means; empty without such failures.
 
-    - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the rollouts that are left) - 1
-    - `left_out/score_shift`: estimated mean score - mean score of the rollouts that are left
+    - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
+    - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts
 
-    The estimates weight the rollouts that are left, see `agentrl.stats.left_out`.
+    The estimates weight the remaining rollouts, see `agentrl.stats.left_out`.
     """
     failures = [_failed_call(rollout) for rollout in rollouts]
     failed = [failure is not None for failure in failures]

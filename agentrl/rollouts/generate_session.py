@@ -24,8 +24,8 @@ class RolloutGenerate:
     """The `Generate` of one rollout.
 
     Args:
-        seed: the rollout's seed; turn t of trajectory k samples with derive_seed(seed, k, t), a turn with a `draw` with
-            derive_seed(seed, digest of its context, draw).
+        seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). A turn with a `draw`
+            samples with derive_seed(seed, digest of its context, draw).
         deadline: time on the running event loop's clock; None: no deadline.
         priority: rollouts with higher priority are sampled first if the engine is busy.
 

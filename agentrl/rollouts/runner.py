@@ -97,9 +97,9 @@ class RolloutRunner:
 
         Args:
             priority: rollouts with higher priority are sampled first.
-            resume_point: saved state to continue from, with t counted from 0 again.
+            resume_point: saved state to continue from; its first new turn has t = 0.
             toolbox: used in place of the run's toolbox.
-            answers: recorded answers of the simulated user, used as long as the conversation is the recorded one.
+            answers: recorded answers of the simulated user, used as long as the conversation equals the recorded one.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format, task.template_variables)
@@ -125,7 +125,7 @@ class RolloutRunner:
         return rollout
 
     async def close(self) -> None:
-        """End what the rollouts share. All rollouts must have ended."""
+        """Close the resources that the rollouts share. All rollouts must have ended."""
         await self._loops.close()
 
     @property
@@ -169,7 +169,7 @@ class RolloutRunner:
             interaction = await stack.enter_async_context(user) if user is not None else None
             rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
             if messages := _last_messages(rollout):
-                tools.data.messages = messages  # the rewards of tools may read them
+                tools.data.messages = messages  # rewards of tools may read these messages
             await tools.finish()
             overall = {} if interaction is None else {INTERACTION: await interaction.score()}
         return rollout, {**tools.rewards, **overall}
@@ -224,7 +224,7 @@ class RolloutRunner:
 
 
 def _last_messages(rollout: object) -> list[Message]:
-    """Return the messages of the last trajectory; a loop that is checked later may have returned anything."""
+    """Return the messages of the last trajectory; the result is not checked yet and may be anything."""
     found = rollout.trajectories if isinstance(rollout, Rollout) else []
     return found[-1].messages if found and isinstance(found[-1], Trajectory) else []
 
@@ -237,7 +237,7 @@ async def _until_deadline(
     try:
         async with timeout:
             rollout = await running
-        if (task := asyncio.current_task()) and task.cancelling():  # by others; the loop took it for the deadline
+        if (task := asyncio.current_task()) and task.cancelling():  # cancelled from outside, and the loop ignored it
             raise asyncio.CancelledError
         return rollout
     except TimeoutError:

@@ -18,10 +18,10 @@ _SERIAL = count()  # part of session names; no result depends on it
 
 
 class UserSampling:
-    """The `Sample` of one rollout. It may be called on any event loop; the engine runs on the loop that made this.
+    """The `Sample` of one rollout. It may be called on any event loop; the engine runs on the loop of the constructor.
 
-    Every answer has a session of its own, released at once: a session that waits for the policy's next turn would
-    keep its part of the KV cache.
+    Each answer uses its own session, which is released immediately. Otherwise the session would occupy KV cache while
+    it waits for the policy's next turn.
 
     Args:
         priority: requests with higher priority are sampled first if the engine is busy.

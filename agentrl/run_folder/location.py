@@ -37,7 +37,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     If the run fails before it starts, all created files and folders are removed.
 
     Args:
-        rows: rows passed in Python: maps the name of a data file in the folder to its lines. `keep_rows` writes them.
+        rows: rows passed in Python: maps a data file's name in the folder to its lines. `keep_rows` writes the files.
         writes_run: False for an evaluation, which may write its results into the folder of a run.
 
     Raises:

@@ -80,6 +80,6 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
         raise ConfigError.at(
             "trainer.saved_rollouts",
             Kind.CONFLICT,
-            f"`trainer.saved_rollouts`: the rollouts in '{folder}' were made with another tokenizer than that of"
+            f"`trainer.saved_rollouts`: the rollouts in '{folder}' were made with another tokenizer than the one of"
             f" model.path '{model.path}'",
         )

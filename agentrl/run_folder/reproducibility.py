@@ -24,7 +24,7 @@ MAX_EVENTS = 100
 class ReproducibilityReport:
     """Writes `environment.json` of a run: the values of `environment`, and under `reproducible`
 
-    - `promised`: whether the same command on an equal machine gives the same tokens, rewards, advantages, weights
+    - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages, weights
     - `provided`: assumptions about the user's code
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
     - `settings`: only the reasons from the configuration, including configurations before the run was resumed

@@ -53,7 +53,7 @@ _FIXED_IF_SAMPLED = (  # rollout_only counts steps, and all rollouts must have o
     "data.train_batch_size",
     *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
 )
-_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # select the rows that are dropped
+_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # these keys decide which rows are dropped
 
 _NAMES = ("model.path", "model.lora_adapter_path", "data.train_files", "trainer.saved_rollouts")
 
@@ -134,7 +134,7 @@ def _print_start(start: Path, folder: Path) -> None:
 
 
 def _print_skipped(start: Path, folder: Path) -> None:
-    """Print a wrong link `latest` and the incomplete checkpoints that are skipped."""
+    """Print notices about a wrong link `latest` and about the incomplete checkpoints that are skipped."""
     if start != newest(folder):
         return  # the user chose an earlier checkpoint
     latest = start.parent / LATEST

@@ -1,4 +1,4 @@
-"""What a sandbox can do, for tools and rewards."""
+"""Interface of sandboxes, for tools and rewards."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MAX_OUTPUT_CHARS = 20_000
 MAX_FILE_BYTES = 32 * 2**20
 """Largest file that is copied into a sandbox or out of it."""
 CANCELLED = "a call that ran in the sandbox was cancelled, which ended the sandbox"
-"""Text of the error of calls after one that was cancelled."""
+"""Error text of calls that follow a cancelled call."""
 
 
 class SandboxEndedError(Exception):
-    """What ran in the sandbox ended it; the text is the reason. Its files and variables are lost."""
+    """A program in the sandbox ended the sandbox; the text is the reason. Its files and variables are lost."""
 
 
 class SandboxUnavailableError(Exception):
-    """A sandbox cannot be started or reached, for a reason that has nothing to do with what runs in it."""
+    """A sandbox cannot be started or reached, for a reason that does not depend on the programs in it."""
 
 
 class SandboxFileError(Exception):
@@ -28,14 +28,14 @@ class SandboxFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a piece of code or a command did.
+    """Result of a piece of code or a command.
 
     Attributes:
-        output: what it wrote to standard output and standard error, in this order of time; at most `MAX_OUTPUT_CHARS`.
+        output: standard output and standard error, in the order of writing; at most `MAX_OUTPUT_CHARS` characters.
         error: the traceback of an uncaught Python exception; "" if there is none.
-        exit_code: of a command; None for Python code.
-        timed_out: it was stopped at its deadline.
-        state_lost: the Python interpreter ended, so its variables are lost; files are kept.
+        exit_code: exit code of a command; None for Python code.
+        timed_out: whether the code or command was stopped at its deadline.
+        state_lost: whether the Python interpreter ended, so that its variables are lost; files are kept.
     """
 
     output: str
@@ -47,17 +47,17 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSetup:
-    """How one sandbox differs from others of its kind.
+    """Settings of one sandbox that differ from others of its kind.
 
     Attributes:
         folder: the working folder; "": that of the image, or of the kind.
-        env: variables of everything that runs in it.
+        env: environment variables of all programs in the sandbox.
         folders: folders that must exist and can be written. Kinds with images ignore them.
         image: the image; None: that of the kind. Kinds without images ignore it.
-        build: folder with a Dockerfile, from which the image is built if there is none of this name.
+        build: folder with a Dockerfile; the image is built from it if there is no image of this name.
         build_s: seconds to build or get the image.
         memory_mb: memory; None: that of the kind.
-        readable: folders of this machine, and where they can be read. Only local sandboxes follow it.
+        readable: folders of this machine, and their paths in the sandbox. Only local sandboxes support this.
     """
 
     folder: str = ""
@@ -71,10 +71,10 @@ class SandboxSetup:
 
 
 class Sandbox(Protocol):
-    """One isolated place with its own files and one Python interpreter. It does one thing at a time.
+    """An isolated environment with its own files and one Python interpreter. It runs one call at a time.
 
-    Every method raises `SandboxEndedError` if the sandbox ended because of what ran in it, and
-    `SandboxUnavailableError` if it failed for another reason.
+    Every method raises `SandboxEndedError` if a program in the sandbox ended it, and `SandboxUnavailableError` if it
+    failed for another reason.
     """
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
@@ -89,7 +89,7 @@ class Sandbox(Protocol):
         """Write a file; folders are created. `path` is relative to the working folder.
 
         Raises:
-            SandboxFileError: it cannot be written.
+            SandboxFileError: the file cannot be written.
         """
         ...
 
@@ -97,7 +97,7 @@ class Sandbox(Protocol):
         """Read a file of at most `MAX_FILE_BYTES`.
 
         Raises:
-            SandboxFileError: it cannot be read, or is larger.
+            SandboxFileError: the file cannot be read, or is larger.
         """
         ...
 
@@ -118,9 +118,9 @@ class EndsProcesses(Sandbox, Protocol):
         ...
 
     def stop_command(self) -> None:
-        """Ask the sandbox to end the command or code that runs. Call it until the call returns.
+        """Ask the sandbox to end the running command or code. Repeat this until the running call returns.
 
-        Kinds that can end commands only ignore it while code runs.
+        Kinds that can end only commands ignore it while code runs.
         """
         ...
 
@@ -129,10 +129,10 @@ class SandboxProvider(Protocol):
     """Starts sandboxes of one kind."""
 
     async def check(self) -> None:
-        """Check that sandboxes of this kind can run here and isolate what they should.
+        """Check that sandboxes of this kind can run on this machine and isolate as required.
 
         Raises:
-            ConfigError: what is missing, and how to get it.
+            ConfigError: something is missing; the message says what, and how to get it.
         """
         ...
 
@@ -140,10 +140,10 @@ class SandboxProvider(Protocol):
         """Start a sandbox.
 
         Args:
-            setup: how it differs from others; a kind that cannot do this refuses it before (`PoolSettings.setups`).
+            setup: settings of this sandbox only; unsupported ones are refused before the start (`PoolSettings.setups`).
 
         Raises:
-            SandboxUnavailableError: it did not start.
+            SandboxUnavailableError: the sandbox did not start.
         """
         ...
 

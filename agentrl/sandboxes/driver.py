@@ -1,10 +1,9 @@
-"""Runs a program in a process of its own. Its text is executed by the interpreter of a sandbox (`programs.py`).
+"""Runs a program in a separate process. The interpreter of a sandbox executes this module's text (`programs.py`).
 
-Nothing that the program does is kept: before and after each run, every process that it left is killed, so a program
-cannot watch the next one.
+Before and after each run, every process that a program left running is killed, so a program cannot watch the next one.
 """
 
-# the interpreter of the sandbox may be any Python 3.9, and what it imports takes time at each run
+# the interpreter of the sandbox may be Python 3.9, and each import takes time at each run
 # ruff: noqa: PTH102, PTH118, PTH123, PTH208, SIM105
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
     """Run `program` with `stdin`; return how it ended, and its output if it is short (the output file has it too).
 
     Args:
-        known: processes that were there before the first program.
+        known: processes that existed before the first program.
     """
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the program cannot read the job in this process
     if not end_others(known):

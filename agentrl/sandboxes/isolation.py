@@ -1,4 +1,4 @@
-"""Checks of what a sandbox isolates, tried by code that runs in it."""
+"""Checks of a sandbox's isolation, by code that runs in it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _AFTER = 'print("\\n".join(name for name, holds in checks.items() if not holds))
 
 
 async def check_isolation(sandbox: Sandbox, code: str, kind: str, *, read_only: bool = True) -> None:
-    """Check what every sandbox of this machine isolates, and more.
+    """Check the isolation that every sandbox of this machine needs, and further properties.
 
     Args:
-        code: adds entries to `checks`: what holds -> whether it does. It can call `fails` and `no_network`.
-        kind: of the sandbox, for the message.
-        read_only: the folders of the system cannot be written.
+        code: adds entries to `checks`: property -> whether the sandbox has it. It can call `fails` and `no_network`.
+        kind: kind of the sandbox, for the message.
+        read_only: whether the system folders must not be writable.
 
     Raises:
-        ConfigError: names what is missing.
+        ConfigError: lists the missing properties.
     """
     pieces = _BEFORE, _READ_ONLY if read_only else "", code, _AFTER
     result = await sandbox.run_python("\n".join(pieces), _CHECK_S)

@@ -20,7 +20,7 @@ class SandboxKind:
     Attributes:
         settings: class of its settings.
         provider: makes the provider from the settings.
-        keeps_state: variables are kept between calls, and a sandbox occupies a place while it exists.
+        keeps_state: whether variables are kept between calls, and a sandbox occupies a slot while it exists.
     """
 
     settings: type[PoolSettings]

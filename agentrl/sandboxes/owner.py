@@ -16,13 +16,13 @@ def own_name() -> str:
 
 
 def place() -> str:
-    """Name this start of the machine and the process namespace: within them, process numbers have one meaning."""
+    """Name this boot of the machine and this process namespace: within them, a process number is unambiguous."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")
     return f"{boot}x{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
 def has_ended(owner: str) -> bool:
-    """Whether a process with this name ran here and has ended. False for processes of other places."""
+    """Whether a process with this name ran here and has ended. False for processes of another `place`."""
     found = _NAME.fullmatch(owner)
     return found is not None and found[1] == place() and _started(int(found[2])) != int(found[3])
 

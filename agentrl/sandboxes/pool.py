@@ -24,12 +24,12 @@ from agentrl.sandboxes.start_rate import StartRate
 
 _LOGGER = logging.getLogger(__name__)
 MAX_IDLE_S = 600.0
-"""A sandbox that was started ahead and waited longer is replaced: services end sandboxes after some time."""
+"""A prewarmed sandbox that waited longer is replaced: services end sandboxes after some time."""
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A sandbox that runs, and since when."""
+    """A running sandbox, and its start time."""
 
     sandbox: Sandbox
     since: float
@@ -41,7 +41,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What an owner's sandbox begins with.
+    """Initial content of an owner's sandbox.
 
     Attributes:
         fill: prepares the sandbox before its first use.
@@ -55,7 +55,7 @@ class SandboxPool:
     """Sandboxes by owner (a rollout). The tools of a rollout share one; it lasts until `release`.
 
     With `prewarm`, that many sandboxes are started ahead. A rollout gets one of them at once, and the pool starts the
-    next one, unless other rollouts wait for a place.
+    next one, unless other rollouts wait for a slot.
 
     Args:
         settings: owners beyond `max_running` wait until another releases its sandbox.
@@ -79,7 +79,7 @@ class SandboxPool:
         """Check the kind, once, and start `prewarm` sandboxes in the background.
 
         Raises:
-            ConfigError: sandboxes of this kind do not hold on this machine.
+            ConfigError: sandboxes of this kind do not isolate on this machine.
         """
         if self._checked is None:
             self._checked = asyncio.ensure_future(self._provider.check())
@@ -87,10 +87,10 @@ class SandboxPool:
         self._start_ahead()
 
     async def of(self, owner: str) -> OwnedSandbox:
-        """Return the owner's sandbox, which is started when it is first used. Waits for a free place.
+        """Return the owner's sandbox, which is started when it is first used. Waits for a free slot.
 
         Raises:
-            ConfigError: sandboxes of this kind do not hold on this machine; checked before the first.
+            ConfigError: sandboxes of this kind do not isolate on this machine; checked before the first one.
         """
         await self.begin()
         if owner not in self._owned:
@@ -98,12 +98,12 @@ class SandboxPool:
         return self._owned[owner]
 
     def reserve(self, owner: str, content: Content) -> None:
-        """Set what the owner's sandbox begins with, also after one ended. Nothing is started."""
+        """Set the initial content of the owner's sandbox, also for a new one after it ended. Nothing is started."""
         self._owned[owner] = OwnedSandbox(self, content)
 
     @asynccontextmanager
     async def borrowed(self, content: Content | None = None) -> AsyncIterator[OwnedSandbox]:
-        """Yield a sandbox for the work of one block, which waits for its end.
+        """Yield a sandbox for the work of one block. At the end of the block, wait until the sandbox has ended.
 
         Raises:
             ConfigError: as `of`.
@@ -121,7 +121,7 @@ class SandboxPool:
             self._in_background(owned.close())
 
     async def close(self) -> None:
-        """End all sandboxes, and what the provider finds of this process."""
+        """End all sandboxes, including others of this process that the provider finds."""
         self._closed = True
         for owner in [*self._owned]:
             self.release(owner)
@@ -135,7 +135,7 @@ class SandboxPool:
     def metrics(self) -> dict[str, float]:
         """Counts since the start.
 
-        `sandboxes_started`, `sandboxes_ended` (by what ran in them), `sandboxes_failed` (did not start, or were lost),
+        `sandboxes_started`, `sandboxes_ended` (by programs in them), `sandboxes_failed` (did not start, or were lost),
         `sandbox_s`: seconds that they ran, `sandbox_wait_s`: seconds that rollouts waited for one. If the kind has a
         price, `sandbox_cost_usd`.
         """
@@ -151,7 +151,7 @@ class SandboxPool:
         }
 
     async def start(self, content: Content | None = None) -> Running:
-        """Wait for a free place; return a sandbox that was started ahead, or a new one."""
+        """Wait for a free slot; return a prewarmed sandbox or a new one."""
         began = time.monotonic()
         self._num_waiting += 1
         try:
@@ -162,18 +162,18 @@ class SandboxPool:
             self._start_ahead()
 
     async def end(self, running: Running) -> None:
-        """End a sandbox and free its place."""
+        """End a sandbox and free its slot."""
         try:
             await self._stop(running)
         finally:
             self._leave_place()
 
     def count(self, what: str) -> None:
-        """Count that a sandbox `ended` by what ran in it, or `failed`."""
+        """Count a sandbox that `ended` (by a program in it) or `failed`."""
         self._counts[what] += 1
 
     async def _in_a_place(self, work: Callable[[], Awaitable[Running]]) -> Running:
-        """Do the work in a place. The place stays taken if it succeeds."""
+        """Take a slot and do the work. The slot stays taken if the work succeeds."""
         await self._slots.acquire()
         self._num_taken += 1
         try:
@@ -226,7 +226,7 @@ class SandboxPool:
             self._seconds += running.seconds()
 
     def _start_ahead(self) -> None:
-        """Start the missing sandboxes, if there are places that no rollout waits for and no idle sandbox fills."""
+        """Prewarm missing sandboxes while there are slots that no rollout waits for and no idle sandbox uses."""
         if self._closed or self._num_waiting:
             return
         missing = self.settings.prewarm - len(self._idle) - self._num_ahead
@@ -244,7 +244,7 @@ class SandboxPool:
             _LOGGER.warning("a sandbox could not be started ahead: %s", error)
         finally:
             self._num_ahead -= 1
-            self._leave_place()  # the next rollout takes the place with the sandbox
+            self._leave_place()  # the next rollout takes the slot with the sandbox
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -275,7 +275,7 @@ class OwnedSandbox:
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Drop a sandbox that ended or failed: what runs in it is unknown."""
+        """Drop a sandbox that ended or failed: its state is unknown."""
         try:
             if isinstance(error, SandboxEndedError | SandboxUnavailableError):
                 await self._drop("ended" if isinstance(error, SandboxEndedError) else "failed")
@@ -283,10 +283,10 @@ class OwnedSandbox:
             self._using.release()
 
     async def close(self) -> None:
-        """End the sandbox, and with it a call that still runs in it."""
+        """End the sandbox, and a call that still runs in it."""
         self._closed = True
         if self._running is not None:
-            with suppress(Exception):  # of the place where it runs; `end` frees its place
+            with suppress(Exception):  # of the service that runs it; `end` frees the slot anyway
                 await self._running.sandbox.kill()
         async with self._using:
             await self._drop()

@@ -1,4 +1,4 @@
-"""A sandbox with the program of `agentrl.sandboxes.inside`, which answers on the pipes of a process of this machine."""
+"""A sandbox that runs the program of `agentrl.sandboxes.inside` and answers on the pipes of a local process."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from agentrl.security.json_depth import parse
 FILE_S = 30.0
 """Seconds to read or write a file."""
 GRACE_S = 5.0
-"""Seconds after a deadline until the sandbox itself is killed. Until then the program in it stops the code."""
+"""Seconds after a deadline until the sandbox itself is killed. The program in it should stop the code before that."""
 WRITABLE = ("/work", "/tmp")
-"""Folders in memory that every sandbox of a process can write."""
+"""Folders in memory that every sandbox can write."""
 STDERR_S = 2.0
 _STOP = b'{"kind": "stop"}\n'
 LINE_BYTES = 2 * MAX_FILE_BYTES
@@ -54,7 +54,7 @@ class ProcessSandbox:
         """Wait until the program answers.
 
         Raises:
-            SandboxUnavailableError: it ended or does not answer; the text has what it wrote to standard error.
+            SandboxUnavailableError: the program ended or does not answer; the text has its standard error.
         """
         said = "it was not ready in time"
         try:
@@ -72,7 +72,7 @@ class ProcessSandbox:
         raise SandboxUnavailableError(f"a sandbox did not start: {said}")
 
     async def standard_error(self) -> str:
-        """Return the beginning of what a process that ends wrote to standard error, as one line."""
+        """Return the beginning of the standard error of an ending process, as one line."""
         assert self._process.stderr is not None
         found = b""
         with suppress(TimeoutError):
@@ -157,7 +157,7 @@ class ProcessSandbox:
         return SandboxEndedError(reason)
 
     async def _reply(self, number: str) -> Mapping[str, JsonValue]:
-        """Read a reply. What ran in the sandbox could have written it, so nothing in it is trusted."""
+        """Read a reply. A program in the sandbox could have written it, so nothing in it is trusted."""
         assert self._process.stdout is not None
         try:
             reply = parse(await self._process.stdout.readline())
@@ -192,7 +192,7 @@ def arguments(limits: Mapping[str, int], writable: Sequence[str] = WRITABLE) -> 
 
 
 def read_result(reply: Mapping[str, JsonValue]) -> RunResult:
-    """Read the reply to code or a command, which is not trusted."""
+    """Read the reply to code or a command. The reply is not trusted."""
     code = reply.get("exit_code")
     return RunResult(
         shortened(_text(reply.get("output"))),
@@ -207,7 +207,7 @@ def check_size(path: str, data: bytes) -> None:
     """Refuse to write a file that is too large.
 
     Raises:
-        SandboxFileError: it has more than `MAX_FILE_BYTES`.
+        SandboxFileError: the file has more than `MAX_FILE_BYTES`.
     """
     if len(data) > MAX_FILE_BYTES:
         raise SandboxFileError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} can be written: {path}")

@@ -14,9 +14,9 @@ from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError
 from agentrl.security.json_depth import parse
 
 MARGIN_S = 10.0
-"""Seconds, besides those of the program, to start it and to end what it started."""
+"""Additional seconds, besides the program's own, to start the program and to end its processes."""
 MAX_PROGRAM_OUTPUT_BYTES = 8 * 2**20
-"""A program that writes more does not end well."""
+"""A program that writes more counts as failed."""
 _INLINE_BYTES = 9_000
 """Longest output that comes with the reply; a result of `Sandbox.run_python` may have 20,000 characters."""
 
@@ -40,17 +40,17 @@ class RunsPrograms(Protocol):
     """A sandbox with its own way to run programs."""
 
     async def run_program(self, code: str, stdin: str, deadline_s: float, language: str) -> ProgramRun:
-        """Run a program in a process of its own."""
+        """Run a program in a separate process."""
         ...
 
 
 async def run_program(
     sandbox: Sandbox, code: str, stdin: str, deadline_s: float, language: str = "python"
 ) -> ProgramRun:
-    """Run a program in a process of its own. Nothing that another program left in the sandbox runs beside it.
+    """Run a program in a separate process. No process of an earlier program runs at the same time.
 
     Args:
-        language: only sandboxes that are `RunsPrograms` know others than python.
+        language: only sandboxes that are `RunsPrograms` support languages other than python.
 
     Raises:
         SandboxEndedError: the program ended the sandbox, or left processes that cannot be killed.

@@ -1,4 +1,4 @@
-"""A call that runs in a sandbox and can be stopped, so that the sandbox stays as it is."""
+"""A call that runs in a sandbox and can be stopped without ending the sandbox."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentrl.sandboxes.base import EndsProcesses, Sandbox
 T = TypeVar("T")
 
 _STOP_S = 5.0
-"""Seconds in which a call that is stopped must end; then its sandbox ends."""
+"""Seconds in which a stopped call must end; otherwise its sandbox is ended."""
 _ASK_S = 0.05
 """Pause between two attempts to stop a call."""
 
 
 @asynccontextmanager
 async def running_call(sandbox: Sandbox, call: Coroutine[object, object, T]) -> AsyncIterator[RunningCall[T]]:
-    """Yield a call of a sandbox that runs. It is ended with the block, and the sandbox stays as it is."""
+    """Yield a running call of a sandbox. It is ended at the end of the block; the sandbox stays as it is."""
     running = RunningCall(sandbox, asyncio.ensure_future(call))
     try:
         yield running
@@ -34,13 +34,13 @@ async def run_stoppable(sandbox: Sandbox, call: Coroutine[object, object, T]) ->
 
 
 class RunningCall(Generic[T]):
-    """A call of a sandbox that runs, such as a command."""
+    """A running call of a sandbox, such as a command."""
 
     def __init__(self, sandbox: Sandbox, running: asyncio.Future[T]) -> None:
         self._sandbox, self._running = sandbox, running
 
     async def wait(self) -> T:
-        """Wait for the result. If the caller is cancelled, the call goes on.
+        """Wait for the result. If the caller is cancelled, the call continues.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: see `Sandbox`.
@@ -50,7 +50,7 @@ class RunningCall(Generic[T]):
     async def end(self) -> T | None:
         """End the call; return its result, None if it failed.
 
-        If this is cancelled, or takes too long, the sandbox ends.
+        If this method is cancelled, or takes too long, the sandbox ends.
         """
         assert isinstance(self._sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
         try:

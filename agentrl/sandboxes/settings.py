@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from agentrl.config.base import Section
 
 Setups = Literal["image", "folders", "system"]
-"""image: another image. folders: further folders and variables. system: the same, and every file can be written."""
+"""image: another image. folders: further folders and variables. system: as folders, and every file can be written."""
 
 
 class PoolSettings(Section):
@@ -18,19 +18,19 @@ class PoolSettings(Section):
     kind: str = ""
     """Name of the kind."""
     max_running: PositiveInt = 64
-    """Most sandboxes at a time; further rollouts wait for one."""
+    """Maximum number of sandboxes at a time; further rollouts wait."""
     prewarm: NonNegativeInt = 0
     """Sandboxes that are started before a rollout needs them. They count towards max_running."""
     starts_per_s: PositiveFloat | None = None
-    """Most starts per second of all runs of this user on this machine; null: no limit."""
+    """Maximum starts per second of all runs of this user on this machine; null: no limit."""
 
     @property
     def setups(self) -> Setups | None:
-        """What a `SandboxSetup` can ask for; None: nothing."""
+        """Which settings of a `SandboxSetup` are supported; None: none."""
         return None
 
     def lacking(self) -> str:
-        """Return what this machine lacks for these sandboxes, as far as it is known without starting one, or ""."""
+        """Return what this machine lacks for these sandboxes, as far as is known without a start; "" if nothing."""
         return ""
 
     @property
@@ -40,5 +40,5 @@ class PoolSettings(Section):
 
     @property
     def service(self) -> str:
-        """What `starts_per_s` protects: processes with the same service share the limit."""
+        """Name of the service that `starts_per_s` protects: processes with the same service share the limit."""
         return type(self).__name__

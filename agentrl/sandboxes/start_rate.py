@@ -1,4 +1,4 @@
-"""Limits starts per second over all processes of a user on this machine, with a file that they share."""
+"""Limits starts per second over all processes of a user on this machine, through a shared file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.sandboxes.owner import place
 
 _TIME = struct.Struct("<d")
 _MAX_WAIT_S = 3600.0
-"""A later time in the file is an error of the file, not a queue."""
+"""A time in the file that is later than this is an error in the file, not a queue."""
 
 
 class StartRate:
@@ -26,7 +26,7 @@ class StartRate:
 
     Args:
         service: processes that name the same service share the limit.
-        per_s: most starts per second.
+        per_s: maximum starts per second.
     """
 
     def __init__(self, service: str, per_s: float, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
@@ -50,7 +50,7 @@ class StartRate:
             os.close(descriptor)
 
     def _file(self) -> Path:
-        """The name contains the start of the machine, with which the clock begins."""
+        """The file's name depends on the boot of the machine, at which the monotonic clock starts."""
         return _folder() / blake2b(f"{place()} {self._service}".encode(), digest_size=12).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _folder() -> Path:
     """Return the folder of this user.
 
     Raises:
-        ConfigError: it belongs to another user, who could stop all starts.
+        ConfigError: the folder belongs to another user, who could block all starts.
     """
     folder = Path(tempfile.gettempdir()) / f"agentrl-starts-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

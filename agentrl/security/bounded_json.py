@@ -94,7 +94,7 @@ def _parsed(text: str | bytes) -> JsonValue:
         try:
             value: JsonValue = orjson.loads(body)
         except orjson.JSONDecodeError:
-            pass  # the standard library reads more, such as half a surrogate pair, and explains what it refuses
+            pass  # the standard library accepts more, such as half a surrogate pair, and has clearer errors
         else:
             return value
     return _slowly_parsed(text)
@@ -126,4 +126,4 @@ _DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=_refused)
 _NESTED = (dict, list)  # evaluated once: `dict | list` would be evaluated for every value
 _DIGITS_AS_ZERO = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 _LONG_NUMBER = b"0" * 19
-"""Digits of which orjson may make a float where the standard library makes an exact integer."""
+"""So many digits may be an integer that orjson rounds to a float; the standard library keeps it exact."""

@@ -1,13 +1,13 @@
 """Estimate what rollouts look like without the infrastructure failures that removed some of them.
 
-A rollout with many tool calls meets a failing service more often than one with few, so the rollouts that are left make
+A rollout with many tool calls meets a failing service more often than one with few, so the remaining rollouts make
 too few calls. Let n_j be the number of rollouts that made at least j calls, and d_j the number of those whose j-th call
-failed for a reason outside the policy. The share of rollouts with k calls that are left is estimated by Kaplan and
+failed for a reason outside the policy. The share of rollouts with k calls that remain is estimated by Kaplan and
 Meier (1958); a rollout that ended by itself after k calls is a censored observation:
 
     S(k) = product over j <= k of (1 - d_j / n_j)
 
-Each rollout that is left stands for 1 / S(k) rollouts (inverse probability weights; Horvitz and Thompson 1952).
+Each remaining rollout counts as 1 / S(k) rollouts (inverse probability weights; Horvitz and Thompson 1952).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from itertools import accumulate
 
 
 def left_out_weights(num_calls: Sequence[int], failed: Sequence[bool]) -> list[float]:
-    """Return the weight of each rollout: 1 / S(k) of a rollout that is left, and 0 of a failed one.
+    """Return the weight of each rollout: 1 / S(k) for a remaining rollout, and 0 for a failed one.
 
-    Rollouts with 1, 2 and 2 calls, of which a third one's second call failed: n_1 = 3, d_1 = 0, n_2 = 2, d_2 = 1, so
-    S(1) = 1, S(2) = 1/2, and the weights are 1, 2, 0.
+    Example: three rollouts have 1, 2 and 2 calls, and the second call of the third rollout failed. Then n_1 = 3,
+    d_1 = 0, n_2 = 2, d_2 = 1, so S(1) = 1, S(2) = 1/2, and the weights are 1, 2, 0.
 
     Args:
         num_calls: calls that each rollout made, the failed call included.

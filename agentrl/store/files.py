@@ -80,7 +80,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns. In older versions, convert maps to lists of {name, value}, and add what is missing.
+    """Read all columns. In older versions, convert maps to lists of {name, value}, and add missing fields.
 
     Raises:
         DataError: the file cannot be read.

@@ -74,7 +74,7 @@ def leaves(columns: Collection[str] | None) -> list[str] | None:
             hint = suggestion(name, [*SCHEMA.names, *_SHORT])
             raise UnknownNameError(f"trajectories have no column '{name}': {hint}")
     derived = ["rewards"] if "reward" in columns else []
-    derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []  # says what trains
+    derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []  # 0: not trained
     return [*ALWAYS, *derived, *(_SHORT.get(name, name) for name in columns)]
 
 

@@ -24,7 +24,7 @@ CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """Keys of `run_folder.provenance`; defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""Provenance key for the format that imported rollouts were read from. Only with `HAS_TOKENS` they have tokens."""
+"""Provenance key for the format that imported rollouts were read from. They have tokens only with `HAS_TOKENS`."""
 RECORDED = "recorded"
 """Provenance key of rollouts that `agentrl gateway` recorded."""
 HAS_TOKENS = "has_tokens"
@@ -152,7 +152,7 @@ OPERATIONS = "operations"
 """Column with the operations of the conversations (`types.operation`). New in version 6."""
 
 FACTS = "facts"
-"""Column with what the agent loop found out about the rollout (`Rollout.facts`), as JSON. New in version 8."""
+"""Column with the facts that the agent loop recorded (`Rollout.facts`), as JSON. New in version 8."""
 
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(

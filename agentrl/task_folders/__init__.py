@@ -1,4 +1,4 @@
-"""Runs tasks of Harbor's format: the sandbox of a task, and its verifier. Reading them: `agentrl.data.task_folders`."""
+"""Runs tasks of Harbor's format: the sandbox of a task, and its verifier. `agentrl.data.task_folders` reads tasks."""
 
 from agentrl.data.task_folders.folder import TaskFolder, TaskFolderError, read_task_folder
 from agentrl.task_folders.plan import NotRunnableError, TaskPlan, plan

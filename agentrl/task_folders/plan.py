@@ -40,7 +40,7 @@ class TaskPlan:
     """How a sandbox of a task begins.
 
     Attributes:
-        steps: what is done in it before its first use.
+        steps: commands and copies that run in the sandbox before its first use.
     """
 
     task: TaskFolder

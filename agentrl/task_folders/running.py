@@ -20,27 +20,27 @@ STEP_S = 60.0
 """Seconds of one step of the preparation."""
 
 _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
-"""Folders of the top level that the Dockerfile makes are there from the start."""
+"""`mkdir` that accepts existing folders: top-level folders that the Dockerfile makes exist from the start."""
 
 
 class PrepareError(SandboxUnavailableError):
-    """A command of agentrl failed in a sandbox. What ran in the sandbox before may be the cause, as when it is full."""
+    """A command of agentrl failed in a sandbox. Earlier commands may be the cause, for example by filling the disk."""
 
 
 @asynccontextmanager
 async def task_sandbox(task: TaskFolder, pool: SandboxPool) -> AsyncIterator[Sandbox]:
-    """Yield the sandbox of a task, which is the only user of it. It ends with the block.
+    """Yield a sandbox that only this task uses. It ends with the block.
 
     Raises:
         NotRunnableError: the sandboxes of this pool cannot run the task.
-        SandboxUnavailableError: it did not start.
+        SandboxUnavailableError: the sandbox did not start.
     """
     async with pool.borrowed(content_of(plan(task, pool.settings))) as owned, owned as sandbox:
         yield sandbox
 
 
 def content_of(planned: TaskPlan) -> Content:
-    """Return what the sandbox of a task begins with."""
+    """Return the initial content of a task's sandbox."""
     return Content(planned.setup, partial(_fill, planned))
 
 
@@ -51,8 +51,8 @@ async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, thr
         through: folder of the sandbox for the archive of the files, which is deleted.
 
     Raises:
-        SandboxUnavailableError: they cannot be read or unpacked.
-        SandboxFileError: they cannot be written.
+        SandboxUnavailableError: the files cannot be read or unpacked.
+        SandboxFileError: the files cannot be written.
     """
     if not members:
         return
@@ -60,7 +60,7 @@ async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, thr
         archive = pack(members)
     except FilesError as error:
         raise SandboxUnavailableError(f"{what}: {error}") from error
-    path = f"{through}/.agentrl-{token_hex(8)}.tar"  # a name that what runs in the sandbox cannot know
+    path = f"{through}/.agentrl-{token_hex(8)}.tar"  # a name that programs in the sandbox cannot guess
     await sandbox.upload(path, archive)
     await prepare(sandbox, f"tar -xpf {path} -C / --no-same-owner && rm -f {path}", what)
 
@@ -69,8 +69,8 @@ async def prepare(sandbox: Sandbox, command: str, what: str) -> None:
     """Run a command that must succeed.
 
     Raises:
-        PrepareError: it failed; the text has its output.
-        SandboxUnavailableError: it did not end in time, or the sandbox failed.
+        PrepareError: the command failed; the text has its output.
+        SandboxUnavailableError: the command did not end in time, or the sandbox failed.
     """
     result = await sandbox.run_command(command, STEP_S)
     if result.timed_out:

@@ -36,7 +36,7 @@ class TaskSteps:
         self._found: list[Rewards] = []
         self._ended = False
         self._is_between = False
-        """The last step is scored, and the next one has not been handed out."""
+        """Whether the last step is scored, but `next` has not yet returned the next one."""
 
     @property
     def num_scored(self) -> int:
@@ -44,7 +44,7 @@ class TaskSteps:
         return len(self._found)
 
     def filling(self, fill: Callable[[Sandbox], Awaitable[None]]) -> Callable[[Sandbox], Awaitable[None]]:
-        """Return what fills a sandbox: the files of the task, and those of the step that runs."""
+        """Return a function that fills a sandbox with the files of the task and of the current step."""
 
         async def filled(sandbox: Sandbox) -> None:
             await fill(sandbox)
@@ -53,7 +53,7 @@ class TaskSteps:
         return filled
 
     async def next(self, sandbox: Sandbox) -> str | None:
-        """Score the step that runs, and begin the next one; return its instruction, None if there is none.
+        """Score the current step, and begin the next one. Return the next step's instruction; None if there is none.
 
         After a `SandboxEndedError`, call it again with a sandbox that `filling` has filled.
 
@@ -69,7 +69,7 @@ class TaskSteps:
         return None if self._ended else self._task.steps[len(self._found)].instruction
 
     async def rewards(self, sandbox: Sandbox) -> dict[str, float]:
-        """Return the rewards of the task. The steps that the model did not reach are scored as it left them.
+        """Return the rewards of the task. Steps that the model did not reach are also scored.
 
         Raises:
             VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify`.
@@ -79,7 +79,7 @@ class TaskSteps:
         return combined(self._task, self._found)
 
     async def _begin(self, sandbox: Sandbox) -> None:
-        """Prepare the step that runs, if there is one. A failed setup after the first step counts as 0.
+        """Prepare the current step, if there is one. If a later step's setup fails, all remaining steps score 0.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: see `begin_step`.
@@ -104,14 +104,14 @@ class TaskSteps:
 
 
 async def begin_step(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str) -> None:
-    """Prepare a step: leave nothing of the tests before, copy its files and run its `setup.sh`.
+    """Prepare a step: delete what earlier tests left, copy the step's files and run its `setup.sh`.
 
     Args:
         folder: the working folder of the task.
 
     Raises:
         SetupError: `setup.sh` failed.
-        SandboxEndedError: what ran in the sandbox left no room for the files.
+        SandboxEndedError: programs in the sandbox left no room for the files.
         SandboxUnavailableError: the files could not be read, or the sandbox failed.
     """
     try:
@@ -144,7 +144,7 @@ async def _set_up(sandbox: Sandbox, task: TaskFolder, step: Step) -> None:
 
 
 def ends_task(step: Step, rewards: Rewards) -> bool:
-    """Whether the rewards of a step are below its `min_reward`, so that the remaining steps are left out."""
+    """Whether the rewards of a step are below its `min_reward`, so that the remaining steps are skipped."""
     least = step.settings.min_reward
     if least is None:
         return False

@@ -32,22 +32,22 @@ MAX_REWARD_BYTES = 2**16
 AGENT_LOGS = "/logs/agent"
 _EMPTIED = (TESTS_IN, REWARDS)
 _OWN = f"chmod u+rwx {LOGS} {TESTS_IN} {REWARDS} 2>/dev/null"
-"""The agent may have taken the rights from these folders."""
+"""Restores permissions of these folders, which the agent may have removed."""
 
 
 class VerifierError(SandboxUnavailableError):
-    """The verifier gave no reward, for a reason that says nothing about the policy."""
+    """The verifier gave no reward, for a reason that does not depend on the policy."""
 
 
 async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -> dict[str, float]:
     """Run the tests of the task, or of one of its steps; return the rewards that they write, by name.
 
-    All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. The tests come into the
-    sandbox only then: those of the task, then those of the step. Their exit code is not the reward.
+    All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. Only then are the tests
+    copied into the sandbox: those of the task, then those of the step. Their exit code is not the reward.
 
     Raises:
-        VerifierError: there is no reward: the tests wrote none, an empty or a malformed one, or did not end in time.
-        SandboxEndedError: what ran in the sandbox ended it before, or left no room for the tests.
+        VerifierError: the tests wrote no reward, an empty or a malformed one, or did not end in time.
+        SandboxEndedError: programs in the sandbox ended it before the tests, or left no room for the tests.
         SandboxUnavailableError: the sandbox failed.
     """
     assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
@@ -68,7 +68,7 @@ async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -
 
 
 async def _send_tests(sandbox: Sandbox, task: TaskFolder, step: Step | None) -> Exception | None:
-    """Copy the tests; return the error if what the agent left in the sandbox prevents this."""
+    """Copy the tests; return the error if files or processes of the agent prevent this."""
     try:
         await empty(sandbox, _EMPTIED)
         for folder in (task.path, *(() if step is None else (step.path,))):
@@ -83,7 +83,7 @@ async def empty(sandbox: Sandbox, folders: Sequence[str] = (*_EMPTIED, AGENT_LOG
     """Empty folders in which only the verifier, or only one step of the agent, writes.
 
     Raises:
-        SandboxUnavailableError: it failed.
+        SandboxUnavailableError: a command failed.
     """
     await prepare(sandbox, f"{_OWN}; {'; '.join(map(_emptied, folders))}", f"emptying {' and '.join(folders)}")
 
@@ -93,12 +93,12 @@ def _named(task: TaskFolder, step: Step | None) -> str:
 
 
 def score_of(rewards: Mapping[str, float]) -> float:
-    """Return the score: the reward named `reward`, else the mean of all, which for a single one is that one."""
+    """Return the score: the reward named `reward`, else the mean of all rewards."""
     return rewards[SCORE] if SCORE in rewards else fmean(rewards.values())
 
 
 def _emptied(folder: str) -> str:
-    """A command that replaces a folder, or what the agent made in its place, with an empty one."""
+    """Return a command that replaces a folder, or whatever the agent put at its path, with an empty folder."""
     return (
         f"chmod -R u+rwX {folder} 2>/dev/null; rm -rf {folder} 2>/dev/null; mkdir -p {folder};"
         f' [ ! -L {folder} ] && [ -d {folder} ] && [ -z "$(ls -A {folder})" ] || exit 1'
@@ -136,7 +136,7 @@ def read_reward(name: str, data: bytes) -> dict[str, float]:
     """Read `reward.json` or `reward.txt`.
 
     Raises:
-        ValueError: it is malformed, empty, too large or not finite.
+        ValueError: the reward is malformed, empty, too large or not finite.
     """
     return _READERS[name](data)
 

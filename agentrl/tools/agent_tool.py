@@ -42,7 +42,7 @@ class AgentTool(BindsItself):
         return self.options.name
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
-        """Return the tool for the toolbox. Its calls have no timeout of their own: those of the agent have."""
+        """Return the tool for the toolbox. Its calls have no timeout; the calls of the sub-agent have one."""
         return BoundAgentTool(self.options, deadline_s, offload)
 
 
@@ -83,7 +83,7 @@ def check_agent_tools(tools: Mapping[str, BoundTool]) -> None:
 
 
 async def answer_of(tool: BoundTool, arguments: str, run: RunAgent) -> tuple[Answer, Outcome]:
-    """Run an agent for one call. Of its exceptions, only failures of infrastructure become an outcome."""
+    """Run an agent for one call. An `InfraError` becomes an outcome; other exceptions are raised."""
     try:
         task = str(tool.reader.read(arguments)[TASK])
     except ArgumentsError as error:

@@ -19,7 +19,7 @@ class ToolError(Exception):
 
 
 class InfraError(Exception):
-    """Raised if a failure says nothing about the policy; the outcome is `infra_error`.
+    """Raised if a failure does not depend on the policy; the outcome is `infra_error`.
 
     Examples: a service is down, a quota is used up, a sandbox could not start. The rollout ends. It is saved, but
     excluded from training and from the metrics. A tool with `retries` is called again first. Do not raise it for a
@@ -47,7 +47,7 @@ class BaseTool:
     rollout is aborted.
 
     `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` only if its signature names it.
-    A method whose signature names `seed` receives the rollout's seed, so that random numbers repeat.
+    A method whose signature names `seed` receives the rollout's seed, for reproducible random numbers.
     `agent_data` has the task, the messages, and `request_id`, which all tools of one rollout share. Tools can share
     state by storing it under `agent_data.request_id`. Tools of a rollout are released concurrently, so remove shared
     state with `.pop(request_id, None)`.

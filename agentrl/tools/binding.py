@@ -34,7 +34,7 @@ class AgentData:
     Attributes:
         images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
         seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
-        states: what several tools of the rollout share, by the objects that opened it.
+        states: states that several tools of the rollout share, by the object that opened each.
     """
 
     task: Task
@@ -68,26 +68,26 @@ class AgentData:
 
 @runtime_checkable
 class Shared(Protocol):
-    """What several tools of a run share, such as a pool of sandboxes."""
+    """A resource that several tools of a run share, such as a pool of sandboxes."""
 
     def metrics(self) -> Mapping[str, float]:
         """Counts since the start of the run."""
         ...
 
     async def close(self) -> None:
-        """Free what it uses."""
+        """Free its resources."""
         ...
 
 
 @runtime_checkable
 class Starting(Protocol):
-    """Something shared that is checked, and perhaps started, before the first rollout."""
+    """A shared resource that is checked, and perhaps started, before the first rollout."""
 
     async def begin(self) -> None:
-        """Check it. A second call does nothing.
+        """Check the resource. A second call does nothing.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the resource cannot be used.
         """
         ...
 
@@ -112,7 +112,7 @@ class RolloutState(ToolInstance):
     """State of one rollout that several tools share. It exists before the first model turn.
 
     Attributes:
-        name: name of its reward.
+        name: name of the state's reward.
         environment: the user's object; None before `start`.
         ended: whether no further turn makes sense.
     """
@@ -153,7 +153,7 @@ class BoundTool:
     """Base of bound functions and bound classes.
 
     Args:
-        checked: what calls are checked against, if that is not the schema that the model sees.
+        checked: schema for checking calls, if it differs from the schema that the model sees.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class BoundTool:
 
 
 class BindsItself(ABC):
-    """A tool that is neither a function nor a `BaseTool`, and brings its own bound form."""
+    """A tool that is neither a function nor a `BaseTool`, and creates its own `BoundTool`."""
 
     @property
     @abstractmethod
@@ -206,10 +206,10 @@ class BindsItself(ABC):
 
 
 class BindsSeveral(ABC):
-    """An object that brings several tools.
+    """An object that provides several tools.
 
     Attributes:
-        opened_always: what every rollout opens, also if it uses none of the tools.
+        opened_always: states that every rollout opens, even if it uses none of the tools.
     """
 
     opened_always: Sequence[OpensState] = ()

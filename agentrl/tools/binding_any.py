@@ -27,12 +27,12 @@ def bind(tool: AnyTool, deadline_s: float, offload: Offload) -> Sequence[BoundTo
 
 
 def opened_always(tools: Iterable[AnyTool]) -> list[OpensState]:
-    """Return what every rollout opens, also if it uses none of the tools."""
+    """Return the states that every rollout opens, even if it uses none of the tools."""
     return [state for tool in tools if isinstance(tool, BindsSeveral) for state in tool.opened_always]
 
 
 def states_of(tools: Mapping[str, BoundTool], further: Iterable[OpensState] = ()) -> list[OpensState]:
-    """Return what a rollout with these tools opens, each once.
+    """Return the states that a rollout with these tools opens, each once.
 
     Args:
         further: see `opened_always`.

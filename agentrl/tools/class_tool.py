@@ -37,7 +37,7 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # only if the method names them: **kwargs are for the row's arguments
+        # passed only if the signature names it: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         self.takes_seed = {method for method in _METHODS if "seed" in self._parameters[method]}
         # a separate circuit breaker, so that releases still run when calls of the tool hang
@@ -147,7 +147,7 @@ class ClassInstance(ToolInstance):
 
     @contextmanager
     def _create_errors(self, row: Mapping[str, JsonValue]) -> Iterator[None]:
-        """Turn errors of `create` into errors of the row: the model had no part in them."""
+        """Turn errors of `create` into errors of the row: the model did not cause them."""
         name = self._bound.name
         where = f"row {self._data.task.index}: create of tool '{name}'"
         try:

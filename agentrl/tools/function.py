@@ -74,7 +74,7 @@ class FunctionTool:
 
 
 def check_retries(name: str, retries: object) -> int:
-    """Return `retries`; raise `ConfigError` unless it is a whole number of 0 or more."""
+    """Return `retries`; raise `ConfigError` unless it is an integer of 0 or more."""
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
         raise ConfigError.keyless(f"tool '{name}': retries must be an integer of 0 or more, not {retries!r}")
     return retries

@@ -32,7 +32,7 @@ class ToolProcesses:
         """Run the function once.
 
         Raises:
-            ToolError, ToolFailedError, InfraError: the function raised an error.
+            ToolError, ToolFailedError, InfraError: the function raised an exception.
             OverdueError: the process was killed at the timeout.
             UnavailableError: the process could not start, or ended.
         """

@@ -1,4 +1,4 @@
-"""Converts what a tool returned into one type."""
+"""Converts the return value of a tool to one type."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Answer:
     """Text for the model, reward of the call, metrics to log, the bytes of images for the model, and the outcome.
 
     Attributes:
-        optional_images: whether a model that takes no images gets a note in place of the images. If not, they end the
-            run.
+        optional_images: True: a model that does not accept images gets a note in place of the images. False: such
+            images end the run.
     """
 
     text: str

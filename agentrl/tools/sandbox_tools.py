@@ -31,7 +31,7 @@ class SandboxToolKind:
     """A tool that a YAML file can name.
 
     Attributes:
-        parameters: name -> description, all of them required texts.
+        parameters: name -> description; every parameter is a required string.
         action: runs a call: (sandbox, arguments, seconds until the deadline).
         stateless: description if the sandbox keeps no variables between calls.
     """
@@ -46,7 +46,7 @@ class SandboxToolKind:
         """Return the tool of an entry of a YAML file.
 
         Args:
-            pools: the pools of the file by their setting; tools with one setting share a pool, so a sandbox.
+            pools: the pools of the file by their setting; tools with the same setting share a pool, and thus a sandbox.
         """
         check_keys(entry, _Entry.model_fields)
         given = _Entry.model_validate(entry)
@@ -111,7 +111,7 @@ class _InSandbox(ToolInstance):
     """The tool in the sandbox of one rollout.
 
     Args:
-        stoppable: a call that is cancelled, as at the deadline of the rollout, keeps the sandbox for the tests.
+        stoppable: whether a cancelled call (as at the rollout's deadline) keeps the sandbox for the tests.
     """
 
     def __init__(self, tool: BoundSandboxTool, owner: str, *, stoppable: bool) -> None:

@@ -1,4 +1,4 @@
-"""The task folder of a rollout: its sandbox begins with the task's files, and the task's tests give the reward."""
+"""The task folder of a rollout: the sandbox starts with the task's files, and the task's tests give the reward."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class TaskFolders:
-    """Opens the task folders of rows. The tools that share a pool share one; see `OpensState`."""
+    """Opens the task folder of a row. Tools that share a pool share one state; see `OpensState`."""
 
     name = VERIFIER
 
@@ -50,19 +50,19 @@ class TaskFolders:
         self._plans: dict[str, TaskPlan] = {}
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other one is for the same sandboxes."""
+        """Whether `other` uses the same pool of sandboxes."""
         return isinstance(other, TaskFolders) and self._pool is other._pool
 
     def __hash__(self) -> int:
         return hash(self._pool)
 
     def open(self, data: AgentData) -> RolloutState | None:
-        """Return the state of the rollout; None if its row is no task folder."""
+        """Return the state of the rollout; None if its row is not a task folder."""
         folder = folder_of(data.task)
         return None if folder is None else TaskFolderState(self._pool, self._plan(folder), data.request_id)
 
     def check_row(self, task: Task) -> None:
-        """Reject a folder that is no task, or that this kind of sandbox cannot run."""
+        """Reject a folder that is not a task, or that this kind of sandbox cannot run."""
         if (folder := folder_of(task)) is not None:
             self._plan(folder)
 
@@ -111,8 +111,8 @@ class TaskFolderState(RolloutState):
         """Write a file.
 
         Raises:
-            SandboxEndedError: it cannot be written because of what the model did in an earlier step.
-            SandboxUnavailableError: it cannot be written for another reason, or the sandbox failed.
+            SandboxEndedError: the file cannot be written because of what the model did in an earlier step.
+            SandboxUnavailableError: the file cannot be written for another reason, or the sandbox failed.
         """
         why = "a file could not be written to a sandbox"
         try:
@@ -129,10 +129,10 @@ class TaskFolderState(RolloutState):
             raise SandboxUnavailableError(str(error)) from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
-        """Run a shell command. If the caller is cancelled, the command is ended, and the sandbox stays as it is.
+        """Run a shell command. If the caller is cancelled, the command is ended; the sandbox continues.
 
         Raises:
-            SandboxEndedError: the command ended the sandbox; the next one gets a new sandbox.
+            SandboxEndedError: the command ended the sandbox; the next command gets a new sandbox.
             SandboxUnavailableError: the sandbox failed.
         """
         async with self.running_command(command, deadline_s) as running:
@@ -140,7 +140,7 @@ class TaskFolderState(RolloutState):
 
     @asynccontextmanager
     async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCall[RunResult]]:
-        """Yield a shell command that runs. It is ended with the block, and the sandbox stays as it is.
+        """Yield a running shell command. It is ended at the end of the block; the sandbox stays as it is.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: as `run_command`.
@@ -152,12 +152,12 @@ class TaskFolderState(RolloutState):
             yield running
 
     async def next_step(self) -> str | None:
-        """Score a step of the task, and begin the next one; return its instruction, None if there is none.
+        """Score a step of the task, and begin the next one. Return the next step's instruction; None if there is none.
 
-        If the caller is cancelled, as at the deadline of the rollout, this work goes on; `reward` waits for it.
+        If the caller is cancelled, for example at the rollout's deadline, this work continues; `reward` waits for it.
 
         Raises:
-            InfraError: the step that ended cannot be scored, or the next one cannot begin.
+            InfraError: the finished step cannot be scored, or the next one cannot begin.
         """
         if not self._started or not self._planned.task.steps:
             return None
@@ -184,15 +184,15 @@ class TaskFolderState(RolloutState):
         return None
 
     async def _in_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
-        """Do the work in the sandbox; if that had ended, in a new one.
+        """Do the work in the sandbox, or in a new one if the sandbox has ended.
 
         Raises:
-            InfraError: it failed.
+            InfraError: the work failed.
         """
         try:
             try:
                 return await self._in_this_sandbox(work)
-            except SandboxEndedError:  # what the model ran ended it; the next one has the task's first files
+            except SandboxEndedError:  # commands of the model ended it; the new sandbox has the task's original files
                 return await self._in_this_sandbox(work)
         except (SandboxUnavailableError, SandboxEndedError) as error:
             raise InfraError(str(error)) from error
@@ -203,7 +203,7 @@ class TaskFolderState(RolloutState):
 
 
 def task_folder_state(data: AgentData) -> TaskFolderState | None:
-    """Return the state of the task folder of a rollout; None if its row is none."""
+    """Return the state of the task folder of a rollout; None if its row is not a task folder."""
     return next((each for each in data.states.values() if isinstance(each, TaskFolderState)), None)
 
 
@@ -224,10 +224,10 @@ def has_steps(task: Task) -> bool:
 
 
 def check_task_folder(task: Task, states: Sequence[OpensState]) -> None:
-    """Reject a row with a task folder for which there is not exactly one sandbox.
+    """Reject a row with a task folder unless its tools have exactly one sandbox.
 
     Raises:
-        DataError: none of its tools, or several with different settings, has a sandbox.
+        DataError: no tool has a sandbox, or several tools have sandboxes with different settings.
     """
     num_sandboxes = sum(isinstance(state, TaskFolders) for state in states)
     if folder_of(task) is None or num_sandboxes == 1:

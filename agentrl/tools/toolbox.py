@@ -65,10 +65,10 @@ class Toolbox:
         self._shared: set[Shared] = {each for each in shared if isinstance(each, Shared)}
 
     async def start(self) -> None:
-        """Check what tools share before the first rollout. Without this, it is checked at the first call.
+        """Check shared resources before the first rollout. Without this, they are checked at the first call.
 
         Raises:
-            ConfigError: it cannot be used, such as sandboxes that do not hold on this machine.
+            ConfigError: a resource cannot be used, such as sandboxes that do not isolate on this machine.
         """
         for shared in self._shared:
             if isinstance(shared, Starting):
@@ -113,7 +113,7 @@ class Toolbox:
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start.
 
-        Also the metrics of what tools share, such as `SandboxPool.metrics`, summed.
+        Also the metrics of shared resources, such as `SandboxPool.metrics`, summed.
         """
         abandoned = sum(tool.breaker.num_abandoned for tool in self.tools.values())
         found: dict[str, float] = {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}

@@ -37,7 +37,7 @@ class _Entry(Section):
 def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> SandboxTool:
     """Return the tool, under the name and with the description of the entry's schema.
 
-    As in verl, `rate_limit` is the number of requests at a time.
+    As in verl, `rate_limit` is the number of concurrent requests.
 
     Raises:
         ConfigError: the schema has no parameter `code`.

@@ -135,7 +135,7 @@ class Checkpoints:
             await self._saving
 
     async def _write(self, aside: Path) -> None:
-        """Write all state that may change in the next step, or begin to."""
+        """Write all state that may change in the next step, or start a background save of it."""
         self._files.clear()
         await self._save_model(self._backend, aside)
         for part in self._kept:

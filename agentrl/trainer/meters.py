@@ -53,9 +53,9 @@ class EngineMeter(Meter):
     """Counts of one step, as `engine/<name>`.
 
     `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
-    for tokens repeated in later turns of a conversation. `engine/replicas_ready` is the number of servers in service
-    at the end of the step. `engine/weight_changed_share` is that of the last weights that were sent. It reads
-    `Engine.metrics`.
+    share for the tokens that a later turn of a conversation repeats. `engine/replicas_ready` is the number of servers
+    in service at the end of the step. `engine/weight_changed_share` describes the last weights that were sent. The
+    counts come from `Engine.metrics`.
     """
 
     def __call__(self) -> Metrics:
@@ -72,9 +72,9 @@ class EngineMeter(Meter):
 
 
 class ToolMeter(Meter):
-    """Counts of one step of what tools share, as `tools/<name>`; `_OF_THE_RUN` since the start of the run.
+    """Counts of the tools in one step, as `tools/<name>`; for `_OF_THE_RUN`, since the start of the run.
 
-    It reads `Toolbox.metrics`.
+    The counts come from `Toolbox.metrics`.
     """
 
     def __call__(self) -> Metrics:

@@ -155,7 +155,7 @@ def _finish(trace: Trace, file: Path) -> None:
 
 
 _TRACE = -1
-"""Number of the trace among the objects that a rank holds."""
+"""Key of the trace among the objects that a rank holds."""
 
 
 def _start_on_rank(ranks: Ranks, profiler: Profiler, name: str) -> None:

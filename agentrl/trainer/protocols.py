@@ -22,7 +22,7 @@ Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
 Publish = Callable[[int], Awaitable[None]]
 """Sends the policy's weights to the engine, as the given policy version."""
 SaveModel = Callable[[Backend, Path], Awaitable[None]]
-"""Saves a model to a folder, or begins to (`trainer.async_save`)."""
+"""Saves a model to a folder; with `trainer.async_save`, in the background."""
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -14,7 +14,7 @@ class Scorer:
     """Scores samples with the policy, the reference and the critic.
 
     Args:
-        scoring: the scoring function for each need, for example `Backend.score`.
+        scoring: kind of score -> the function that computes it, for example `Backend.score`.
     """
 
     def __init__(self, scoring: dict[Need, Score]) -> None:

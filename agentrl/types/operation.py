@@ -32,11 +32,11 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         first_segment: number of segments of the trajectory before the operation; `first_message` is the same for its
             messages.
         num_calls: number of tool calls that the operation recorded.
-        detail: of an opening, a JSON object: `form` (wording of openings and answers: `chat`, `react`, `own` or
-            `gateway`), `call_format`, `tools`, `template_tools` (the tools that the chat template shows), and with
-            `gateway` the `schemas` of the tools. With a parent, also `parent`: the trajectory that a restart, a history
-            rendered again or a branch continues, or in which the model started a sub-agent, in the turn of its segment
-            `segment`. `remark`: a note for the viewer. Empty for other operations.
+        detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (wording of openings and
+            answers: `chat`, `react`, `own` or `gateway`), `call_format`, `tools`, `template_tools` (the tools that the
+            chat template shows), `schemas` (of the tools, with `gateway`), `remark` (a note for the viewer). `parent`
+            is the trajectory that a restart, a re-rendered history or a branch continues, or that started a sub-agent;
+            `segment` is the segment of the turn that started the sub-agent.
     """
 
     kind: OperationKind
@@ -51,7 +51,7 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
 
     @property
     def parent(self) -> tuple[int | None, int | None]:
-        """Parent and segment of the detail, None where there is none."""
+        """`parent` and `segment` of the detail; None if missing."""
         try:
             facts = json.loads(self.detail or "{}")
         except (ValueError, RecursionError):

@@ -18,9 +18,9 @@ from agentrl.utils.short_repr import counted, short
 BASELINE = "baseline"
 """Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
 INTERACTION = "interaction"
+"""Name of the rewards from the simulated user: for a turn, and for the rollout."""
 VERIFIER = "verifier"
-"""Name of the reward that the tests of a task folder give."""
-"""Name of the rewards that the simulated user gives: for a turn, and for the rollout."""
+"""Name of the reward from the tests of a task folder."""
 GUARD = "guard/"
 """Name prefix of guard values. Guard values are stored and logged as rewards, but are not added to the score."""
 
@@ -107,9 +107,9 @@ class Rollout:
         duration_s: wall-clock seconds from start to reward.
         scored_text_sha256: SHA-256 of the text that the reward function received, encoded as UTF-8 (a lone surrogate as
             three bytes). None if no reward function was called.
-        operations: what the conversations did, in the order in which it ended; empty if the agent loop built the
+        operations: operations of the conversations, in the order in which they ended; empty if the agent loop built the
             rollout itself.
-        facts: what the agent loop found out, such as the exit code of a harness; entries of the reward's `extra_info`.
+        facts: facts from the agent loop, such as the exit code of a harness; the reward gets them in `extra_info`.
     """
 
     trajectories: list[Trajectory]

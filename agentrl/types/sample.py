@@ -32,7 +32,7 @@ class Sample:
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports
             them.
         truncated: the rollout was cut off at a length limit.
-        weight: factor of the advantages, that of the trajectory.
+        weight: the weight of the trajectory, a factor of the advantages.
         rollout_id: equal for all trajectories of a rollout. Means over sequences count a rollout as one sequence.
         uid: equal for all samples of a group; a mini-batch never splits a group.
     """

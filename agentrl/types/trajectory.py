@@ -87,7 +87,7 @@ class Trajectory:
 
         token_ids = [1 2 3 4 5 6]      loss_mask = [0 0 1 1 0 1]
 
-    `weight` is a factor of the advantages of its tokens; with 0, the trajectory is kept but not trained on.
+    `weight` multiplies the advantages of the trajectory's tokens; with 0, the trajectory is kept but not trained on.
 
     `messages` contains the same conversation as text and structured calls, for rewards and for display. `images` maps
     content hashes to the bytes of the segments' media while the rollout is in memory. The store saves them separately.

@@ -43,10 +43,10 @@ class EndpointOptions:
 
     Attributes:
         url: address without /chat/completions.
-        wants: what an answer is called in errors.
+        wants: name of an answer in error messages.
         max_concurrent: maximum number of concurrent requests.
         max_per_minute: maximum number of requests per minute; None: no limit.
-        timeout_s: of one request.
+        timeout_s: timeout of one request, in seconds.
     """
 
     url: str

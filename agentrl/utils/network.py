@@ -8,7 +8,7 @@ import struct
 from contextlib import suppress
 
 SIOCGIFADDR = 0x8915
-"""The request for an interface's IPv4 address, of `man 7 netdevice`."""
+"""The ioctl request for the IPv4 address of an interface (`man 7 netdevice`)."""
 
 
 def interface_of(address: str) -> str | None:

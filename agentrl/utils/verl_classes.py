@@ -1,6 +1,6 @@
-"""verl's classes of tools, interactions and rewards that configuration may name, and what agentrl uses in their place.
+"""verl's tool, interaction and reward classes that configuration files may name, and their replacements in agentrl.
 
-Files with these names load unchanged where agentrl has a class with the same configuration.
+Files with these names load unchanged if agentrl has a class with the same configuration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, suggestion
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What replaces a class of verl.
+    """Replacement of a verl class.
 
     Attributes:
         target: agentrl's class with the same configuration; None: there is none, and the class is refused.

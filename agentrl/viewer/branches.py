@@ -1,4 +1,4 @@
-"""How the trajectories of a rollout belong together: which follows which, as a tree."""
+"""Tree of a rollout's trajectories: which trajectory continues another, and which was started by another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.types.rollout import Rollout
 
 _CONTINUES = (OperationKind.RESTART, OperationKind.RENDER)
 _MAX_DEPTH = 8
-"""Deepest level of the tree; deeper trajectories are shown at this one."""
+"""Deepest level that is shown; trajectories below it are shown at this level."""
 
 
 class Branch(TypedDict):
@@ -21,11 +21,11 @@ class Branch(TypedDict):
         number: position of the trajectory in the rollout.
         kind: how it was opened, see `OperationKind`; "" if this is not known.
         parent: the trajectory that it continues, or in which it was started; None at the top.
-        turn: the model turn of the parent that started it, from 0; None if it has none.
+        turn: the model turn of the parent that started it, from 0; None if there is none.
         segment: the segment of that turn.
-        depth: level in the tree. A trajectory that continues another has the level of that one.
+        depth: level in the tree. A trajectory that continues another has the same level.
         weight: factor of its advantages; 0: not trained on, such as a discarded answer.
-        remark: what the program that made the rollout noted, such as why an answer was discarded.
+        remark: a note by the program that made the rollout, such as why an answer was discarded.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Branch(TypedDict):
 def branches(rollout: Rollout) -> list[Branch]:
     """Return the trajectories in the order of the tree: each is followed by those that it started.
 
-    Parents that do not exist, or form a circle, are ignored: the file may come from somebody else.
+    Parents that do not exist, or form a cycle, are ignored: another program may have written the file.
     """
     found = _opened(rollout)
     children: dict[int | None, list[Branch]] = {}
@@ -49,12 +49,12 @@ def branches(rollout: Rollout) -> list[Branch]:
         children.setdefault(branch["parent"], []).append(branch)
     ordered = _from_top(children)
     left = {branch["number"] for branch in found} - {branch["number"] for branch in ordered}
-    lost = [_at_top(branch) for branch in found if branch["number"] in left]  # circles
+    lost = [_at_top(branch) for branch in found if branch["number"] in left]  # in cycles
     return [*ordered, *lost]
 
 
 def _from_top(children: dict[int | None, list[Branch]]) -> list[Branch]:
-    """Return what can be reached from the top, in the order of the tree, with the levels."""
+    """Return the trajectories that can be reached from the top, in the order of the tree, with their levels."""
     ordered: list[Branch] = []
     waiting = [(branch, 0) for branch in reversed(_sorted(children.get(None, [])))]
     while waiting:  # no recursion: a chain of restarts may be long
@@ -67,12 +67,12 @@ def _from_top(children: dict[int | None, list[Branch]]) -> list[Branch]:
 
 
 def _sorted(branches: Sequence[Branch]) -> list[Branch]:
-    """What a trajectory started comes before what continues it."""
+    """Trajectories that their parent started come before those that continue it."""
     return sorted(branches, key=lambda each: (each["kind"] in _CONTINUES, each["segment"] or 0, each["number"]))
 
 
 def _opened(rollout: Rollout) -> list[Branch]:
-    opening = {each.trajectory: each for each in reversed(rollout.operations)}  # the first operation of each
+    opening = {each.trajectory: each for each in reversed(rollout.operations)}  # each trajectory's first operation
     return [_branch(rollout, number, opening.get(number)) for number in range(len(rollout.trajectories))]
 
 

@@ -19,7 +19,7 @@ class ProbeError(AgentRLError):
 
 
 class Probe:
-    """Samples `num_tokens` tokens at temperature 1 from a fixed short context, and compares log-probabilities."""
+    """Samples `num_tokens` tokens at temperature 1 from a fixed short context, and compares their log-probabilities."""
 
     def __init__(self, backend: Backend, engine: Engine, num_tokens: int) -> None:
         self._backend, self._engine, self._num_tokens = backend, engine, num_tokens

@@ -11,7 +11,7 @@ Message = dict[str, object]
 
 @dataclass(frozen=True)
 class Calls:
-    """How calls of a tool look: its name and its only argument; whether it computes two operations at once."""
+    """Format of tool calls: name of the tool, its only argument, and whether it computes two operations at once."""
 
     tool: str = "calculator"
     argument: str = "expression"

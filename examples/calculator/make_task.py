@@ -48,7 +48,7 @@ def main() -> None:
 def make_task(
     out: Path, seed: int, family: str = "qwen3", tool: str = "calculator", template: Path | None = None
 ) -> dict[str, object]:
-    """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json.
+    """Write all files to `out`; they depend only on the other arguments. Return the content of task.json.
 
     Args:
         template: file with another chat template.
@@ -124,7 +124,7 @@ def write_model(
     Args:
         options: for `make_tokenizer`.
     """
-    from tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS, make_model, make_tokenizer  # torch, which takes seconds
+    from tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS, make_model, make_tokenizer  # imports torch: slow
     from transformers.utils.chat_template_utils import render_jinja_template
     from transformers.utils.logging import disable_progress_bar
 

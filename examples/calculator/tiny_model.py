@@ -30,7 +30,7 @@ COMMENT = re.compile(r"{#.*?#}", re.DOTALL)
 CONTROL = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
 TAG = re.compile(r"</?(?:think|tool_calls?|tool_response)>")
 SYMBOLS = r"\d|[-+*()]|\n"
-"""Regular expression of what is a token of its own."""
+"""Regular expression of texts that are separate tokens."""
 FAMILIES = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
@@ -84,7 +84,7 @@ def added_tokens(template: str) -> tuple[list[str], list[str]]:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwen3") -> PreTrainedModel:
-    """Random weights that depend on the seed and the family alone."""
+    """Random weights that depend only on the seed and the family."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
         vocab_size=max(VOCAB_SIZE, len(tokenizer)),

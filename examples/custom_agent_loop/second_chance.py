@@ -3,7 +3,7 @@
     agentrl eval +experiment=calculator \
         rollout.agent.default_agent_loop=examples/custom_agent_loop/second_chance.py:SecondChance
 
-A row may select this loop only by a name listed in `rollout.agent.agent_loop_config_path`: rows cannot run code.
+Rows cannot name code, so a row can select this loop only by a name listed in `rollout.agent.agent_loop_config_path`.
 """
 
 from agentrl.agent_loops import AgentLoop, register

@@ -1,4 +1,4 @@
-"""A counter with the package nemo-gym, in whose own environment this file runs.
+"""A counter with the package nemo-gym. This file runs in nemo-gym's Python environment.
 
 python counter_server.py PORT
 """

@@ -1,8 +1,8 @@
-"""A game with the package openenv, in whose own environment this file runs: the model guesses a number.
+"""A game with the package openenv: the model guesses a number. This file runs in openenv's Python environment.
 
 python guess_server.py PORT MAX_SESSIONS
 
-With GAME=listed, the server has another game, with tools of its own (MCP).
+With GAME=listed, the server has another game, with its own tools (MCP).
 """
 
 from __future__ import annotations

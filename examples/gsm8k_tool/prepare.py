@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: verl's nested columns
-    """Convert one question, to be answered in one turn."""
+    """Convert one question that is answered in one turn."""
     question, answer, ground_truth = read(row)
     return {
         "data_source": "openai/gsm8k",

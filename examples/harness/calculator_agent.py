@@ -1,6 +1,6 @@
 """A harness in plain Python: it asks the model, calculates what the model asks for, and stops at an answer.
 
-It knows nothing of agentrl. OPENAI_BASE_URL and OPENAI_API_KEY name the service, the first argument is the task.
+It uses nothing of agentrl. OPENAI_BASE_URL and OPENAI_API_KEY name the service; the first argument is the task.
 """
 
 from __future__ import annotations

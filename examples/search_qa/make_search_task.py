@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def make_search_task(out: Path, seed: int) -> dict[str, object]:
-    """Write all files to `out`; they depend on the seed alone. Return the content of task.json."""
+    """Write all files to `out`; they depend only on the seed. Return the content of task.json."""
     rng = random.Random(seed)
     towns = draw_towns(rng, sum(NUM_TOWNS.values()))
     out.mkdir(parents=True, exist_ok=True)

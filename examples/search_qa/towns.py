@@ -20,9 +20,9 @@ NAME_PARTS = "|".join(
         rf"(?<={_CAPITAL}{_SYLLABLE}){_SYLLABLE}(?![a-z])",
     ]
 )
-"""Regular expression of the three syllables of a name: a token each."""
+"""Regular expression of the three syllables of a name; each syllable is a token."""
 KINDS = {"mayor": 1, "person": 1, "both": 2}
-"""Kinds of questions, and how often they are asked. Those of the last kind need two searches."""
+"""Kinds of questions, and their relative frequency. Questions of the last kind need two searches."""
 GIVE_UP = "I do not know"
 
 
@@ -92,7 +92,7 @@ def right_trace(question: Question, search: Search) -> list[Message]:
 
 
 def wrong_trace(question: Question, search: Search, rng: random.Random) -> list[Message]:
-    """A demonstration with one of the teacher's mistakes; the most common one is to answer a wrong name."""
+    """A demonstration with one of the teacher's mistakes; the most common one is to answer with a wrong name."""
     first = _searched(question.name, search)
     wrong = question.town.mayor if question.kind == "both" else question.name
     habits = {

@@ -13,7 +13,7 @@ Message = dict[str, object]
 Files = dict[str, str]
 SYSTEM_PROMPT = "You are a shell agent."
 NO_OUTPUT = "[no output]"
-"""What the tool `bash` says of a command without output."""
+"""Output that the tool `bash` shows for a command without output."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def say(text: str) -> Message:
 
 @dataclass(frozen=True)
 class Form:
-    """How an agent shows its tool and ends.
+    """Format of an agent: how it shows its tool, and how it ends.
 
     Attributes:
         schema: the tool `bash`, as the agent describes it to the model.

@@ -27,7 +27,7 @@ NUM_DEMONSTRATIONS = 11_200
 TEACHER_SHARE_CORRECT = 0.25
 VOCAB_SIZE = 1024
 SYMBOLS = r"\d|[a-z](?=\.txt)"
-"""Digits and names of files are tokens of their own, so that the model copies them symbol by symbol."""
+"""Digits and file names are separate tokens, so that the model copies them symbol by symbol."""
 SETTINGS = """schema_version = "1.4"
 
 [task]
@@ -65,7 +65,7 @@ def main() -> None:
 def make_tasks(
     out: Path, seed: int, num_tasks: dict[str, int] = NUM_TASKS, form_name: str = "tool_agent"
 ) -> dict[str, object]:
-    """Write all files to `out`, which depend on the other arguments alone. Return the content of task.json."""
+    """Write all files to `out`; they depend only on the other arguments. Return the content of task.json."""
     form = FORMS[form_name]
     rng = random.Random(seed)
     tasks = distinct_tasks(rng)
@@ -109,7 +109,7 @@ def write_folder(folder: Path, name: str, task: FileTask) -> None:
     """Write one task folder."""
     texts = {
         "task.toml": SETTINGS.format(name=name),
-        "instruction.md": task.instruction,  # as in the demonstrations, without an end of line
+        "instruction.md": task.instruction,  # as in the demonstrations, without a final line break
         "environment/Dockerfile": DOCKERFILE,
         "tests/test.sh": TEST,
         "solution/solve.sh": f"#!/bin/bash\n{task.command}\n",

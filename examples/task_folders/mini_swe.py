@@ -12,11 +12,11 @@ from minisweagent.models.litellm_model import LitellmModel
 COMMAND_TIMEOUT_S = 10.0
 OBSERVATION = "{{ output.exception_info or output.output.strip() or '[no output]' }}"
 
-litellm.suppress_debug_info = True  # no prices are known for this model, which litellm would print at each request
+litellm.suppress_debug_info = True  # otherwise litellm prints at each request that it knows no price for this model
 
 
 class SandboxEnvironment(LocalEnvironment):
-    """Runs commands in the sandbox of the rollout, in place of this machine."""
+    """Runs commands in the sandbox of the rollout instead of on this machine."""
 
     def __init__(self, endpoint, loop):
         super().__init__()
@@ -33,7 +33,7 @@ class SandboxEnvironment(LocalEnvironment):
 
 
 def agent(endpoint, loop):
-    """Configure mini-swe-agent for a tiny model: short templates, three turns, the end at a turn without a call."""
+    """Configure mini-swe-agent for a tiny model: short templates, three turns, and an end at a turn without a call."""
     access = {"api_base": endpoint.base_url, "api_key": endpoint.key}
     model = LitellmModel(
         model_name=f"openai/{endpoint.model}",

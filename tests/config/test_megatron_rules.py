@@ -175,7 +175,7 @@ def test_an_optimizer_that_the_backend_does_not_have_is_refused(megatron):
         ("actor.optim.name", Kind.NOT_SUPPORTED),
         ("critic.optim.name", Kind.NOT_SUPPORTED),
     }
-    assert "'actor.optim.name=muon' is no optimizer of 'actor.backend=megatron': use 'actor.backend=torch'" in (
+    assert "'actor.optim.name=muon' is not an optimizer of 'actor.backend=megatron': use 'actor.backend=torch'" in (
         complaint(**asked)
     )
     megatron(optimizers=frozenset({"adamw", "muon"}))

@@ -46,7 +46,7 @@ def test_a_leading_assistant_message_is_prompt():
         (False, {}, "'label'"),
         (False, {"label": "yes"}, "'label': expected a number, or true or false"),
         (False, {"label": float("inf")}, "'label': expected a number"),
-        (True, {"labels": [1]}, "'labels': expected a list of 2 labels, one an assistant turn"),
+        (True, {"labels": [1]}, "'labels': expected a list of 2 labels, one per assistant turn"),
         (True, {"labels": 1}, "'labels': expected a list of 2 labels"),
         (True, {"labels": [1, "no"]}, r"'labels\[1\]': expected a number"),
         (True, {"labels": [None, None]}, "no turn has a label"),

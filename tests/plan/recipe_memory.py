@@ -104,7 +104,7 @@ def _without_optimizer(use: Use) -> dict[str, float]:
 
 def table() -> str:
     """The second table of docs/plan_recipes.md."""
-    lines = ["| run | source | authors | plan | fullest, GiB | of |", "|---|---|---|---|---|---|"]
+    lines = ["| run | source | authors | plan | peak, GiB | available, GiB |", "|---|---|---|---|---|---|"]
     for run in RUNS:
         use = fullest(run)
         words = ["fits" if fits else "does not fit" for fits in (run.fits, use.fits)]

@@ -182,7 +182,7 @@ def test_limits_of_rewards(tmp_path, least, rewards, ends):
 def test_names_that_are_no_folder_are_refused(tmp_path, name):
     folder = make_steps(tmp_path, "one")
     (folder / "task.toml").write_text(f'[[steps]]\nname = "{name}"\n')
-    with pytest.raises(TaskFolderError, match="no portable name"):
+    with pytest.raises(TaskFolderError, match="not a portable folder name"):
         read_task_folder(folder)
 
 

@@ -37,7 +37,7 @@ def estimate_advantages(
             reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys, gdpo_reward_weights, norm_adv_by_std: true; reads
             `components`): compare a rollout's reward with its group;
             remax (reads `baselines`), reinforce_plus_plus (gamma: 1), gae (gamma: 1, lam: 1, whiten: true; reads
-            `values`): use returns of tokens;
+            `values`): use token-level returns;
             grpo_process (norm_adv_by_std: true), grpo_turn (gamma: 1, norm_adv_by_std: true), mt_grpo
             (turn_advantage_weight: 1, norm_adv_by_std: true), gigpo (step_advantage_weight: 1, gamma: 0.95,
             norm_adv_by_std: true; reads `observation_keys`): compare turns or steps within the group;

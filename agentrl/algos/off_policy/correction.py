@@ -35,8 +35,8 @@ def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tup
     computed before rejection, as in verl. Rejected tokens are excluded from all sums, means and counts of the loss. The
     reward of a rejected rollout still counts in its group's baseline.
 
-    Metrics: `correction/weight_mean`, `_max`, `_min` and `correction/ess` (as a share of the units), of the weights
-    before normalisation; `correction/truncated` or `correction/masked`, the share of units out of bounds;
+    Metrics of the weights before normalisation: `correction/weight_mean`, `_max`, `_min`, and `correction/ess` (as a
+    share of the units). Other metrics: `correction/truncated` or `correction/masked`, the share of units out of bounds;
     `correction/rejected_tokens`, the share of rejected tokens; `correction/rejected_rollouts`, the share of rollouts
     without any token left.
 

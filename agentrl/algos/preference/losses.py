@@ -22,7 +22,7 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each; those of the policy have a gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each; only the policy's have a gradient.
 
     Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
     """
@@ -150,8 +150,8 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
     """Return (losses, metrics), one for each group with unequal scores, [G], by group number; metrics detached.
 
     Plackett-Luce (Plackett 1975, doi:10.2307/2346567) with ties: each rollout i should rank above all rollouts of lower
-    score. The loss is the mean over all rollouts i that have a rollout of lower score, with log-probabilities l and
-    scores r:
+    score. The loss is the mean of this term over all rollouts i that score higher than another rollout (l:
+    log-probabilities, r: scores):
 
         -log(exp(beta l_i) / (exp(beta l_i) + sum over j with r_j < r_i of exp(beta l_j)))
 

@@ -14,9 +14,9 @@ from agentrl.types.sample import Sample
 def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = "", rollout_id: str = "") -> Sample:
     """Make a sample in which the score is read after the first N tokens, for each N in `labels`.
 
-    The entry at index N depends only on the tokens before N, so it marks the score of the first N tokens. Tokens after
-    the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9] with labels
-    {2: 1.0, 4: 0.5}:
+    The model's output for index N depends only on the tokens before index N, so it is the score of the first N tokens.
+    Tokens after the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9]
+    with labels {2: 1.0, 4: 0.5}:
 
         token_ids = [5 6 7 8 8]    loss_mask = [0 0 1 0 1]    returns = [0 0 1 0 0.5]
 
@@ -43,7 +43,7 @@ def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"]
         loss: the loss for which the labels must be valid.
 
     Raises:
-        DataError: a rollout has no such reward, or its value is not valid for the loss; names group and rollout.
+        DataError: a rollout has no such reward, or its value is not valid for the loss (names group and rollout).
     """
     return [
         reading(

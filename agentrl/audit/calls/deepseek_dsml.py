@@ -20,7 +20,7 @@ _VALUE_END = re.compile(r"</｜DSML｜parameter>\s*(?=<｜DSML｜parameter |</�
 
 
 def read_deepseek_dsml(text: str, tools: Sequence[Json]) -> ParsedTurn:
-    """Parse calls with a tag for each argument, which may have a mark of text or JSON."""
+    """Parse calls with a tag for each argument; an attribute of the tag may mark the value as text or JSON."""
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)
     section = _SECTION.search(before)
@@ -58,7 +58,7 @@ def _call(block: str, types: Types) -> tuple[Call, int]:
 
 
 def _arguments(block: str, name: str, position: int, types: Types) -> tuple[dict[str, Json] | None, int]:
-    """Return the arguments, and their end; None if one is written twice, or has no JSON where it must."""
+    """Return the arguments, and their end; None if an argument is written twice, or must be JSON and is not."""
     arguments = dict[str, Json]()
     while (key := _KEY.match(block, position)) and (end := _VALUE_END.search(block, key.end())):
         argument, text = key[1].strip(), block[key.end() : end.start()]

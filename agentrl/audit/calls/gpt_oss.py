@@ -20,7 +20,7 @@ class _Message:
     """A message of a turn: the text from its header to the mark that ends it.
 
     Attributes:
-        closed: whether it does not end with the start of another message.
+        closed: false if the start of another message ends it.
         begun: whether a text follows the header.
     """
 

@@ -26,7 +26,7 @@ def after_blanks(text: str, start: int) -> int:
 
 
 def only_json(text: str) -> tuple[Json, bool]:
-    """Return the JSON value that is the whole text, and whether there is one."""
+    """Return the JSON value of the entire text, and whether the text is JSON."""
     value, end = first_json(text)
     return (value, True) if end and not text[end:].strip() else (None, False)
 
@@ -45,7 +45,7 @@ def finite_object(value: Json) -> Mapping[str, Json] | None:
 
 
 def named_call(value: Json, text: str, *keys: str) -> Call:
-    """The call in an object with `name` and the arguments, whose key is the first of `keys` that the object has."""
+    """The call in an object with `name` and arguments; the arguments have the first key of `keys` that exists."""
     fields = value if isinstance(value, dict) else {}
     name = fields.get("name")
     name = name if isinstance(name, str) and storable(name) else ""

@@ -76,7 +76,7 @@ def literal_at(text: str, position: int) -> tuple[Json, int]:
     Constants may be written as in JSON. A tuple becomes a list. Keys of dictionaries are strings.
 
     Raises:
-        NotLiteralError: there is none.
+        NotLiteralError: there is no literal.
     """
     levels = [_Open("(")]  # the value itself
     while levels[0].ready:

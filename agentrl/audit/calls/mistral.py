@@ -14,7 +14,7 @@ _WORD = re.compile(r"[^\s\[\]{}]+")
 
 
 def read_mistral(text: str) -> ParsedTurn:
-    """Parse what follows each `[TOOL_CALLS]`: a list of objects, or a name, perhaps an id, and an object."""
+    """Parse what follows each `[TOOL_CALLS]`: a list of objects, or a name, an optional id, and an object."""
     answer, thoughts = _thoughts_apart(text)
     content, *blocks = answer.split(_TAG)
     calls = list[Call]()

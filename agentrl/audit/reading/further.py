@@ -9,13 +9,13 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set the answers to the last turn of each trajectory that a further one continues: they are in its prompt."""
+    """For each trajectory that a further one continues, set the answers to its last turn from the further prompt."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 
 
 def with_first_prompts(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set the first prompt of each branch, from which the response length counts: that of its conversation."""
+    """Set the first prompt of each branch to that of its conversation; the response length counts from there."""
     return [
         replace(each, first_prompt=_first(each, trajectories).prompt) if each.branches else each
         for each in trajectories
@@ -25,7 +25,7 @@ def with_first_prompts(trajectories: Sequence[AuditedTrajectory]) -> list[Audite
 def _first(trajectory: AuditedTrajectory, trajectories: Sequence[AuditedTrajectory]) -> AuditedTrajectory:
     """The trajectory that begins the conversation of a branch."""
     numbers = {each.number: each for each in trajectories}
-    for _ in trajectories:  # as many as there are, because parents may form a cycle
+    for _ in trajectories:  # bounded, because parents may form a cycle
         parent = numbers.get(-1 if trajectory.parent is None else trajectory.parent)
         if not trajectory.branches or parent is None:
             break
@@ -43,7 +43,7 @@ def _with_answer(trajectory: AuditedTrajectory, further: AuditedTrajectory | Non
 def as_one(rollout: AuditedRollout) -> AuditedRollout:
     """Return a rollout of a built-in loop as one conversation: all turns in one trajectory, with the last messages.
 
-    Rollouts of own loops, and those whose trajectories do not continue each other, are not changed.
+    Rollouts of custom loops, and those whose trajectories do not continue each other, are not changed.
     """
     before = [each.number for each in rollout.trajectories[:-1]]
     continued = [each.parent for each in rollout.trajectories[1:] if each.rendered]

@@ -20,7 +20,7 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The detail of an opening operation; `schemas` of its tools, if the conversation brought them."""
+    """The detail of an opening operation; `schemas` are those of its tools, if the conversation defined them."""
 
     form: str
     call_format: str
@@ -32,7 +32,7 @@ class Opening:
 
     @classmethod
     def of(cls, operation: Operation) -> Opening | None:
-        """Read the detail; None if it is not one that a conversation writes."""
+        """Read the detail; None if it does not have the form that conversations write."""
         try:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
@@ -47,14 +47,14 @@ class Opening:
         return opening if named and isinstance(opening.call_format, str) and opening.fits(operation.kind) else None
 
     def fits(self, kind: str) -> bool:
-        """Whether a conversation that was opened in this way has such a parent."""
+        """Whether a conversation opened by an operation of this kind may have this parent."""
         known = isinstance(self.parent, int), isinstance(self.segment, int)
         if kind in ("restart", "render", "branch"):
             return known == (True, False) and self.segment is None
         return (self.parent, self.segment) == (None, None) or (kind == "messages" and all(known))
 
     def wording(self, known: RunInfo) -> Wording:
-        """Return the wording of the conversation."""
+        """Return how the conversation writes tools and answers."""
         schemas = {tool_name(tool): tool for tool in (known.tools or [] if self.schemas is None else self.schemas)}
         saved = [schemas[name] for name in self.template_tools if name in schemas]
         saves_tools = known.tools is not None or self.schemas is not None
@@ -77,7 +77,7 @@ def operations_fit(operations: Sequence[Operation], num_segments: int, num_messa
 
 
 def num_beside(operations: Sequence[Operation], used: Sequence[int], position: int) -> int:
-    """Number of calls, of operations that overlap the one at `position`, that may have begun before it.
+    """Number of calls that may have begun before the operation at `position`, in operations that overlap it.
 
     Args:
         used: result of `num_used`.
@@ -127,7 +127,7 @@ class OwnTrajectories:
         segments: range,
         earlier: Sequence[AuditedTrajectory],
     ) -> AuditedTrajectory:
-        """Return trajectory `number`. Without a readable opening it does not fit, so that nothing else is checked."""
+        """Return trajectory `number`. Without a readable opening, `fits` is false, so that nothing else is checked."""
         operations = [operation for operation in self.operations if operation.trajectory == number]
         opening = Opening.of(operations[0]) if operations and operations[0].kind in OPENINGS else None
         prompt = segments[0] if segments else -1

@@ -73,7 +73,7 @@ class Reader:
     def _kind(self, row: int, operations: list[Operation], *, has_folder: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row.
 
-        A loop that is not built in is known by its operations. So is one in a task folder of several steps: all but
+        A custom loop is known by its operations. So is a loop in a task folder of several steps, because all steps but
         the first begin with a user message.
         """
         step = self.check.step
@@ -84,7 +84,7 @@ class Reader:
             return kind, why
         if self.known.continued_from is not None:
             return None, f"{why}, and replay continued its rollouts"
-        if operations or not step.items["trajectories"].lengths[row]:  # a rollout that failed at its start has neither
+        if operations or not step.items["trajectories"].lengths[row]:  # failed at the start: neither exists
             return "own", ""
         return None, f"{why} and recorded no operations: it built its rollout itself, without a Conversation"
 

@@ -32,7 +32,7 @@ def check_segments(check: Checker, oracle: TemplateOracle | None, continued: boo
 
     Args:
         continued: model turns may be part of the prompt (continued rollouts).
-        own: rows of own loops with operations, which may append segments in any order after the prompt.
+        own: rows of custom loops with operations, which may append segments in any order after the prompt.
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
@@ -138,13 +138,13 @@ class TokenCheck:
         self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
 
     def _before(self, trajectory: AuditedTrajectory) -> Turn:
-        """The turn before the first operation: in a branch, the last one of its prompt; else one that ended."""
+        """The turn before the first operation: in a branch, the last turn of its prompt; else an empty, ended one."""
         end = [int(each) for each in self.ids(trajectory.prompt)[-1:]] if trajectory.branches else []
         closed = not trajectory.branches or bool(end and end[0] in self.oracle.end_ids)
         return Turn(-1, end or list(self.oracle.end_ids[:1]), "", closed, 0, ANY_TURN, (), -1)
 
     def _check_copy(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
-        """Check that a branch begins as its parent does, up to the end of a turn of the model."""
+        """Check that a branch begins with the same tokens as its parent, up to the end of a model turn."""
         parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
         if parent is None:  # reported by `operations`
             return
@@ -264,7 +264,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether an own loop appended before the first turn, or twice after a turn: each is then rendered alone."""
+    """Whether a custom loop appended before the first turn, or twice after a turn; then each is rendered alone."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

@@ -1,4 +1,4 @@
-"""Check the contexts of runs with `thinking=strip`: each is what the template renders for the messages before it."""
+"""Check the contexts of runs with `thinking=strip`: each context must equal the rendering of the messages before it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServedTokenCheck:
 
     @cached_property
     def thoughts_field(self) -> str | None:
-        """Field of an assistant message in which the template reads thoughts; None: it reads none."""
+        """Field of an assistant message from which the template reads thoughts; None: it does not read thoughts."""
         for field in ("reasoning_content", "thinking", "reasoning"):
             plain = {"role": "assistant", "content": "b", field: _THOUGHT}
             for turn in (plain, {**plain, "content": "", "tool_calls": [_CALL]}):

@@ -9,7 +9,7 @@ from agentrl.algos.base import Scope
 from agentrl.types.sample import Sample
 
 BALANCED = 1.1
-"""Largest share of tokens on one rank, relative to the mean, that keeps the samples of a group on one rank."""
+"""Groups are kept on one rank if no rank then gets more than this many times the mean number of tokens."""
 
 _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
     ("group", lambda sample: sample.uid or sample.rollout_id),
@@ -21,8 +21,8 @@ _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
 def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> list[list[int]]:
     """Return the samples of each rank, as indices, with similar numbers of tokens.
 
-    The samples of a group stay on one rank, because they share a prefix. If the ranks would then be unequal, smaller
-    units are assigned, down to what a loss of this scope needs together.
+    The samples of a group stay on one rank, because they share a prefix. If this makes the ranks too unequal, smaller
+    units are assigned. The smallest unit is the set of samples that a loss of this scope needs together.
     """
     smallest = {"group": 1, "rollout": 2}.get(scope, 3)
     for _, unit_of in _UNITS[:smallest]:

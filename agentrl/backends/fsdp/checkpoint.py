@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 FILE_BYTES = 2**32
-"""Bytes of a weight file: so much is in the memory of rank 0 while it is written."""
+"""Size of a weight file in bytes. Rank 0 holds one file in memory while it writes the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SavedState:
     """What one rank writes to a checkpoint.
 
     Attributes:
-        model: its names and configuration are written, not its values.
+        model: only its names and configuration are written, not its values.
         weights: the weights to write, sharded, by name; empty on ranks that are not in the first copy.
         optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
         rest: the rest of the state, which is the same on every rank.
@@ -73,7 +73,7 @@ def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) 
 
 @contextmanager
 def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
-    """Raise a ConfigError of one rank on all ranks; they all enter and leave the block."""
+    """Raise a ConfigError of one rank on all ranks; all ranks enter and leave the block together."""
     own: ConfigError | None = None
     try:
         yield
@@ -88,7 +88,7 @@ def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
 
 @contextmanager
 def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
-    """Read the rest of `items` after the block: ranks exchange all of them, also if one has failed."""
+    """Read the rest of `items` after the block, even after an error: all ranks take part in each exchange."""
     try:
         yield items
     finally:
@@ -124,7 +124,7 @@ def _bytes(value: Tensor) -> Tensor:
 
 
 def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, Tensor]]) -> None:
-    """Write all files but the state of the optimizer."""
+    """Write all files except the optimizer state."""
     with write_errors(folder), filled(folder):
         write_model(folder, state.model, weights)
         if state.tokenizer is not None:

@@ -17,7 +17,7 @@ def ranks_of_run(config: RunConfig) -> Ranks:
     """Return the ranks that this process has joined.
 
     Raises:
-        ConfigError: their number is not that of the configuration, or they do not share the run's folder.
+        ConfigError: the number of ranks differs from the configuration, or they do not share the run's folder.
     """
     ranks, size = joined(), config.trainer.num_processes
     if ranks is None or ranks.size != size:
@@ -30,7 +30,7 @@ def ranks_of_run(config: RunConfig) -> Ranks:
 
 @cache
 def only_rank() -> Ranks:
-    """Return the ranks of a run of one process, whose backend needs a process group."""
+    """Return the ranks of a single-process run whose backend needs a process group."""
     if not dist.is_initialized():
         dist.init_process_group(group_backend(), store=HashStore(), rank=0, world_size=1)
     return Ranks()

@@ -48,7 +48,7 @@ from agentrl.types.sample import Sample
 
 
 class ShardedModel(TorchBackend):
-    """A model of which each rank holds a part. All ranks call its methods together, on the thread of their calls.
+    """A model of which each rank holds a part. All ranks call its methods together, on the thread that serves calls.
 
     Attributes:
         is_in_first_copy: whether this rank has a part of the first copy of the weights, which is published and saved.
@@ -77,7 +77,7 @@ class ShardedModel(TorchBackend):
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
         self.peers, self._frozen = ProcessPeers(ranks), frozen
         if self.peers.most(int(self._positionwise.copies_keys)):
-            self._positionwise.copy_keys()  # ranks that compute the same samples must cut them in the same way
+            self._positionwise.copy_keys()  # ranks that compute the same samples need equal micro-batches
         self._weights = dict(every_weight(loaded))
         if (positions := actor.ulysses_sequence_parallel_size) > 1:
             check_sequence(self._positionwise, positions)
@@ -139,7 +139,7 @@ class ShardedModel(TorchBackend):
         write_checkpoint(folder, self.saved_state(), ranks.control)
 
     def begin_writing(self, folder: Path, ranks: Ranks) -> None:
-        """Copy the state to CPU memory, and write it in the background; `saving` is done when all ranks have."""
+        """Copy the state to CPU memory, and write it in the background; `saving` is done when all ranks are."""
         state = self.saved_state().copied(self._host)
         self.saving = ranks.in_background(lambda: write_checkpoint(folder, state, ranks.background))
 

@@ -52,10 +52,10 @@ class Ranks:
     """The process group of a run.
 
     Attributes:
-        held: objects that calls keep between them on this rank, by number.
-        numbers: yields unused numbers for them.
+        held: objects that stay on this rank between calls, by number.
+        numbers: yields unused numbers for `held`.
         bucket: memory for weights on their way to rank 0; see `shared_memory`.
-        meshes: the results of `mesh`; each would open new connections.
+        meshes: cached results of `mesh`, because each new mesh opens connections.
         thread: runs the calls of rank 0, one at a time.
         background: the group for the collective operations of `in_background`.
     """
@@ -119,7 +119,7 @@ class Ranks:
         Args:
             device: cpu or cuda.
             num_shards: number of ranks that shard a copy.
-            named: name the dimensions, if there are two. FSDP2 needs names; peft takes them for tensor parallelism.
+            named: whether two dimensions get names. FSDP2 needs names; peft mistakes them for tensor parallelism.
         """
         if (device, num_shards, named) not in self.meshes:
             rows = num_shards < self.size
@@ -129,9 +129,9 @@ class Ranks:
         return self.meshes[device, num_shards, named]
 
     def in_background(self, work: Callable[[], None]) -> Future[None]:
-        """Run `work` beside the calls of rank 0, in the order in which all ranks call this.
+        """Run `work` in a background thread, in the order of the calls; all ranks call this in the same order.
 
-        Rank 0 gets its errors. On other ranks, every error but an AgentRLError ends the process.
+        On rank 0, the future raises errors of `work`. On other ranks, every error except AgentRLError ends the process.
         """
 
         def watched() -> None:
@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if a connection to another rank is lost, after time for the launcher to say which."""
+    """Raise a LostPeerError if a connection to another rank is lost; first wait, so that the launcher reports which."""
     try:
         yield
     except RuntimeError as error:
@@ -210,7 +210,7 @@ def joined() -> Ranks | None:
 
 
 def check_shared_folder(ranks: Ranks, folder: Path) -> None:
-    """Check that every rank sees the run folder that rank 0 has made.
+    """Check that every rank sees the run folder that rank 0 has created.
 
     Raises:
         ConfigError: a rank on another node does not see it.
@@ -245,7 +245,7 @@ def _say_failed() -> None:
 
 
 def beat_file(rank: int, attempt: int) -> Path:
-    """Return the file whose time of change is the last sign of life of a rank, in a given attempt of the launcher."""
+    """Return the file whose modification time is a rank's last sign of life, in a given attempt of the launcher."""
     return Path(os.environ[SIGNS]) / f"attempt-{attempt}-rank-{rank}"
 
 

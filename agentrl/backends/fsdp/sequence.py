@@ -71,7 +71,7 @@ def check_sequence(model: PositionwiseModel, size: int) -> None:
 
 
 def joined(values: Tensor, own_N: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the values of all ranks of `group`, [N], from the own ones. Each rank gets the gradient of its own."""
+    """Return the values of all ranks of `group`, [N]. Each rank gets the gradient of its own `values`."""
     return cast(Tensor, _Joined.apply(values, own_N, group))  # type: ignore[no-untyped-call]  # untyped in torch
 
 

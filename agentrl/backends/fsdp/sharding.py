@@ -39,7 +39,7 @@ class Root(nn.Module):
 
 
 def placements(mesh: DeviceMesh) -> list[Placement]:
-    """Return how a weight is placed on the ranks: each row of `mesh` has a copy, sharded by its rows."""
+    """Return how a weight is placed on the ranks: each row of `mesh` has a copy, sharded by the weight's rows."""
     return [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
 
 
@@ -81,7 +81,7 @@ def shard(
 
 
 class CompletePasses:
-    """Runs passes with complete weights and gradients on every rank; the gradients are exchanged in the last one.
+    """Runs passes with complete weights and gradients on every rank; the gradients are exchanged in the last pass.
 
     Args:
         num_passes: number of passes with gradients of this rank; the same on all ranks.
@@ -124,7 +124,7 @@ def loaded_in_parts(mesh: DeviceMesh) -> Iterator[None]:
     A rank holds one complete weight at a time, or the experts of one layer. Buffers, and weights that are not in the
     checkpoint, such as a new head or adapter, stay complete on every rank. `mesh` has all ranks as CPU devices.
     """
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # transformers would read the rest of the checkpoint ahead
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # else transformers reads the rest of the checkpoint ahead
 
     def replaced(_: nn.Module, __: str, value: nn.Parameter | None) -> nn.Parameter | None:
         if value is None or value.is_meta or isinstance(value, DTensor) or not hasattr(value, LOADED):
@@ -167,7 +167,7 @@ def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 
 
 def shard_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return the part of optimizer state that belongs to this rank; a number is not sharded."""
+    """Return the part of optimizer state that belongs to this rank; single numbers are not sharded."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
     found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
@@ -184,7 +184,7 @@ def host_copy(value: Tensor, host: DeviceMesh) -> Tensor:
 
 
 def local_part(value: Tensor) -> Tensor:
-    """Return the part of a weight on this rank; of a weight that is not sharded, all of it."""
+    """Return the part of a weight on this rank; for a weight that is not sharded, the complete weight."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -196,7 +196,7 @@ def part_of(value: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def parts(value: Tensor) -> Iterator[torch.Size]:
-    """Yield the shape of the part of each rank that shards the first copy of a weight: ranks 0, 1, ..."""
+    """Yield the shapes of the parts of a weight's first copy, on ranks 0, 1, ..."""
     if not isinstance(value, DTensor):
         yield value.shape
         return

@@ -1,7 +1,7 @@
 """Import megatron-bridge: NVIDIA's mapping between Hugging Face models and models of megatron-core.
 
-It subclasses layers of TransformerEngine when it is imported. TransformerEngine needs a GPU, so on the CPU empty
-classes take their place during the import, and only then. The layers themselves are not used.
+When imported, megatron-bridge subclasses layers of TransformerEngine, which needs a GPU. On the CPU, empty classes
+replace these layers, only during the import. The layers themselves are not used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 SUPPORTED = "0.6.2"
-"""The version of megatron-bridge whose imports and mappings are known."""
+"""The supported version of megatron-bridge, whose imports and mappings are known."""
 KEY = "actor.megatron.use_mbridge"
 _MISSING = "transformer_engine"
 
@@ -106,7 +106,7 @@ def _layers_of_transformer_engine() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    get_te_version()  # kept by megatron-core: none is installed
+    get_te_version()  # megatron-core caches the answer: not installed
     finder = _StandIns()
     sys.meta_path.append(finder)  # the last: installed packages come first
     try:

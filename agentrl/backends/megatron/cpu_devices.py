@@ -1,4 +1,4 @@
-"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; known for one version only."""
+"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; it supports only one version."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _redirect_torch() -> None:
 
 
 def _redirect_random_states() -> None:
-    """The tracked states are those of the CPU's generator."""
+    """Track the states of the CPU's random generator."""
     tracked_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
     @contextmanager
@@ -118,7 +118,7 @@ def _redirect_random_states() -> None:
 
 
 def _redirect_type_checks() -> None:
-    """Some optimizers compare `Tensor.type()` with the names of CUDA types."""
+    """Let CPU tensors pass the checks of optimizers that compare `Tensor.type()` with names of CUDA types."""
     DistributedOptimizer.__init__ = _as_cuda_types(DistributedOptimizer.__init__)
     Float16OptimizerWithFloat16Params.__init__ = _as_cuda_types(Float16OptimizerWithFloat16Params.__init__)
     clip = _as_cuda_types(clip_grads.clip_grad_by_total_norm_fp32)

@@ -1,4 +1,4 @@
-"""The process groups of a parallel layout. Megatron-core keeps them for the process, so all models share a layout."""
+"""The process groups of a parallel layout. They are global in megatron-core, so all models of a run share a layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Place:
     """Where a process is in the layout.
 
     Attributes:
-        samples: its data-parallel group; all its processes compute the same samples.
-        reports: whether it is the one of these processes that reports outputs and metrics.
+        samples: its data-parallel rank; processes with the same rank compute the same samples.
+        reports: whether this process reports outputs and metrics for all processes with the same samples.
     """
 
     samples: int
@@ -37,13 +37,13 @@ _SIZES = (
 
 
 def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
-    """Create the process groups of `layout`, on all processes at once, and return the place of this one.
+    """Create the process groups of `layout`; return the place of this process. All processes call this together.
 
     Args:
         in_use: whether a model of an earlier call still uses its groups.
 
     Raises:
-        ConfigError: the groups in use are those of another layout.
+        ConfigError: the groups in use belong to another layout.
     """
     sizes: dict[str, Any] = {name: getattr(layout, name) for name in _SIZES}  # Any: as in megatron-core
     sizes["expert_tensor_parallel_size"] = layout.expert_tensor_size
@@ -66,7 +66,7 @@ _joined: list[dict[str, Any]] = []  # global, as the groups themselves
 
 def _destroy_groups() -> None:
     """End the groups of the layout. megatron-core only forgets them; each has threads of gloo."""
-    gc.collect()  # freed models are cycles, which hold their groups
+    gc.collect()  # freed models are reference cycles, which hold their groups
     for group in parallel_state._global_process_group_list or ():
         if isinstance(group, dist.ProcessGroup):
             dist.destroy_process_group(group)
@@ -77,7 +77,7 @@ def check_processes(layout: MegatronConfig, num_processes: int) -> None:
     """Check that the processes of the run can be divided by the layout.
 
     Raises:
-        ConfigError: names the sizes.
+        ConfigError: the layout does not divide the processes; the message names the sizes.
     """
     size = layout.model_parallel_size
     if num_processes % size:

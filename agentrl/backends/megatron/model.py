@@ -52,7 +52,7 @@ from agentrl.types.sample import Sample
 
 
 class LayoutPeers(ProcessPeers):
-    """All processes of a run, as the copies of a model that they hold."""
+    """All processes of a run; `size` is the number of model copies that they hold."""
 
     def __init__(self, ranks: Ranks, num_copies: int) -> None:
         super().__init__(ranks)
@@ -60,7 +60,7 @@ class LayoutPeers(ProcessPeers):
 
 
 class MegatronModel:
-    """See `HeldModel`. All ranks call its methods at once, inside `on_device`.
+    """See `HeldModel`. All ranks call its methods together, inside `on_device`.
 
     Attributes:
         position: where this process is in the layout.

@@ -1,4 +1,4 @@
-"""The platform of megatron-core: CUDA as it is, or the CPU, for which device calls are redirected.
+"""The platform of megatron-core: CUDA, or the CPU, for which device calls are redirected.
 
 Nothing changes where CUDA is present. On the CPU, only devices are redirected: no collective operation and no
 arithmetic is replaced.
@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError, Kind
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 SUPPORTED = "0.19.2"
-"""The version of megatron-core whose device calls are known."""
+"""The supported version of megatron-core, whose device calls are known."""
 
 _ready: list[bool] = []  # whether the CPU is used; empty before `prepare`
 
@@ -39,7 +39,7 @@ def prepare() -> None:
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling for the CPU takes longer than a small run
-    for name in ("megatron", "torch.utils.cpp_extension"):  # they report what is missing here and deprecated there
+    for name in ("megatron", "torch.utils.cpp_extension"):  # they warn about missing or deprecated packages
         logging.getLogger(name).setLevel(logging.ERROR)
     with quiet_imports():
         import megatron.core.optimizer  # noqa: F401  # takes seconds
@@ -53,7 +53,7 @@ def prepare() -> None:
 
 
 def _name_as_in_torch() -> None:
-    """Let pickled tensors name torch's function, which megatron-core replaces: other processes may not have its own."""
+    """Let pickled tensors refer to torch's function, not to megatron-core's, which other processes may not have."""
     loads: Any = torch.storage._load_from_bytes  # Any: megatron-core's function
     loads.__module__, loads.__qualname__ = "torch.storage", "_load_from_bytes"
 

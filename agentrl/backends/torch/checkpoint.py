@@ -42,7 +42,7 @@ def save_checkpoint(
 
 
 def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the live weights that a checkpoint contains: all of them, or those of the adapter."""
+    """Return the live weights that a checkpoint contains: all weights, or only the adapter's."""
     return dict(adapter_parameters(model)) if has_adapter(model) else model.state_dict()
 
 
@@ -98,7 +98,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """Make `folder`, which the block fills with a checkpoint."""
+    """Create `folder`, which the block fills with a checkpoint."""
     (folder / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
     yield
     mode = (folder / STATE_FILE).stat().st_mode
@@ -119,7 +119,7 @@ def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn errors of a disk into a ConfigError of one line."""
+    """Convert disk errors to a one-line ConfigError."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:

@@ -154,7 +154,7 @@ class PositionwiseModel:
                 torch.autograd.backward(loss)
 
     def _divided(self, batch: MicroBatch, windows: Mapping[int, int | None], *, entropy_gradient: bool) -> Outputs:
-        """Compute the outputs that this process's positions predict, and join them with those of its peers."""
+        """Compute the outputs that this process's positions predict, and join them with its peers' outputs."""
         tokens, own_N = own_slice(self._packed(batch, windows), self._sequence)
         temperatures = None if batch.temperatures is None else batch.temperatures[own_N]
         own = replace(batch, targets=batch.targets[own_N], temperatures=temperatures)
@@ -201,7 +201,7 @@ class PositionwiseModel:
             self._use_flex()
 
     def _tried(self, batch: MicroBatch) -> Outputs:
-        """Run the model once in the present mode."""
+        """Run the model once in the current mode."""
 
         def compute() -> Outputs:
             states = self.states(batch)
@@ -223,7 +223,7 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention, if it returns the same as copied keys; in the data type of training, on several blocks."""
+        """Use FlexAttention if it returns the same as copied keys (in training's data type, on several blocks)."""
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:

@@ -61,7 +61,7 @@ def all_frozen() -> ConfigError:
 
 
 def check_same_frozen(same: bool) -> None:
-    """Reject a checkpoint whose frozen weights are not those of this model.
+    """Reject a checkpoint whose frozen weights differ from the frozen weights of this model.
 
     Raises:
         ConfigError: `same` is false.

@@ -143,8 +143,8 @@ def pack_tokens(
 def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
     """Return this process's slice of the packed tokens, and which trained tokens, [N] bool, it predicts.
 
-    The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout stays that
-    of all tokens.
+    The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout still
+    describes all tokens.
     """
     num_tokens = len(tokens.token_ids)
     width = -(-num_tokens // peers.size)

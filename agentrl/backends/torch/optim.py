@@ -97,7 +97,7 @@ class ScheduledOptimizer:
         return {"num_updates": self.num_updates, "parts": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`; learning rates and other options stay those of the configuration.
+        """Restore the result of `state_dict`; learning rates and other options keep the configuration's values.
 
         Raises:
             ConfigError: the state was saved by another optimizer or for another model.
@@ -136,11 +136,11 @@ class ScheduledOptimizer:
             )
 
     def load_named_state(self, found: Mapping[str, Tensor], num_updates: int) -> None:
-        """Restore the tensors of `named_state`, which become the state itself."""
+        """Restore the tensors of `named_state`; they are used without a copy."""
         with self._parking.in_use():
             for part in self._parts:
                 for name in part.names:
-                    device = self._parameters[name].device  # fused updates need the number of updates there, too
+                    device = self._parameters[name].device  # fused updates also need the update count there
                     own = {key: value.to(device) for key, value in found.items() if key.rpartition("/")[0] == name}
                     self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
         self.num_updates = num_updates

@@ -1,4 +1,4 @@
-"""What the processes that train one model together exchange in each pass over a mini-batch."""
+"""Exchanges between the processes that train one model, in each pass over a mini-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SampleOutputs: TypeAlias = dict[str, dict[int, Tensor]]
 
 
 class Peers:
-    """A process that trains alone. `backends.fsdp` has the one for several processes."""
+    """Peers of a process that trains alone. `backends.fsdp` has the class for several processes."""
 
     size = 1
 
@@ -28,7 +28,7 @@ ALONE = Peers()
 
 
 class SequencePeers:
-    """A process that computes all positions of its samples. `backends.fsdp` has the one for slices of the positions.
+    """Peers of a process that computes all positions of its samples. `backends.fsdp` has the class for slices.
 
     Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens.
 
@@ -41,15 +41,15 @@ class SequencePeers:
     index = 0
 
     def all_positions(self, states_MHD: Tensor) -> Tensor:
-        """Exchange the own slice of positions of all heads, [M / size, H, D], for the own heads, [M, H / size, D]."""
+        """Exchange own positions of all heads, [M / size, H, D], for all positions of own heads, [M, H / size, D]."""
         return states_MHD
 
     def all_heads(self, states_MHD: Tensor) -> Tensor:
-        """Exchange all positions of the own heads, [M, H / size, D], for the own slice, [M / size, H, D]."""
+        """Exchange all positions of own heads, [M, H / size, D], for own positions of all heads, [M / size, H, D]."""
         return states_MHD
 
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
-        """Return the values of all processes, [N], from the own values, which belong where `own_N` is true."""
+        """Return the values of all processes, [N]; `own_N` is true where the `values` of this process belong."""
         return values
 
 

@@ -18,8 +18,8 @@ from torch.nn.functional import pad
 BLOCK = 128
 """Tokens in a block, the unit that kernels skip."""
 MAX_KERNELS = 64
-"""Upper bound on compiled kernels: several window sizes, models, data types, with and without gradients. torch's
-default is 8."""
+"""Upper bound on compiled kernels: each window size, model and data type needs a kernel with and without gradients.
+torch's default is 8."""
 
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) -> whether the query attends to the key."""
@@ -61,7 +61,7 @@ def tree_attention(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention outputs, [M, H, D]. Tokens after those of the tree are padding."""
+    """Attention outputs, [M, H, D]. Tokens after the end of the tree are padding."""
     num_tokens, padding = len(query_MHD), -len(query_MHD) % BLOCK
     query, key, value = (
         pad(states, [0, 0, 0, 0, 0, padding]).transpose(0, 1)[None] for states in (query_MHD, key_MKD, value_MKD)
@@ -86,7 +86,7 @@ def tree_attention(
 def _kernel(device: str) -> Callable[..., Any]:  # Any: one or two results
     if device == "cpu":
         return flex_attention
-    # fullgraph: beyond MAX_KERNELS an error, not the uncompiled function, which needs memory for every score
+    # fullgraph: more than MAX_KERNELS kernels are an error; the uncompiled function would store every score
     compiled: Callable[..., Any] = torch.compile(flex_attention, fullgraph=True)  # Any: as above
     return compiled
 
@@ -106,7 +106,7 @@ def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> BlockMask:
-    """Sort pairs of blocks without comparing pairs of tokens: none, some or all queries attend to all keys."""
+    """Find pairs of blocks in which some, or all, queries attend to the keys, without comparing pairs of tokens."""
     ends, positions = ends_L.view(-1, BLOCK), positions_L.view(-1, BLOCK)
     first_B = torch.arange(len(ends), device=ends.device) * BLOCK
     later_BB = first_B[:, None] > first_B
@@ -123,7 +123,7 @@ def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Bloc
 
 
 def _listed(chosen_BB: Tensor) -> tuple[Tensor, Tensor]:
-    """Number of chosen key blocks of each query block, and their indices first."""
+    """Return the number of chosen key blocks of each query block, and block indices with the chosen blocks first."""
     indices_BB = chosen_BB.int().argsort(dim=-1, descending=True, stable=True)
     return chosen_BB.sum(-1, dtype=torch.int32)[None, None], indices_BB.int()[None, None]
 
@@ -134,7 +134,7 @@ def _mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Mask:
 
     if window is None:
         return on_path
-    before_L = positions_L - window  # a tensor, because a kernel is compiled for each number
+    before_L = positions_L - window  # a tensor, because each Python number needs a new kernel
 
     def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return on_path(batch, head, query, key) & (positions_L[key] > before_L[query])

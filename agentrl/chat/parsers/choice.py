@@ -63,8 +63,8 @@ def format_of(name: str, chat: ChatFormat) -> str:
 def find_format(chat: ChatFormat) -> FoundFormat:
     """Find the built-in parser that reads back what the chat template writes.
 
-    Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed; without
-    those that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
+    Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed, except
+    turns that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
     is chosen; `tokenizer` only if no other parser reads them.
     """
     if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
@@ -86,7 +86,7 @@ def find_format(chat: ChatFormat) -> FoundFormat:
 
 
 def _readings(chat: ChatFormat, probes: Probes) -> Sequence[_Reading]:
-    """What the built-in parsers read. The tokenizer's own description is used only if no other parser fits."""
+    """The turns that each built-in parser reads. The tokenizer's description is used only if no other parser fits."""
     others = [name for name in tool_parsers.builtins() if name != TOKENIZER]
     for names in (others, [TOKENIZER]):
         if found := [reading for name in names if (reading := _reading(name, chat, probes))]:

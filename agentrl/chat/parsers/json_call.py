@@ -25,7 +25,7 @@ def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
         keys: names that the arguments may have in the call; errors name the first.
 
     Raises:
-        BadJSONError: the value is no call with a name and arguments.
+        BadJSONError: the value is not a call with a name and arguments.
     """
     if not isinstance(value, dict):
         raise BadJSONError(f"The tool call is {json_type(value)}, not a JSON object.")
@@ -46,7 +46,7 @@ def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
 
 
 def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = ARGUMENTS) -> ParsedCall:
-    """The call in a JSON value; with an error that ends with `expected`, the right form, if it is malformed.
+    """The call in a JSON value. If it is malformed, it has an error that ends with `expected`, the right form.
 
     Args:
         body: the text of the value, which a malformed call keeps as its arguments.
@@ -58,7 +58,7 @@ def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = AR
 
 
 def call_with_name(name: str, value: JsonValue) -> ParsedCall:
-    """The call whose name stands outside of `value`, its arguments.
+    """The call `name` with the arguments `value`.
 
     Raises:
         BadJSONError: the arguments are not a JSON object, or the name is not valid Unicode.

@@ -21,7 +21,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "none": None}
-"""Values that templates write as in Python, and models as in JSON."""
+"""Values that templates write in Python's syntax, and models in JSON's."""
 
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
@@ -46,7 +46,7 @@ class ParameterTypes:
                 "false" for JSON.
 
         Raises:
-            BadJSONError: an argument is written twice, or is not JSON as it should be.
+            BadJSONError: an argument is written twice, or should be JSON and is not.
         """
         arguments, position = dict[str, JsonValue](), start
         while found := argument.match(text, position):
@@ -95,7 +95,7 @@ def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 
 
 def _types_of(schema: JsonValue, whole: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Names of the types that a schema allows, in order; `whole` contains what it refers to."""
+    """Names of the types that a schema allows, in order; `whole` is the schema in which references are looked up."""
     left, followed = [schema], set[str]()
     while left:
         part = left.pop()

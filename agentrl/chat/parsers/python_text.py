@@ -14,7 +14,7 @@ from agentrl.security.json_depth import MAX_DEPTH
 
 
 class BadPythonError(Exception):
-    """Text that is no literal; the message contains the mistake and its place."""
+    """Text that is not a literal; the message contains the mistake and its place."""
 
 
 _BLANKS = re.compile(r"\s*")
@@ -49,7 +49,7 @@ def read_literal(text: str, position: int, depth: int = 0) -> tuple[JsonValue, i
     """Return the string, number, constant, list, tuple or dictionary at `position`, and its end.
 
     Raises:
-        BadPythonError: there is none.
+        BadPythonError: there is no literal.
     """
     position = skip_blanks(text, position)
     if depth > MAX_DEPTH:
@@ -78,7 +78,7 @@ def expect(text: str, position: int, *choices: str) -> tuple[str, int]:
     """Return which of some characters is next after whitespace, and its end.
 
     Raises:
-        BadPythonError: none of them.
+        BadPythonError: none of them is next.
     """
     position = skip_blanks(text, position)
     found = text[position : position + 1]

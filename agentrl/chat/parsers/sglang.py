@@ -79,7 +79,7 @@ class SglangParser:
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
     - A call of an unknown tool is returned as a call; the toolbox answers such a call with an error.
     - All text up to the first `</think>` is thoughts: calls in it are ignored. The detector receives only the text
-      after `</think>`, and nothing of a turn that was cut before it.
+      after `</think>`, and nothing if the turn was cut before it.
 
     Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). Their types come from the tools' schemas
     (see `for_tools`); without schemas, these arguments are text.

@@ -1,4 +1,4 @@
-"""What `agentrl chat` reads: tokenizer, tools, and the first messages of the conversation."""
+"""Inputs of `agentrl chat`: tokenizer, tools, and the first messages of the conversation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_inputs(config: RunConfig, tools: Path | None, data: str | None) -> Inpu
 
     Args:
         tools: JSON file of tool schemas; None: the tools of the configuration, or two examples.
-        data: file or dataset whose first row begins the conversation; None: an example.
+        data: file or dataset whose first row starts the conversation; None: an example.
 
     Raises:
         ConfigError: something cannot be read; one line per mistake.
@@ -70,7 +70,7 @@ def read_schemas(path: Path) -> list[ToolSchema]:
     try:
         found = read_tools(parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"no valid JSON: {error}"
+        reason = error.strerror if isinstance(error, OSError) else f"not valid JSON: {error}"
         raise ConfigError.keyless(f"--tools: {path}: {reason}") from error
     except FieldError as error:
         raise ConfigError.keyless(f"--tools: {path}: {error}") from error

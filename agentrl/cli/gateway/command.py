@@ -17,7 +17,7 @@ from agentrl.gateway.recording.requests import KEY
 from agentrl.run_folder.location import check_free
 
 KEY_VARIABLE, ADMIN_VARIABLE = "AGENTRL_GATEWAY_KEY", "AGENTRL_ADMIN_KEY"
-"""Environment variables with keys to use in place of new ones."""
+"""Environment variables whose keys are used instead of newly generated keys."""
 
 MAX_TURNS = 1000
 """Default of `rollout.multi_turn.max_assistant_turns` here: turns stay in memory until their rollout ends."""

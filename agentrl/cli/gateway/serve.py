@@ -19,7 +19,7 @@ from agentrl.trainer.choices import resolved
 
 _CLIENTS = "the conversations depend on the clients of the gateway"
 _CHECK_S = 5.0
-"""Most seconds between two checks for idle rollouts."""
+"""Maximum seconds between two checks for idle rollouts."""
 
 
 def serve(config: RunConfig, host: str, port: int, idle_s: float, keys: Keys) -> None:
@@ -51,7 +51,7 @@ async def _serve(config: RunConfig, host: str, port: int, idle_s: float, keys: K
         try:
             done, _ = await asyncio.wait({idle, recording.failed}, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
-                each.result()  # both end by an error only
+                each.result()  # both end only with an error
         finally:
             idle.cancel()
 

@@ -16,7 +16,7 @@ POLL_S = 0.5
 
 
 def main() -> int:
-    """Start the ranks of this node with the configuration and the place in a file; return the exit status."""
+    """Start the ranks of this node; a file has the configuration and the node's place. Return the exit status."""
     file = Path(sys.argv[1])
     config: RunConfig
     node: Node

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError
 
 
 def train_on_ranks(config: RunConfig) -> int:
-    """Start one process per device and train; inside such a process (torchrun), take part.
+    """Start one process per device and train. In such a process (also if torchrun started it), run its rank.
 
     Returns:
         The exit status.
@@ -65,7 +65,7 @@ def _ended_with_peers(config: RunConfig) -> int:
 
 
 def _take_part(config: RunConfig) -> int:
-    """Train as rank 0, or serve it."""
+    """Train as rank 0. As another rank, run the functions that rank 0 calls."""
     if os.environ["RANK"] != "0":
         return serve()
     from agentrl.trainer.run import run_training  # imports transformers

@@ -39,7 +39,7 @@ Estimator and loss become one `algorithm.name` if a preset has both. `adv_estima
 
 As in verl, `trainer.resume_mode` is `auto`: the same command with the same `trainer.default_local_dir` resumes the run.
 Without `trainer.default_local_dir` each command starts a new run in `outputs/<experiment_name>/<date>-<time>`.
-`agentrl train --resume RUN` resumes any run, also a run of a verl command. It accepts agentrl's keys.
+`agentrl train --resume RUN` resumes any run, also one started by a verl command. It accepts only agentrl's keys.
 
 Each key belongs to one of three classes:
 
@@ -58,7 +58,7 @@ Each key belongs to one of three classes:
   (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so `left` loses the system message and tools.
   The length includes the agent loop's template and the tools of the row.
 - A rollout of several trajectories counts once in its group.
-- Groups with equal rewards keep advantage 0, where verl whitens them. [algorithms.md](algorithms.md) lists more
+- Groups with equal rewards keep advantage 0; verl whitens their advantages. [algorithms.md](algorithms.md) lists more
   differences.
 - If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In verl it scores 0.
   Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
@@ -66,7 +66,7 @@ Each key belongs to one of three classes:
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
   (reward, config) ([extending.md](extending.md)).
 - Rows left at the end of an epoch start the next epoch; verl drops them. With fewer rows than
-  `data.train_batch_size`, a step uses some rows more than once, with a notice at the start. verl refuses this.
+  `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses this.
 - `data.dataset_weights` (one weight per train file) sets how often each file is drawn, evenly over time. Within a file,
   every row is drawn once before any row is drawn again. An epoch has as many draws as there are rows.
 

@@ -38,21 +38,23 @@ def truth(text: str) -> bool:
 
 SHORT = (
     Short("model", "actor_rollout_ref.model.path", help="folder of a model, or its name on the hub"),
-    Short("train", "data.train_files", help="Parquet or JSON file to train on; default train.* of this folder"),
-    Short("val", "data.val_files", help="the same, to validate on"),
+    Short("train", "data.train_files", help="Parquet or JSON file to train on; default: train.* in this folder"),
+    Short("val", "data.val_files", help="Parquet or JSON file to validate on"),
     Short("reward_func", "custom_reward_function.path", help="reward.py or reward.py:function (compute_score)"),
-    Short("rollout_n", "actor_rollout_ref.rollout.n", int, "ROLLOUT_N", 8, "rollouts a prompt"),
-    Short("batch_size", "data.train_batch_size", int, "TRAIN_BATCH_SIZE", 16, "prompts a step"),
+    Short("rollout_n", "actor_rollout_ref.rollout.n", int, "ROLLOUT_N", 8, "rollouts per prompt"),
+    Short("batch_size", "data.train_batch_size", int, "TRAIN_BATCH_SIZE", 16, "prompts per step"),
     Short("epochs", "trainer.total_epochs", int, "TOTAL_EPOCHS", 1, "passes over the data"),
     Short("lr", f"{_ACTOR}.optim.lr", float, "LEARNING_RATE", 1e-6, "learning rate"),
-    Short("max_response_length", "data.max_response_length", int, "MAX_RESPONSE_LENGTH", 512, "tokens"),
-    Short("kl_coef", "algorithm.kl_penalty", float, help="coefficient of a KL loss, which it turns on"),
+    Short(
+        "max_response_length", "data.max_response_length", int, "MAX_RESPONSE_LENGTH", 512, "tokens after the prompt"
+    ),
+    Short("kl_coef", "algorithm.kl_penalty", float, help="coefficient of a KL loss; turns the KL loss on"),
     Short("use_kl_loss", f"{_ACTOR}.use_kl_loss", truth, "USE_KL_LOSS"),
     Short("kl_loss_coef", f"{_ACTOR}.kl_loss_coef", float, "KL_LOSS_COEF"),
     Short("kl_loss_type", f"{_ACTOR}.kl_loss_type", str, "KL_LOSS_TYPE"),
     Short("norm_adv_by_std", "algorithm.norm_adv_by_std_in_grpo", truth, "NORM_ADV_BY_STD"),
     Short("n_gpus", "trainer.n_gpus_per_node", int, help="devices that train"),
-    Short("name", "trainer.experiment_name", help="of the run; its folder is checkpoints/<project>/<name>"),
+    Short("name", "trainer.experiment_name", help="name of the run; its folder is outputs/<name>/<date>-<time>"),
 )
 _DATA = ("train.parquet", "train.jsonl", "train.json")
 FIXED = {"algorithm.adv_estimator": "grpo", f"{_ACTOR}.ppo_mini_batch_size": None}  # None: one update per step
@@ -126,9 +128,9 @@ def from_flags(options: argparse.Namespace) -> dict[str, object]:
 def parser() -> argparse.ArgumentParser:
     """Build the parser; flags may have underscores or hyphens."""
     top = argparse.ArgumentParser(
-        prog="train.sh", description="Train with GRPO; any key of verl's may follow.", allow_abbrev=False
+        prog="train.sh", description="Train with GRPO; any verl key may follow.", allow_abbrev=False
     )
-    top.add_argument("overrides", nargs="*", metavar="key=value", help="any key of verl's (docs/from-verl.md)")
+    top.add_argument("overrides", nargs="*", metavar="key=value", help="any verl key (docs/from-verl.md)")
     for short in SHORT:
         names = dict.fromkeys([f"--{short.flag}", f"--{short.flag.replace('_', '-')}"])
         notes = [short.help or short.key, f"default {short.default}" if short.default else "", short.variable or ""]

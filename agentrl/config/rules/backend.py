@@ -35,7 +35,7 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
 def _missing_optimizers(config: RunConfig, spec: BackendSpec) -> Iterator[Problem]:
     for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
         if optim.name not in spec.optimizers:
-            text = f"is no optimizer of `actor.backend={config.actor.backend}`: use {backends_with(optim.name)}"
+            text = f"is not an optimizer of `actor.backend={config.actor.backend}`: use {backends_with(optim.name)}"
             yield wrong(f"{where}.name", text, Kind.NOT_SUPPORTED, value=optim.name)
 
 
@@ -68,7 +68,7 @@ def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
             text = f"needs `trainer.n_gpus_per_node=1`: use `{where}.param_offload`, which offloads the optimizer too"
             yield wrong(f"{where}.optimizer_offload", text, Kind.NOT_SUPPORTED, value=True)
     if config.uses_ray and config.rollout.sglang.colocate:
-        text = "does not work on a Ray cluster, where SGLang servers get GPUs of their own: use false"
+        text = "does not work on a Ray cluster, where SGLang servers get separate GPUs: use false"
         yield wrong("rollout.sglang.colocate", text, Kind.NOT_SUPPORTED, value=True)
     if config.actor.device not in ("auto", "cpu", "cuda"):
         text = "names one device, but each process has its own: use auto, cpu or cuda"

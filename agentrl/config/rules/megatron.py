@@ -129,7 +129,7 @@ def _granularity(value: str) -> str:
 
 
 def _wrong_balancing(config: RunConfig) -> Iterator[Problem]:
-    """A pipeline runs other micro-batches before it recomputes a router."""
+    """Refuse balancing losses of recomputed routers in a pipeline, which runs other micro-batches in between."""
     layout = config.actor.megatron
     full = config.model.enable_gradient_checkpointing or layout.recompute_granularity == "full"
     if layout.pipeline_model_parallel_size == 1 or not (full or "moe" in layout.recompute_modules):

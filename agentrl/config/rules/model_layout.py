@@ -85,7 +85,7 @@ def _wrong_layers(layout: MegatronConfig, num_layers: int, key: str) -> Iterator
         return
     parts = f"`{SECTION}.virtual_pipeline_model_parallel_size={chunks}`"
     if own:
-        text = f"leaves {rest} of the {num_layers} layers of `{key}` for {others} stages without a number of their own"
+        text = f"leaves {rest} of the {num_layers} layers of `{key}` for the {others} other stages"
         text += f", each with {parts}" if chunks > 1 else ""
     else:
         divisor = f"x {parts} " if chunks > 1 else ""

@@ -31,7 +31,7 @@ def check_recording(config: RunConfig) -> None:
 
 def _wrong(config: RunConfig) -> Iterator[Problem]:
     rollout, data, reward = config.rollout, config.data, config.reward
-    other = "an agent loop of agentrl: `agentrl gateway` runs no tools, its clients do"
+    other = "an agent loop of agentrl: `agentrl gateway` runs no tools, its clients run them"
     yield from unused("rollout.multi_turn", rollout.multi_turn, _OF_AGENT_LOOPS, other)
     yield from unused("rollout.agent", rollout.agent, ("default_agent_loop", "agent_loop_config_path"), other)
     yield from unused("rollout", rollout, ("harness",), "`agentrl train` or another command that runs it")
@@ -41,7 +41,7 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
                 f"data.{option}", "has no effect in `agentrl gateway`: tasks come from its clients", Kind.UNUSED
             )
     if reward.name != NO_REWARD and any(given(reward, option) for option in every(reward)):
-        why = "has no effect in `agentrl gateway`: `POST /rollouts/KEY/end` takes the reward, and"
+        why = "has no effect in `agentrl gateway`: `POST /rollouts/KEY/end` receives the reward, and"
         yield wrong("reward", f"{why} `agentrl replay RUN rescore` scores saved rollouts", Kind.UNUSED)
     if not config.algorithm.live:
         yield wrong("algorithm.name", "makes no rollouts: remove it", Kind.CONFLICT, value=config.algorithm.name)

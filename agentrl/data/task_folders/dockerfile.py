@@ -11,9 +11,9 @@ from posixpath import join, normpath
 
 _BASES = re.compile(r"(docker\.io/)?(library/)?(debian|ubuntu|python|buildpack-deps)(:[\w.-]+)?")
 _NO_EFFECT = frozenset({"EXPOSE", "LABEL", "MAINTAINER", "CMD", "STOPSIGNAL"})
-"""They say nothing about files, variables or the working folder."""
+"""Instructions that do not affect files, variables or the working folder."""
 _COMMANDS = frozenset({"mkdir", "touch", "chmod", "cp", "mv", "ln", "echo", "printf", "rm", "cat", "cd", "true", "set"})
-"""Commands of a RUN line that need no network and no rights."""
+"""Commands allowed in a RUN line: they need neither the network nor special rights."""
 _ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz|tbz2|txz)$")
 _ROOTS = frozenset({"root", "0", "root:root", "0:0"})
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&"})
@@ -50,7 +50,7 @@ class Recipe:
         folder: the working folder at its end.
         folders: all working folders.
         mentioned: absolute paths in RUN lines.
-        problems: lines that cannot be done without an image. If there are any, the rest is not complete.
+        problems: lines that need an image. If there are any, the other attributes are incomplete.
     """
 
     folder: str = "/"
@@ -62,15 +62,15 @@ class Recipe:
 
 
 def read_dockerfile(text: str) -> Recipe:
-    """Read a Dockerfile. What it may have: FROM, COPY, ADD, WORKDIR, ENV, USER root, and RUN with simple commands."""
+    """Read a Dockerfile. Supported are FROM, COPY, ADD, WORKDIR, ENV, USER root, and RUN with simple commands."""
     recipe, num_images = Recipe(), 0
     for number, word, rest in _instructions(text):
         num_images += word == "FROM"
         try:
             if num_images > 1:
-                raise ValueError("builds of several stages need an image")
+                raise ValueError("builds with several stages need an image")
             if not num_images:
-                raise ValueError("only lines from FROM on are understood")
+                raise ValueError("lines before FROM are not supported")
             _apply(recipe, word, rest)
         except ValueError as error:
             recipe.problems.append(f"line {number}: {word}: {error}")
@@ -149,7 +149,7 @@ def _copy(recipe: Recipe, rest: str) -> None:
     words = _listed(rest) if rest.startswith("[") else _words(rest, 2)
     *sources, to = words
     if any(re.match(r"\w+://|git@", each) for each in sources):
-        raise ValueError("files of the network need an image")
+        raise ValueError("downloads need an image")
     path = _absolute(recipe, to)
     is_folder = (
         to.endswith("/") or len(sources) > 1 or any(f"{each}/".startswith(f"{path}/") for each in recipe.folders)
@@ -167,10 +167,10 @@ def _add(recipe: Recipe, rest: str) -> None:
 
 def _run(recipe: Recipe, rest: str) -> None:
     if rest.startswith(("--", "[")) or "<<" in rest:
-        raise ValueError("only a plain shell command is understood")
+        raise ValueError("only a plain shell command is supported")
     words = list(shlex.shlex(rest, posix=True, punctuation_chars=True))
     if any(each in rest for each in ("$(", "`", "<(")):
-        raise ValueError("a command inside a command needs an image")
+        raise ValueError("command substitution needs an image")
     starts = [word for place, word in enumerate(words) if place == 0 or words[place - 1] in _SEPARATORS]
     if wrong := [word for word in starts if word not in _COMMANDS]:
         raise ValueError(f"'{wrong[0]}' needs an image (without one: {', '.join(sorted(_COMMANDS))})")
@@ -180,7 +180,7 @@ def _run(recipe: Recipe, rest: str) -> None:
 
 def _user(recipe: Recipe, rest: str) -> None:
     if rest not in _ROOTS:
-        raise ValueError(f"another user than root ('{rest}') needs an image")
+        raise ValueError(f"a user other than root ('{rest}') needs an image")
 
 
 def _words(rest: str, least: int, most: int | None = None) -> list[str]:

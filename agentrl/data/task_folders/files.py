@@ -14,9 +14,9 @@ from posixpath import basename, join
 from agentrl.data.task_folders.dockerfile import Copy
 
 MAX_BYTES, MAX_FILES = 24 * 2**20, 10_000
-"""Most content of the files of one archive, which is sent to the sandbox in one piece, and most files."""
+"""Limits of one archive, which is sent to the sandbox in one piece: bytes of all files, and number of files."""
 Member = tuple[str, Path, int | None]
-"""Absolute path in the sandbox, path of the file or folder, access rights (None: those of the file)."""
+"""Absolute path in the sandbox, path of the file or folder, access rights (None: as the file)."""
 
 
 class FilesError(Exception):
@@ -24,10 +24,10 @@ class FilesError(Exception):
 
 
 def folder_members(folder: Path, to: str) -> list[Member]:
-    """Return the content of a folder, which goes to the folder `to`. A folder that does not exist has no content.
+    """Return the content of `folder`, to be copied to the folder `to`. A folder that does not exist has no content.
 
     Raises:
-        FilesError: it is a link, holds links or devices, too many files, or is too large.
+        FilesError: the folder is a link, contains links or devices, has too many files, or is too large.
     """
     if folder.is_symlink():
         raise FilesError(f"{folder}: a link")
@@ -35,10 +35,10 @@ def folder_members(folder: Path, to: str) -> list[Member]:
 
 
 def copied_members(step: Copy, context: Path) -> list[Member]:
-    """Return what a COPY line copies from `context`, the folder of the Dockerfile.
+    """Return the files and folders that a COPY line copies from `context`, the folder of the Dockerfile.
 
     Raises:
-        FilesError: as `folder_members`; or a file does not exist, or is outside the context.
+        FilesError: as in `folder_members`; or a file does not exist, or is outside the context.
     """
     found = [path for source in step.sources for path in _matches(context, source)]
     into_folder = step.to.endswith("/") or len(found) > 1
@@ -77,7 +77,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int | None) -> N
         info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
         archive.addfile(info)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # it may have changed since it was listed
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # the file may have changed meanwhile
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     info.size = len(data)
@@ -111,7 +111,7 @@ def _checked(members: Sequence[Member] | Iterator[Member]) -> list[Member]:
 
 
 def _matches(context: Path, source: str) -> list[Path]:
-    """Return the paths that a source of a COPY line means: a path, or a pattern in its last parts."""
+    """Return the paths that match a source of a COPY line, which is a path or a pattern."""
     found = [context]
     for part in (each for each in source.split("/") if each not in ("", ".")):
         if part == "..":

@@ -1,4 +1,4 @@
-"""Finds the task folders that a name of a dataset means: one task, a folder of tasks, or a pattern."""
+"""Finds the task folders that a dataset name refers to: one task, a folder of tasks, or a pattern."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MARKS = (SETTINGS, TERMINAL_BENCH)
 
 
 def is_task_folders(name: str) -> bool:
-    """Whether a name of a dataset means task folders: it is a folder, or a pattern of folders."""
+    """Whether a dataset name refers to task folders: it is a folder, or a pattern of folders."""
     return bool(_folders(name))
 
 
 def find_task_folders(name: str) -> list[Path]:
-    """Return the task folders, sorted by name. Empty if the folders hold no task."""
+    """Return the task folders, sorted by name; empty if the folders contain no task."""
     found = [path for folder in _folders(name) for path in _tasks_in(folder)]
     return list(dict.fromkeys(found))
 

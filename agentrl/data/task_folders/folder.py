@@ -22,7 +22,7 @@ _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 
 
 class TaskFolderError(Exception):
-    """A folder that is no valid task. `problems` names everything that is wrong, each with file and key."""
+    """A folder that is not a valid task. `problems` lists all errors, each with file and key."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -35,8 +35,8 @@ class TaskFolder:
 
     Attributes:
         path: absolute path of the folder.
-        instruction: what the model is asked to do, without the leading lines that mark benchmarks ("canary"); with
-            steps, that of the first.
+        instruction: the text of the task, without the leading lines that mark benchmarks ("canary"); with steps, the
+            instruction of the first step.
         steps: empty for most tasks.
     """
 
@@ -47,7 +47,7 @@ class TaskFolder:
 
     @property
     def name(self) -> str:
-        """The name in `[task]`, else that of the folder."""
+        """The name in `[task]`, else the folder's name."""
         return self.settings.task.name if self.settings.task else self.path.name
 
     @property
@@ -101,7 +101,7 @@ def _steps(path: Path, settings: TaskSettings | None, problems: list[str]) -> tu
 
 
 def without_canary(text: str) -> str:
-    """Leave out leading comment lines with the word canary, and the empty lines that follow them."""
+    """Remove leading comment lines with the word canary, and the empty lines that follow them."""
     lines = text.split("\n")
     while lines and _CANARY.match(lines[0].strip()):
         lines.pop(0)
@@ -114,7 +114,7 @@ def read_text(path: Path) -> str:
     """Return the text of a regular file of at most `MAX_TEXT_BYTES`.
 
     Raises:
-        ValueError: it is something else; the text is the reason.
+        ValueError: the path is not such a file; the message is the reason.
     """
     try:
         found = path.lstat()

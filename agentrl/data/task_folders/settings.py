@@ -17,7 +17,7 @@ from pydantic import (
 
 ORGANISATION_AND_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$"
-"""An image never begins like an option of a command."""
+"""Pattern of image names: they cannot begin like a command-line option."""
 Variables = dict[
     Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
     Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
@@ -58,7 +58,7 @@ class VerifierPart(_Part):
 
     @property
     def is_separate(self) -> bool:
-        """Whether the verifier has an environment of its own, which brings its tests."""
+        """Whether the verifier has its own environment, which contains the tests."""
         return self.environment_mode == "separate" or self.environment is not None
 
 

@@ -1,4 +1,4 @@
-"""Steps of a task: a folder `steps/NAME` each, with an instruction, tests and files of its own."""
+"""Steps of a task: each is a folder `steps/NAME` with its own instruction, tests and files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Step:
     """A step of a task.
 
     Attributes:
-        path: absolute path of its folder.
-        instruction: what the model is asked to do in it.
+        path: absolute path of the step's folder.
+        instruction: the text of the step's task.
     """
 
     path: Path
@@ -41,14 +41,14 @@ def read_steps(
     """Yield the steps of a task folder, and a line for each problem.
 
     Args:
-        read: returns the text of a file of the folder, and notes why it cannot be read.
-        has_test: whether a folder of tests in the folder has a script.
+        read: returns the text of a file in the folder; records the reason if the file cannot be read.
+        has_test: whether a folder of tests contains a test script.
     """
     known = set[str]()
     for step in steps:
         key = normalize("NFC", step.name).casefold()
         if not _is_name(step.name):
-            yield f"'steps': '{step.name[:100]}' is no portable name of a folder"
+            yield f"'steps': '{step.name[:100]}' is not a portable folder name"
         elif key in known:
             yield f"'steps': the name '{step.name}' occurs twice"
         else:
@@ -69,7 +69,7 @@ def _step(
 
 
 def _is_name(name: str) -> bool:
-    """Whether every system accepts a name for a folder, as Harbor demands."""
+    """Whether every operating system accepts this folder name, as Harbor requires."""
     return not (
         not name.strip()
         or name in (".", "..")

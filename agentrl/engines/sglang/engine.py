@@ -18,8 +18,8 @@ from agentrl.engines.sglang.routing import Placement
 from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
 MAX_TRIES = 16
-"""Maximum number of attempts of a request that healthy servers do not answer. The pauses between attempts grow to
-about 100 seconds in total, because a router checks its workers once a minute."""
+"""Maximum number of attempts of a request that healthy servers do not answer. The growing pauses between attempts add
+up to about 100 seconds, because a router checks its workers once a minute."""
 
 MAX_PAUSE_S = 10.0
 
@@ -121,7 +121,7 @@ class SglangEngine:
         """
         if self._paused is not None:
             return await self._replace(weights, version, keep_cache=self._paused == "in_place")
-        await self.pause("retract")  # otherwise mixed weights would sample tokens during the transfer
+        await self.pause("retract")  # otherwise tokens would be sampled with mixed weights during the transfer
         try:
             await self._replace(weights, version, keep_cache=False)
         finally:

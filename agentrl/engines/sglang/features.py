@@ -42,13 +42,13 @@ class Features:
         max_total_tokens: capacity of its KV cache in tokens.
         weight_version: name of the weights that the server uses.
         tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.
-        dp_attention: data parallelism applies to attention only, within the `tp_size` GPUs.
-        priority: requests are scheduled by priority.
-        memory_saver: the server can release its memory.
-        routed_experts: the server can report the experts of each token.
-        deterministic: sampled tokens do not depend on other requests of the batch.
-        tokenizer: the server has a tokenizer, so stop strings work.
-        images: the model accepts images.
+        dp_attention: whether data parallelism applies to attention only, within the `tp_size` GPUs.
+        priority: whether requests are scheduled by priority.
+        memory_saver: whether the server can release its memory.
+        routed_experts: whether the server can report the experts of each token.
+        deterministic: whether sampled tokens are independent of other requests of the batch.
+        tokenizer: whether the server has a tokenizer, so that stop strings work.
+        images: whether the model accepts images.
         weight_loaders: functions that may load sent weights, by their import path.
     """
 
@@ -77,7 +77,7 @@ async def read_features(client: ServerClient) -> Features:
 
     Raises:
         UnreachableError: no answer.
-        ServerError: it is not an SGLang server, or its version is older than 0.5.21.
+        ServerError: the address is not an SGLang server, or its version is older than 0.5.21.
     """
     await _check_paths(client)
     server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))
@@ -119,7 +119,7 @@ def features_of(server: Answer, model: Answer) -> Features:
 
 
 def check_sizes(url: str, features: Features, stated: Mapping[str, JsonValue]) -> None:
-    """Check the sizes that the configuration states of a server that already runs.
+    """Check the sizes that the configuration states for a running server.
 
     Args:
         stated: `rollout.sglang.server_args`, with names in snake case; sizes that are not given are not checked.

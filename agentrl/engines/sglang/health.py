@@ -77,7 +77,7 @@ class HealthMonitor:
         await self._tasks.close()
 
     def suspect(self, replica: Replica, why: str) -> None:
-        """Check immediately a replica that did not answer. It receives no new requests until the check is done."""
+        """Check a replica now, because it did not answer. It receives no new requests until the check is done."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
             self._request_check(replica, why)

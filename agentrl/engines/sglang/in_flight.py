@@ -30,7 +30,7 @@ class ActiveRequest:
     """One running request, until its answer.
 
     Attributes:
-        ended: the request was aborted or its deadline passed; the tokens sampled so far are its answer.
+        ended: whether the request was aborted or its deadline passed; the tokens sampled so far are its answer.
         wake: set when the state changed, for a request that waits for a replica.
         replica: the replica that received the request; with a router, the replica that counts the request.
         post: the HTTP request, while it runs.

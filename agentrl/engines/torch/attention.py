@@ -106,7 +106,7 @@ def paged_attention(
     if step is None or not isinstance(layer, int) or layer not in step.windows:
         raise UnfaithfulError(f"layer {layer} is not a layer with cached keys and values")
     check_understood(layer, attention_mask, others)
-    step.store.write(layer, step.write, key[0], value[0])  # before any grid reads: a row may need KV of another row
+    step.store.write(layer, step.write, key[0], value[0])  # before any attention: a row may need KV of another row
     if len(step.copies):
         step.store.write(layer, step.copies, *(states[0].index_select(1, step.copied) for states in (key, value)))
     sizes = [grid.num_tokens for grid in step.grids]

@@ -42,7 +42,7 @@ class TorchEngine:
 
     Args:
         model: any causal language model of transformers; only the engine may run the model after this.
-        max_num_seqs: largest number of requests computed together; further requests wait.
+        max_num_seqs: maximum number of requests computed together; further requests wait.
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
         deterministic: completions are bitwise independent of the other requests (design, section 9); slower.

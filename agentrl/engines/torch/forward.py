@@ -230,7 +230,7 @@ def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
 
 
 class WholeRunner:
-    """Runner that forwards the full sequence for every token, for models whose past is not plain keys and values."""
+    """Runner that forwards the full sequence for every token, for models whose cache is not only keys and values."""
 
     kv_reuse = False
 

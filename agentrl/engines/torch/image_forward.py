@@ -1,4 +1,4 @@
-"""Forward of a vision-language model over a conversation with images; only new tokens, over transformers' cache.
+"""Forward pass of a vision-language model over a conversation with images: only new tokens, over transformers' cache.
 
 Axes: T tokens.
 """

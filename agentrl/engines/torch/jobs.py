@@ -45,7 +45,7 @@ class Job:
         token_ids: context and sampled tokens.
         mark: hash of `token_ids`.
         logprobs: log-probability of each sampled token.
-        max_length: largest length of context plus completion.
+        max_length: maximum length of context plus completion.
     """
 
     request: GenerateRequest
@@ -77,10 +77,10 @@ class Job:
 
 
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Group jobs whose tokens are equal and were computed in the same way. One row computes a group's next step.
+    """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled and decoded).
 
-    Rollouts of the same task share their prompt and often their first tokens. Until they differ, they cost as much as
-    one rollout.
+    The next token of a group is computed in one batch row. Rollouts of the same task share their prompt and often
+    their first tokens. Until they differ, they cost as much as one rollout.
     """
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:

@@ -15,7 +15,7 @@ class Conversations:
     """KV of each session until its release; used only by the engine's thread.
 
     Args:
-        capacity: largest number of blocks in use.
+        capacity: maximum number of blocks in use.
         shares: whether conversations may share KV.
         full_length: number of blocks reserved for each conversation from its start (deterministic mode), so that it is
             not evicted for others. None: blocks are reserved for running turns only; idle conversations are evicted.

@@ -20,7 +20,7 @@ class Found:
     Attributes:
         blocks: full blocks to share.
         tail: a block that starts with the remaining tokens, to be copied; None if there is none.
-        pending: the next block is still being computed.
+        pending: whether the next block is still being computed.
     """
 
     blocks: list[int]

@@ -94,7 +94,7 @@ class Worker:
             job.resolve(job.completion(FinishReason.ABORT))
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
-        """Hold new requests; `when_quiet` is called once nothing is being computed."""
+        """Make new requests wait; `when_quiet` is called once nothing is being computed."""
         self._paused = "drain" if mode == "drain" else "in_place"  # retract too: a weight update drops all KV
         self._on_drained.append(when_quiet)
 

@@ -1,4 +1,4 @@
-"""What a dialect is: how a request is read, and how an answer or an error is written."""
+"""Interface of a dialect: reads requests, and writes answers and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as read: what the model is asked, and in which form the client wants the answer."""
+    """A parsed request: the request to the model, and the form of the answer that the client wants."""
 
     request: TurnRequest
     stream: bool
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as HTTP has it.
+    """An error in the form that HTTP needs.
 
     Attributes:
         code: a short name, which clients check; for example `invalid_api_key`.
@@ -69,7 +69,7 @@ class Dialect:
 
 
 def failure_of(error: RequestError) -> Failure:
-    """Return an error of a request as HTTP has it."""
+    """Return an error of a request in the form that HTTP needs."""
     status, code = _FAILURES[error.refusal]
     return Failure(status, code, str(error))
 
@@ -84,5 +84,5 @@ _FAILURES = {
 
 
 def call_name(call: AnswerCall) -> str:
-    """Return the name of a call as clients get it."""
+    """Return the name of a call for clients."""
     return call.name or NO_NAME

@@ -38,7 +38,7 @@ class Images:
         return image_part(name)
 
 
-@lru_cache(maxsize=64)  # a conversation sends its images again with every turn
+@lru_cache(maxsize=64)  # a client sends all images of a conversation again with every turn
 def _read(url: str) -> tuple[str, bytes]:
     data = read_image(url)
     return content_hash(data), data

@@ -15,7 +15,7 @@ _TYPE_NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or fa
 
 
 def type_name(value: JsonValue) -> str:
-    """Return what a JSON value is, for an error."""
+    """Return the name of a JSON value's type, for an error."""
     return _TYPE_NAMES.get(type(value), "a number")
 
 
@@ -29,8 +29,8 @@ class Fields:
     """A JSON object of a request.
 
     Attributes:
-        parent: the object that contains it; None for the body.
-        name_in_parent: its key there, or the key of the list that contains it and its number.
+        parent: the object that contains this object; None for the body.
+        name_in_parent: key of this object in `parent`, or the key of the list that contains it and its index.
     """
 
     values: Mapping[str, JsonValue]
@@ -82,7 +82,7 @@ class Fields:
         """Return a text.
 
         Raises:
-            RequestError: the key is missing or has another type; so for all methods below.
+            RequestError: the key is missing or has another type. This applies to all methods below.
         """
         value = self.get(name)
         if not isinstance(value, str):
@@ -101,7 +101,7 @@ class Fields:
         return "" if self.get(name) is None else self.text(name)
 
     def count(self, name: str) -> int | None:
-        """Return a whole number of at least 1; None if the key is missing or null."""
+        """Return an integer of at least 1; None if the key is missing or null."""
         value = self.get(name)
         if value is None:
             return None
@@ -149,7 +149,7 @@ class Fields:
         return tuple(str(each) for each in values)
 
     def refuse_if_set(self, reasons: Mapping[str, str]) -> None:
-        """Refuse keys that have an effect here.
+        """Refuse keys that are set, except to null, false, 0 or something empty.
 
         Args:
             reasons: key -> why it is refused.

@@ -11,13 +11,13 @@ from agentrl.gateway.base import Refusal, RequestError
 from agentrl.security.bounded_json import UnreadableAnswerError, read_json
 
 KEEP_ALIVE = b": wait\n\n"
-"""A comment in a stream of events, which clients skip."""
+"""A comment in a stream of events; clients skip it."""
 
 
 def read_body(body: bytes) -> JsonValue:
     """Parse the body of a request.
 
-    Half a surrogate pair, which JavaScript clients make when they cut a text, is replaced by U+FFFD.
+    Half a surrogate pair is replaced by U+FFFD; JavaScript clients produce it when they cut a text.
 
     Raises:
         RequestError: the body is not JSON, or is nested too deeply.

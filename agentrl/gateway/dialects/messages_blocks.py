@@ -15,7 +15,7 @@ _ROLES = ("user", "assistant", "system")
 class Blocks:
     """Messages of a conversation, read block by block.
 
-    Results of tools, which the dialect has in the user's message, become messages of their own.
+    Tool results, which this dialect puts into user messages, become separate messages.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _ERRORS = {
     413: "request_too_large",
 }
 _TOO_LONG = "prompt is too long: "
-"""How clients recognise this error."""
+"""Text by which clients recognise this error."""
 
 
 def error(failure: Failure) -> JsonObject:

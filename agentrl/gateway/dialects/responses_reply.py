@@ -25,7 +25,7 @@ class ResponsesReply:
     Attributes:
         with_turn_id: whether thoughts carry the turn's id as `encrypted_content`, which clients send back unchanged.
         text_inputs: names of tools whose input is a text.
-        namespaces: name of a tool as the model has it -> its namespace, and its name there.
+        namespaces: the model's name of a tool -> its namespace, and its name in the namespace.
     """
 
     model: str
@@ -188,4 +188,4 @@ _CONSTANT: JsonObject = {
     "usage": None,
     "user": None,
 }
-"""Keys of a response that clients expect, and that say nothing about the run."""
+"""Keys of a response that clients expect; their values do not depend on the run."""

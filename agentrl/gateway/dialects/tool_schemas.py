@@ -27,8 +27,8 @@ class Tools:
 
     Attributes:
         text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
-        left_out: keys of tools that the gateway cannot offer, with their types.
-        namespaces: name as the model has it -> namespace, name in it; see `name_in`.
+        left_out: keys and types of tools that the gateway cannot offer.
+        namespaces: the model's name of a tool -> its namespace, and its name in the namespace; see `name_in`.
     """
 
     schemas: list[ToolSchema] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Tools:
 
 
 def name_in(namespace: str, name: str) -> str:
-    """Return the name of a tool as the model has it: with its namespace, if it is in one."""
+    """Return the model's name of a tool: with its namespace, if it is in one."""
     return f"{namespace}__{name}" if namespace else name
 
 
@@ -69,4 +69,4 @@ def _schema(text: bytes) -> ToolSchema:
     return ToolSchema(function=FunctionSchema(name=name, description=description, **given))
 
 
-_cached = lru_cache(maxsize=1024)(_schema)  # a conversation sends its tools again with every turn
+_cached = lru_cache(maxsize=1024)(_schema)  # a client sends its tools again with every turn

@@ -1,4 +1,4 @@
-"""Groups of recorded rollouts: a task, and one place for each rollout, filled when the rollout ends."""
+"""Groups of recorded rollouts: a task, and one slot for each rollout, filled when the rollout ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNUSED = "not recorded: no request used the key of this rollout"
 
 
 class TaskFacts(NamedTuple):
-    """What is known about the task of a group before its first request."""
+    """Data about the task of a group before its first request."""
 
     ground_truth: JsonValue = None
     data_source: str = "gateway"
@@ -31,8 +31,8 @@ class RecordedGroup:
     """The rollouts of one task.
 
     Attributes:
-        task: has its prompt after the first rollout with a conversation.
-        rollouts: one per place; a rollout that is still running has an error and no conversation.
+        task: the task; its prompt is known after the first rollout with a conversation.
+        rollouts: one per slot; a rollout that is still running has an error and no conversation.
         num_open: number of rollouts that are still running.
     """
 
@@ -46,7 +46,7 @@ class RecordedGroup:
         return cls(task, [_without_conversation(RUNNING, seed) for seed in seeds], len(seeds))
 
     def end(self, number: int, rollout: Rollout, tools: Sequence[ToolSchema]) -> None:
-        """Fill the place `number`. The first rollout with a conversation gives the task its prompt and tools.
+        """Fill the slot `number`. The first rollout with a conversation gives the task its prompt and tools.
 
         The prompt is that of the conversation with the most turns.
         """
@@ -63,7 +63,7 @@ class RecordedGroup:
 
     @property
     def saved(self) -> Group:
-        """The group as it is saved now."""
+        """The group in its current state, as it is saved."""
         return Group(self.task, list(self.rollouts))
 
 

@@ -14,7 +14,7 @@ from agentrl.gateway.recording.groups import TaskFacts
 from agentrl.security.bounded_json import UnreadableAnswerError, read_json
 
 MAX_BODY = 2**20
-"""Largest body in bytes."""
+"""Maximum size of a body in bytes."""
 KEY = re.compile(r"[A-Za-z0-9_-]{16,128}")
 SCORE = "score"
 """Name of the reward that is trained on."""

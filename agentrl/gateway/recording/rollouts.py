@@ -1,4 +1,4 @@
-"""The rollouts that are being recorded: each has a key, a session and a place in its group."""
+"""The rollouts that are being recorded: each has a key, a session and a slot in its group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGENT_NAME = "gateway"
 
 
 class OpenedSession(NamedTuple):
-    """A new session, and what frees its place in the engine."""
+    """A new session, and a function that frees its slot in the engine."""
 
     session: Session
     release: Callable[[], Awaitable[None]]
@@ -36,7 +36,7 @@ OpenSession = Callable[[Task, int], OpenedSession]
 
 
 class Ended(NamedTuple):
-    """A rollout that ended; `file` is None if it has no conversation, so that nothing was saved."""
+    """A rollout that ended; `file` is None if it has no conversation: nothing was saved."""
 
     uid: str
     number: int
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 
 class TooManyError(Exception):
-    """The largest number of running rollouts is reached."""
+    """The maximum number of running rollouts is reached."""
 
 
 class KeysError(ValueError):
@@ -59,7 +59,7 @@ class RunningRollout:
     Attributes:
         tools: the tools of its first request.
         last_used: loop time of the latest request or answer.
-        address: where its client reaches it; None: `SharedSession` passes on its requests.
+        address: address for its client; None: `SharedSession` passes on its requests.
     """
 
     key: str
@@ -100,8 +100,8 @@ class RunningRollout:
     def knows(self, request: TurnRequest) -> bool:
         """Whether the request belongs to this rollout, for a key that several conversations share.
 
-        An equal request while another client waits for its answer is another conversation, unless it is marked as a
-        repetition.
+        While a client waits for an answer, an equal request of another client begins another conversation, unless it
+        is marked as a repetition.
         """
         if self.session.continues(request):
             return True
@@ -109,14 +109,14 @@ class RunningRollout:
 
 
 class RunningRollouts:
-    """Opens rollouts, finds them by key, and saves those that end.
+    """Opens rollouts, finds them by key, and saves finished ones.
 
     Uids and seeds derive from the run's seed and the group's index as in training, so that the audit can check them.
 
     Args:
         server: passes on the requests with a rollout's key.
         group_size: number of rollouts of a task.
-        max_running: largest number of running rollouts.
+        max_running: maximum number of running rollouts.
         seed: the run's seed.
 
     Attributes:
@@ -164,8 +164,8 @@ class RunningRollouts:
             keys: one per rollout; empty: new ones.
 
         Raises:
-            TooManyError: the largest number of running rollouts is reached.
-            KeysError: a key is in use, or their number is not that of the rollouts of a group.
+            TooManyError: the maximum number of running rollouts is reached.
+            KeysError: a key is in use, or the number of keys is not the group size.
         """
         if keys and len(keys) != self._group_size:
             raise KeysError(f"expected {self._group_size} (rollout.n), got {len(keys)}")
@@ -179,7 +179,7 @@ class RunningRollouts:
         return opened
 
     def open_shared(self) -> RunningRollout:
-        """Open a rollout that no key of the server belongs to.
+        """Open a rollout without its own key at the server.
 
         Raises:
             TooManyError: the largest number of running rollouts is reached.
@@ -195,7 +195,7 @@ class RunningRollouts:
             stop: why it ended; None: the limit that was reached, else `finished`.
 
         Raises:
-            OSError: the file cannot be written; the rollout is saved with the next one of its step.
+            OSError: the file cannot be written; the rollout is saved together with the next one of its step.
         """
         running.has_ended = True
         del self._running[running.key]

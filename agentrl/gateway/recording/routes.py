@@ -28,7 +28,7 @@ class RolloutRoutes:
         self._failed = failed
 
     async def __call__(self, request: web.BaseRequest) -> web.Response | None:
-        """Answer a request; None if its path is another one."""
+        """Answer a request; None if its path is not one of these."""
         first, *rest = request.path.strip("/").split("/")
         if first != "rollouts":
             return None

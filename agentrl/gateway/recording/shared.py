@@ -1,4 +1,4 @@
-"""A key that any number of conversations share: each conversation is a rollout of its own."""
+"""A key that any number of conversations share: each conversation is a separate rollout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SharedSession:
         self._rollouts = rollouts
         self._by_beginning: dict[bytes, list[RunningRollout]] = {}
         self._beginnings: dict[RunningRollout, bytes] = {}
-        self._answers: dict[str, RunningRollout] = {}  # those that are not delivered yet
+        self._answers: dict[str, RunningRollout] = {}  # answers that are not delivered yet
         rollouts.on_end = self._forget
 
     async def answer(self, request: TurnRequest) -> TurnAnswer:
@@ -70,7 +70,7 @@ class SharedSession:
 
 
 def _beginning(request: TurnRequest) -> bytes:
-    """Return a digest of the tools and of the messages before the first answer, which all its requests show."""
+    """Return a digest of the tools and of the messages before the first answer, which all requests repeat."""
     digest = tools_digest(request.tools)
     for message in takewhile(lambda each: each["role"] != "assistant", cleaned(request.messages)):
         digest = chained(digest, message_digest(message))

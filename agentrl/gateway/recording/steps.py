@@ -1,4 +1,4 @@
-"""Files of recorded rollouts: each holds the groups of one step, and is written again when one of them changes."""
+"""Files of recorded rollouts: each holds the groups of one step, and is rewritten when one of the groups changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Step:
 class StepFiles:
     """Saves groups of rollouts in a store, `groups_per_step` in each step.
 
-    A group is saved for the first time when its first rollout ends, and again when others do. A file is complete at
+    A group is saved for the first time when its first rollout ends, and again when others do. A file is valid at
     every moment. Groups are kept in memory until their step is full and all its rollouts have ended.
 
     Args:

@@ -1,11 +1,11 @@
-"""Runs a taskset of verifiers. This file runs in the environment of verifiers, and imports nothing of agentrl.
+"""Runs a taskset of verifiers. This file runs in the environment of verifiers, and imports nothing from agentrl.
 
     python bridge.py rows CONFIG     prints a row for each task, as JSON lines
     python bridge.py serve CONFIG    reads a request from each line, and answers each with a line
 
 CONFIG is the JSON of an environment's configuration: {"taskset": {"id": ...}, "agent": {...}}. A request is
 {"id", "base_url", "model", "task"}, or {"cancel": id}; its answer {"id", "reward", "rewards", "error"}. The first line
-is {"ready": true}. The end of the input ends everything.
+is {"ready": true}. The process ends when its input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TextIO
 START_S = 300.0
 END_S = 10.0
 KEY_VARIABLE = "AGENTRL_GATEWAY_KEY"
-"""Environment variable that verifiers reads for a key. The key that counts is in the address."""
+"""Environment variable from which verifiers reads a key. The gateway uses the key in the address instead."""
 
 
 def library(name: str) -> Any:  # Any: a module of verifiers, which agentrl does not depend on
@@ -33,7 +33,7 @@ def main() -> None:
     """Run the mode of the command line."""
     mode, config = sys.argv[1], json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not be read as an answer
     if mode == "rows":
         print_rows(config, answers)
     else:
@@ -52,7 +52,7 @@ def print_rows(config: dict[str, Any], answers: TextIO) -> None:
 
 
 def run_server(config: dict[str, Any], queue: Any) -> None:  # Any: a queue of multiprocessing
-    """Serve the taskset in a process of its own."""
+    """Serve the taskset in a separate process."""
     resolved = library(".utils.loaders").resolve_env_config(config)
     library(".serve").EnvServer.run_server(address_queue=queue, config=resolved, address="tcp://127.0.0.1:0")
 

@@ -21,13 +21,13 @@ BRIDGE = Path(__file__).with_name("bridge.py")
 COLUMN = "verifiers_task"
 """Column of a row with the task of the taskset."""
 AGENT: Mapping[str, JsonValue] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-"""verifiers' agent without tools of its own, on this machine."""
+"""verifiers' agent without its own tools, on this machine."""
 _KEPT = ("UV_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""Variables of this process that verifiers gets: what uv needs to download packages."""
+"""Variables of this process that verifiers gets: uv needs them to download packages."""
 
 
 class Endpoint(Protocol):
-    """Where the model is reached."""
+    """Address and name of the model."""
 
     @property
     def base_url(self) -> str:
@@ -41,7 +41,7 @@ class Endpoint(Protocol):
 
 
 class Taskset:
-    """A taskset that is installed in an environment of its own.
+    """A taskset that is installed in a separate environment.
 
     Args:
         python: the interpreter of the environment with verifiers.
@@ -68,7 +68,7 @@ class Taskset:
         """Run one rollout; return its reward. This is the function of the harness.
 
         Raises:
-            DataError: the row is none of `write_rows`.
+            DataError: the row was not written by `write_rows`.
             InfraError: verifiers does not start, ended, or has no reward for the rollout.
         """
         data = task.extra_info.get(COLUMN)

@@ -15,7 +15,7 @@ _FLOAT, _LONG = 4, 8
 _GATED = 5
 """Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
-"""Linear layers with an adapter, which keeps a state of its rank for each token."""
+"""Number of linear layers with an adapter. Each adapter keeps `rank` numbers for each token."""
 _ROTATIONS = 4
 """Cosines and sines of queries and keys."""
 
@@ -25,9 +25,9 @@ class Kept:
     """How a layer is computed.
 
     Attributes:
-        adapters: rank of LoRA adapters; 0 without.
-        on_cpu: norms of Megatron have no fused kernel.
-        copies_keys: attention copies queries and keys of packed samples, as on a CPU.
+        adapters: rank of LoRA adapters; 0 without adapters.
+        on_cpu: whether the devices are CPUs, where norms of Megatron have no fused kernel.
+        copies_keys: whether attention copies queries and keys of packed samples, as on a CPU.
     """
 
     shape: Shape
@@ -49,7 +49,7 @@ class Kept:
         return self.precision.residual * self.shape.hidden / _slices(self.layout)
 
     def working(self) -> float:
-        """Bytes for each token of gradients in the backward pass of one layer: of its widest tensors."""
+        """Bytes per token of the gradients in the backward pass of one layer, from the layer's widest tensors."""
         shape = self.shape
         chosen = shape.experts_per_token * (2 * shape.expert_size + shape.hidden)
         widest = max(2 * shape.intermediate, chosen, shape.attention.heads * shape.attention.head_dim)
@@ -57,14 +57,14 @@ class Kept:
 
 
 def _slices(layout: Layout) -> int:
-    """Parts of the positions between layers (sequence parallelism)."""
+    """Number of parts into which sequence parallelism divides the positions between layers."""
     return layout.tensor if layout.sequence_parallel else 1
 
 
 def _norms(kept: Kept, *, sparse: bool) -> float:
-    """Normalized states in float32; the weighted states, which linear layers keep, under autocast a cast for each.
+    """Bytes of normalized states in float32, and of weighted states, which linear layers keep.
 
-    Norms whose weights are trained also keep their input in float32.
+    With autocast, each linear layer keeps its own cast. Norms with trained weights also keep their input in float32.
     """
     hidden, precision = kept.shape.hidden, kept.precision
     casts = 3 + (1 if sparse else 2) if precision.mixed else 2
@@ -92,12 +92,12 @@ def _attention(kept: Kept) -> float:
 
 
 def _dense(kept: Kept) -> float:
-    """Gate, its activation, up-projection, and the product, which the down-projection keeps; states of adapters."""
+    """Bytes of gate, activation, up-projection, their product (kept by the down-projection), and adapter states."""
     return kept.precision.compute * (4 * kept.shape.intermediate + _ADAPTED_IN_MLP * kept.adapters)
 
 
 def _experts(kept: Kept) -> float:
-    """For each chosen expert: the sorted input, gate and up, activation, product, and output. Autocast: in float32."""
+    """Bytes per chosen expert: sorted input, gate, up, activation, product and output; in float32 with autocast."""
     shape, size = kept.shape, kept.precision.residual
     of_token = shape.experts_per_token * (size * (2 * shape.hidden + 4 * shape.expert_size) + 4 * _LONG + 1)
     routed = of_token + _FLOAT * shape.experts
@@ -105,7 +105,7 @@ def _experts(kept: Kept) -> float:
 
 
 def _megatron(kept: Kept, *, sparse: bool) -> float:
-    """The layers of megatron-core with agentrl's norm and attention in plain torch."""
+    """Bytes of a layer of megatron-core with agentrl's norm and attention in plain torch."""
     shape, size, layout = kept.shape, kept.precision.compute, kept.layout
     parts, norm = _slices(layout), _megatron_norm(kept)
     found = 2 * norm * shape.hidden / parts + _megatron_attention(kept)
@@ -117,7 +117,7 @@ def _megatron(kept: Kept, *, sparse: bool) -> float:
 
 
 def _megatron_attention(kept: Kept) -> float:
-    """Projections together, queries and keys after rotation, outputs twice; with norms of heads, queries once more."""
+    """Bytes of the joint projection, rotated queries and keys, outputs (twice), and norms per head if there are any."""
     shape, size = kept.shape, kept.precision.compute
     of = shape.attention
     queries, keys = of.heads * of.head_dim, of.kv_heads * of.head_dim
@@ -135,7 +135,7 @@ def _megatron_attention(kept: Kept) -> float:
 def _megatron_norm(kept: Kept) -> int:
     """Bytes for each channel of a norm: its input, and its output, which the next linear layer keeps.
 
-    Without a fused kernel also the normalized input, in float32.
+    Without a fused kernel, the norm also keeps the normalized input, in float32.
     """
     size = kept.precision.compute
     return 2 * _FLOAT + size if kept.on_cpu else 2 * size

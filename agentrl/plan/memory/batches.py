@@ -15,11 +15,11 @@ CPU_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class MicroBatches:
-    """The largest micro-batch, and their number in a mini-batch.
+    """Size of the largest micro-batch, and number of micro-batches in a mini-batch.
 
     Attributes:
-        tokens: tokens that one device computes, after its positions were divided.
-        number: micro-batches in a mini-batch of one copy of the model.
+        tokens: tokens of the largest micro-batch on one device, after the positions were divided among devices.
+        number: micro-batches in a mini-batch, for one copy of the model.
     """
 
     tokens: int

@@ -1,4 +1,4 @@
-"""The smallest changes of a configuration with which a run fits: searched, each as keys to paste."""
+"""Search for the smallest changes of a configuration with which a run fits into memory, as keys to paste."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from agentrl.plan.split.keys import device_keys
 from agentrl.plan.split.layouts import last_stage, possible
 
 MOST = 3
-"""Answers that are returned."""
+"""Maximum number of changes that are returned."""
 _FACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
 PER_NODE = 8
-"""Devices of a node, if nothing is known."""
+"""Assumed number of devices of a node, if it is unknown."""
 _LORA_RANK = 16
 
 _SECTION = "actor.megatron"
@@ -39,7 +39,7 @@ class Change:
 
     Attributes:
         cost: larger changes cost more; see `_training` and `_engines`.
-        needs: devices that the run then uses, if there are fewer; else 0.
+        needs: number of devices that the changed run uses, if that is more than there are; else 0.
     """
 
     values: Values
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def shown(self) -> str:
-        """The keys, and the number of devices that are needed if there are fewer."""
+        """The keys, and the number of needed devices if there are fewer."""
         return f"{self.text} (needs {self.needs} devices)" if self.needs else self.text
 
 
@@ -74,7 +74,7 @@ def changes_for(
     num_devices: float = math.inf,
     per_node: int = PER_NODE,
 ) -> list[Change]:
-    """Return the smallest changes that fit, cheapest first, each with other keys; empty if none is found.
+    """Return the smallest changes that fit, cheapest first, each with different keys; empty if none is found.
 
     Args:
         num_devices: changes that use more devices come last.
@@ -109,7 +109,7 @@ def _distinct(changes: Iterator[Change]) -> list[Change]:
 
 
 def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits, num_devices: float) -> Iterator[Change]:
-    """Yield the options with which the devices fit and the rules hold: cheapest first, those with more devices last."""
+    """Yield options that fit and are valid, cheapest first; options with more than `num_devices` devices come last."""
     changes = [(change, with_values(config, change.values)) for change in options]
     for change, changed in sorted(changes, key=lambda each: (num_used(each[1]) > num_devices, each[0].cost)):
         if fits(changed) and (not change.values or refused(changed) is None):
@@ -117,7 +117,7 @@ def _fitting(config: RunConfig, options: Iterator[Change], fits: Fits, num_devic
 
 
 def _fits(shape: Shape, memory: float, on_cpu: bool, device: str, config: RunConfig) -> bool:
-    """Whether the devices of a kind fit."""
+    """Whether the run fits into the memory of one kind of device, `trainer` or `engine`."""
     uses = fit_of(config, shape, memory, on_cpu=on_cpu).uses
     return all(use.fits for use in uses if use.device.startswith(device))
 
@@ -132,7 +132,7 @@ def refused(config: RunConfig) -> str | None:
 
 
 def _engines(config: RunConfig) -> Iterator[Change]:
-    """Changes of SGLang servers: fewer rollouts at a time, more devices of a server, more servers."""
+    """Yield changes of SGLang servers: fewer rollouts at a time, more devices per server, more servers."""
     servers, args = servers_of(config), config.rollout.sglang.server_args
     yield Change({}, 0)
     if servers.embedded:
@@ -144,24 +144,24 @@ def _engines(config: RunConfig) -> Iterator[Change]:
         if more > 1:
             values["rollout.sglang.num_replicas"] = servers.replicas * more
         if servers.elsewhere and (more > 1 or fewer > 1):
-            continue  # the run does not start them
+            continue  # the run does not start these servers
         if fewer > 1:
             values["rollout.max_num_seqs"] = max(1, num_running(config, servers) // fewer)
         yield Change(values, len(values) + math.log2(tensor * more) + 1.2 * math.log2(fewer))
 
 
 def _training(config: RunConfig, shape: Shape, fits: Fits, per_node: int) -> Iterator[Change]:
-    """Changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
+    """Yield changes of training. Recomputation and smaller micro-batches cost least, LoRA and more devices most."""
     sets = [_recomputed(config), _shorter(config), _offloaded(config), _adapters(config), _moved(config)]
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape, per_node):
-        if fits(with_values(config, (most | layout).values)):  # else no part of it fits
+        if fits(with_values(config, (most | layout).values)):  # else no subset of the changes fits
             yield from (each | layout for each in simple)
 
 
 def _together(changes: tuple[Change, ...]) -> Change:
-    """Return all changes together."""
+    """Return one change that combines all `changes`."""
     found = Change({}, 0)
     for change in changes:
         found = found | change
@@ -176,7 +176,7 @@ def _recomputed(config: RunConfig) -> list[Change]:
 
 
 def _shorter(config: RunConfig) -> list[Change]:
-    """Micro-batches of one sample of maximum length."""
+    """Return the change to micro-batches of one sample of maximum length."""
     longest, limit = config.data.max_sequence_length, config.actor.ppo_max_token_len_per_gpu
     found = [Change({}, 0)]
     if config.actor.use_dynamic_bsz and longest < limit:
@@ -203,14 +203,14 @@ def _adapters(config: RunConfig) -> list[Change]:
 
 
 def _moved(config: RunConfig) -> list[Change]:
-    """Rollouts on SGLang servers with devices of their own, instead of in the process of rank 0."""
+    """Return the change to SGLang servers on separate devices, instead of the engine in the process of rank 0."""
     if not is_embedded(config) or not config.algorithm.live:
         return [Change({}, 0)]
     return [Change({}, 0), Change({"rollout.engine": "sglang"}, 3)]
 
 
 def _layouts(config: RunConfig, shape: Shape, per_node: int) -> Iterator[Change]:
-    """More devices, and other parallel sizes."""
+    """Yield changes to more devices and to other parallel sizes."""
     present = layout_of(config)
     for factor in _FACTORS:
         devices = present.devices * factor

@@ -13,19 +13,19 @@ from agentrl.plan.memory.training import Trainer, stages_of
 from agentrl.plan.shapes import Shape
 
 ROOM = 0.25
-"""Share of the running rollouts for which an engine must have room. The others wait for it, which takes time only."""
+"""Share of the running rollouts for which an engine must have room. The other rollouts wait, which only costs time."""
 TRAINING_MODES = ("train", "train_only")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The fullest moment of a device.
+    """Memory of a device in the phase that needs the most memory.
 
     Attributes:
         device: `trainer` or `engine`.
-        phase: when.
+        phase: name of the phase.
         parts: bytes of each part.
-        available: bytes that the parts may take.
+        available: bytes that all parts together may use.
     """
 
     device: str
@@ -51,11 +51,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The devices of a run.
+    """Memory of the devices of a run.
 
     Attributes:
-        uses: the fullest moments.
-        at_once: rollouts whose KV cache an engine holds, at their mean length; None: unknown.
+        uses: one entry for the fullest training device, and one for a device of an engine.
+        at_once: number of rollouts of mean length whose KV cache fits into an engine; None: unknown.
         running: rollouts that run on one engine at a time.
     """
 
@@ -70,15 +70,15 @@ class Fit:
 
     @property
     def worst(self) -> Use:
-        """The device that lacks most, or is fullest."""
+        """The device that needs the largest share of its available memory."""
         return max(self.uses, key=lambda use: use.total / max(1.0, use.available))
 
 
 def fit_of(config: RunConfig, shape: Shape, memory: float, *, on_cpu: bool = False) -> Fit:
-    """Return the use of each kind of device.
+    """Return the memory use of each kind of device.
 
     Args:
-        memory: bytes of a device.
+        memory: memory of a device, in bytes.
     """
     servers, trains = servers_of(config), config.trainer.mode in TRAINING_MODES
     engine = engine_of(config, shape, servers) if config.algorithm.live else None
@@ -106,9 +106,9 @@ def usable_bytes(servers: Servers, memory: float, kept: float = 0) -> float:
 
 
 def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
-    """Return the tokens of KV cache of each replica of the configured servers; infinite if nothing limits them.
+    """Return how many tokens of KV cache each replica of the configured servers holds; infinite without a limit.
 
-    Infinite also if the weights do not fit: `fit_of` reports it.
+    Also infinite if a rollout of maximum length does not fit: `fit_of` reports this.
     """
     servers = servers_of(config)
     if servers.embedded:
@@ -119,7 +119,7 @@ def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
 
 
 def server_room(config: RunConfig, shape: Shape, servers: Servers, memory: float) -> tuple[int, Use]:
-    """Return the tokens of KV cache that a server holds, and the use of a device by what it needs: see `ROOM`."""
+    """Return how many tokens of KV cache a server holds, and the memory that one of its devices needs (see `ROOM`)."""
     engine, usable = engine_of(config, shape, servers), usable_bytes(servers, memory)
     return engine.tokens_in(usable), _server_use(engine, usable)
 

@@ -1,4 +1,4 @@
-"""Bytes of numbers in training and in the engines, from the configuration."""
+"""Bytes per number in training and in the engines, from the configuration."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Bytes in training.
+    """Bytes per number in training.
 
     Attributes:
-        weight: of a weight that is no adapter.
-        compute: of a number between matrix products: with autocast, 2.
+        weight: bytes of a weight that is not part of an adapter.
+        compute: bytes of a number between matrix products; 2 with autocast.
     """
 
     weight: int
@@ -24,7 +24,7 @@ class Precision:
 
     @property
     def mixed(self) -> bool:
-        """Whether activations are computed in another data type than that of the weights (autocast)."""
+        """Whether activations have another data type than the weights (autocast)."""
         return self.weight != self.compute
 
     @property
@@ -34,13 +34,13 @@ class Precision:
 
 
 def training_precision(config: RunConfig, shape: Shape) -> Precision:
-    """Return the bytes of the actor, the critic and the reference."""
+    """Return the bytes per number of the actor, the critic and the reference."""
     weight = BYTES[shape.dtype if config.model.dtype == "auto" else config.model.dtype]
     autocast = config.actor.autocast
     return Precision(weight, weight if autocast is None else min(weight, BYTES[autocast]))
 
 
 def engine_bytes(config: RunConfig, shape: Shape) -> int:
-    """Return the bytes of a weight, and of a number in the KV cache, of an engine."""
+    """Return the bytes per number of an engine's weights and KV cache."""
     dtype = config.rollout.dtype if config.rollout.dtype != "auto" else config.model.dtype
     return BYTES[shape.dtype if dtype == "auto" else dtype]

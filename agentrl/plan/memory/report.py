@@ -1,4 +1,4 @@
-"""What the plan says about memory: a verdict in one line, a table, and JSON."""
+"""Output of the plan about memory: a one-line verdict, a table, and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST = 0.005
 def memory_verdict(fit: Fit, changes: Sequence[Change] = ()) -> str:
     """Return the answer in one line."""
     if not fit.uses:
-        return "memory: nothing of this run is on devices that the plan knows"
+        return "memory: no part of this run is on devices that the plan knows"
     use = fit.worst
     numbers = f"{use.device}, {use.phase}: {use.total / GIB:.1f} of {use.available / GIB:.1f} GiB"
     if fit.fits:
@@ -34,7 +34,7 @@ def memory_table(fit: Fit, changes: Sequence[Change] = ()) -> Iterator[str]:
         shown = {part: size / GIB for part, size in use.parts.items() if size / GIB >= _LEAST}
         yield from (f"  {part:<32}{size:>10.2f} GiB" for part, size in shown.items())
     if fit.at_once is not None and fit.at_once < fit.running:
-        yield f"{fit.at_once} of {fit.running} rollouts of an engine have room at a time; the others wait"
+        yield f"an engine has room for {fit.at_once} of its {fit.running} rollouts at a time; the others wait"
     if changes:
         yield "fits with one of:"
         yield from (f"  {change.shown}" for change in changes)

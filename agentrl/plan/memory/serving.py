@@ -1,4 +1,4 @@
-"""Bytes of a device of an engine: weights, and the KV cache of the rollouts that run at a time."""
+"""Bytes on one device of an engine: weights, and the KV cache of the rollouts that run at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.plan.shapes import Shape
 EMBEDDED_SEQUENCES = 128
 """`rollout.max_num_seqs` of the embedded engine: see `agentrl.engines.torch.engine`, which imports torch."""
 USUAL_SHARE = 0.85
-"""Share of the memory for weights and KV cache that SGLang takes, if `mem_fraction_static` is not given: about this."""
+"""Approximate share of the memory that SGLang uses for weights and KV cache, if `mem_fraction_static` is not set."""
 MEAN_LENGTH = 0.5
 """Mean length of a running rollout, as a share of the maximum length; an assumption."""
 
@@ -27,7 +27,7 @@ class Engine:
         kv_token: bytes of the KV cache for one token.
         running: rollouts that run on one engine at a time.
         longest: maximum length of a rollout, in tokens.
-        limit: largest number of tokens in the cache (`rollout.max_kv_tokens`); None: none.
+        limit: largest number of tokens in the cache (`rollout.max_kv_tokens`); None: no limit.
     """
 
     weights: float
@@ -42,7 +42,7 @@ class Engine:
         return max(self.longest, ceil(self.running * self.longest * MEAN_LENGTH))
 
     def tokens_in(self, num_bytes: float) -> int:
-        """Return the tokens of KV cache beside the weights; 0 if these do not fit."""
+        """Return how many tokens of KV cache fit beside the weights; 0 if the weights do not fit."""
         found = int(max(0.0, num_bytes - self.weights) / self.kv_token)
         return found if self.limit is None else min(found, self.limit)
 
@@ -60,7 +60,7 @@ def engine_of(config: RunConfig, shape: Shape, servers: Servers) -> Engine:
 
 
 def _weights(shape: Shape, servers: Servers) -> float:
-    """Divided over all devices of a server; with data-parallel attention, each part has complete attention weights."""
+    """Number of weights on one device. With data-parallel attention, each part has complete attention weights."""
     whole = shape.weights
     divided = whole.total - whole.norms - whole.router
     copied = (servers.data - 1) * whole.attention
@@ -68,14 +68,14 @@ def _weights(shape: Shape, servers: Servers) -> float:
 
 
 def _kv_numbers(shape: Shape, servers: Servers) -> float:
-    """Numbers for each token of a data-parallel part. Every device has at least one head, and all latent vectors."""
+    """KV numbers on one device per token of the server. Every device has at least one head, or all latent vectors."""
     of, tensor = shape.attention, max(1, servers.tensor // servers.data)
     one = of.cached if of.is_latent else of.cached / of.kv_heads * ceil(of.kv_heads / tensor)
     return one * shape.num_layers / servers.pipeline / servers.data
 
 
 def num_running(config: RunConfig, servers: Servers) -> int:
-    """Return the rollouts that run at a time on one engine."""
+    """Return the number of rollouts that run at a time on one engine."""
     trainer, rollout = config.trainer, config.rollout
     groups = config.data.train_batch_size * (1 + trainer.over_sampling)
     if trainer.max_staleness:

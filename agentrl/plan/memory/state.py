@@ -13,7 +13,7 @@ from agentrl.plan.shapes import Shape, Weights, sum_of
 
 FLOAT = 4
 _AVERAGES = {"adamw": 2, "muon": 1}
-"""Averages per weight. Muon's part for hidden matrices; AdamW updates all others."""
+"""Moving averages per weight of a hidden matrix. With `muon`, AdamW updates all other weights."""
 _LINEAR_LAYERS = 3
 """Linear layers of a gated feed-forward layer."""
 
@@ -24,7 +24,7 @@ class State:
 
     Attributes:
         gradients: 0 for a model that is not trained.
-        optimizer: averages, and float32 copies of weights.
+        optimizer: moving averages, and float32 copies of weights.
     """
 
     weights: float = 0
@@ -36,7 +36,7 @@ class State:
 
 
 def with_scalar_head(shape: Shape) -> Shape:
-    """Return the critic of a model: one number per token instead of the head."""
+    """Return the shape of the critic of a model: its head has one output per token."""
     return replace(shape, outer=replace(shape.outer, head=shape.hidden), tied=False)
 
 
@@ -46,8 +46,8 @@ def state_of(
     """Return what a device of a pipeline stage holds.
 
     Args:
-        trained: whether the model is trained, and not only scored.
-        rank: of trained LoRA adapters; 0: all weights are trained.
+        trained: whether the model is trained; false if it only scores.
+        rank: rank of the trained LoRA adapters; 0: all weights are trained.
     """
     own = own_weights(shape, layout, stage)
     if not trained:
@@ -88,7 +88,7 @@ def _latent_down(shape: Shape) -> int:
 
 
 def _sharded(whole: Weights, size: int, shape: Shape) -> Weights:
-    """FSDP2 shards the first dimension; of experts, that is their number."""
+    """Weights of one rank. FSDP2 shards the first dimension, which for experts is the number of experts."""
     parts = {name: ceil(getattr(whole, name) / size) for name in Weights.__dataclass_fields__}
     if shape.experts:
         parts["experts"] = whole.experts // shape.experts * ceil(shape.experts / size)
@@ -103,7 +103,7 @@ def adapter_size(shape: Shape, layout: Layout, stage: int, rank: int) -> float:
 
 
 def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
-    """Inputs and outputs of the linear layers with an adapter. Transformers' experts are no linear layers."""
+    """Inputs and outputs of the linear layers with an adapter. Experts in transformers are not linear layers."""
     of, hidden = shape.attention, shape.hidden
     queries, values = of.heads * of.head_dim, of.heads * of.value_dim
     if of.is_latent:
@@ -130,16 +130,16 @@ def _trained(layout: Layout, own: Weights, precision: Precision, actor: ActorCon
 
 
 def _averages(own: Weights, optimizer: str) -> int:
-    """Numbers that the optimizer keeps besides the weights. Experts are one tensor, which AdamW updates."""
+    """Number of moving averages in the optimizer. Experts are one stacked tensor, which AdamW updates."""
     matrices = own.attention + own.dense + own.router + own.shared
     return 2 * (own.total - matrices) + _AVERAGES[optimizer] * matrices
 
 
 def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
-    """Bytes of complete weights and gradients of FSDP2 at a time: those outside of layers, and two layers.
+    """Bytes that FSDP2 holds complete at a time: weights of two layers, gradients of one, and all outside of layers.
 
     Args:
-        resharded: `actor.reshard_after_forward`; if false, all weights, and all gradients in float32.
+        resharded: `actor.reshard_after_forward`. If false, all weights and all gradients (float32) stay gathered.
     """
     if layout.kind != "fsdp":
         return 0
@@ -150,7 +150,7 @@ def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: boo
 
 
 def cast_copies(layers: Sequence[Weights], layout: Layout, precision: Precision) -> float:
-    """Bytes of bfloat16 copies of weights, which autocast keeps until the backward pass. FSDP2 gathers bfloat16."""
+    """Bytes of bfloat16 copies of weights, which autocast keeps until the backward pass. FSDP2 needs none."""
     if not precision.mixed or layout.kind != "torch":
         return 0
     whole = sum_of(layers)

@@ -19,7 +19,7 @@ Parts = Mapping[str, float]
 MAX_LOGITS = 2**27
 """Logits in memory at a time: see `agentrl.backends.torch.logprobs`, which imports torch."""
 _LOGIT_ARRAYS = 5
-"""Arrays of logits in float32 at a time: logits, log-softmax, probabilities and gradients."""
+"""Number of float32 arrays of the size of the logits at a time: logits, log-softmax, probabilities, gradients."""
 RUNTIME = 1.0e9
 """Bytes of a CUDA context and its libraries."""
 NCCL = 1.0e9
@@ -30,7 +30,7 @@ _UNKNOWN_RANK = 16
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """What a device of a pipeline stage holds and computes.
+    """Memory of one device of a pipeline stage during training.
 
     Attributes:
         on_cpu: whether the devices are CPU processes.
@@ -43,7 +43,7 @@ class Trainer:
     on_cpu: bool = False
 
     def phases(self) -> dict[str, Parts]:
-        """Return the bytes of each part in each phase of a step; what does not exist then has no entry."""
+        """Return the bytes of each part in each phase of a step; parts without bytes have no entry."""
         found = {"update": self._in_update(self.config.actor, self._actor(), self.shape, self._others("actor"))}
         if (critic := self._critic()) is not None:
             of_critic, others = self._critic_actor(), self._others("critic")
@@ -62,7 +62,7 @@ class Trainer:
 
     @property
     def rank(self) -> int:
-        """Rank of the trained adapters; 0 without."""
+        """Rank of the trained adapters; 0 without adapters."""
         model = self.config.model
         return model.lora_rank or (_UNKNOWN_RANK if model.lora_adapter_path else 0)
 
@@ -109,7 +109,7 @@ class Trainer:
         return {"CUDA and NCCL": RUNTIME + (NCCL if self.layout.devices > 1 else 0)}
 
     def _idle(self, prefix: str, state: State, actor: ActorConfig) -> dict[str, float]:
-        """Return what stays of a trained model between its uses. Megatron keeps its buffer of gradients."""
+        """Return what a trained model keeps on the device between uses. Megatron keeps its buffer of gradients."""
         if self.on_cpu:
             actor = actor.model_copy(update={"param_offload": False, "optimizer_offload": False})
         if self.layout.kind == "fsdp" and actor.param_offload:
@@ -134,11 +134,11 @@ class Trainer:
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
-        """Return the bytes of the fuller moment of the largest micro-batch."""
+        """Return the larger of the two `moments` of the largest micro-batch."""
         return max(self.moments(actor, shape), key=lambda parts: sum(parts.values()))
 
     def moments(self, actor: ActorConfig, shape: Shape) -> tuple[Parts, Parts]:
-        """Return the bytes while logits are computed, and during the backward pass of a layer, without logits."""
+        """Return the bytes while logits are computed, and the bytes during a layer's backward pass (without logits)."""
         batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
         layout, precision = self.layout, self._precision
         copies = self.on_cpu and self.config.actor.share_prefixes
@@ -156,7 +156,7 @@ class Trainer:
         return {"activations": stored, "logits": logits}, backward
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
-        """Bytes for each token that the micro-batches in flight keep."""
+        """Bytes per token that the micro-batches in flight keep."""
         ends = 2 * kept.boundary  # embeddings or received states, and the states of the head
         recomputed = self._recomputed(len(layers))
         stored = recomputed * kept.boundary + sum(layers[recomputed:])
@@ -179,7 +179,7 @@ class Trainer:
 
 
 def _in_flight(layout: Layout, stage: int, number: int) -> float:
-    """Micro-batches whose activations a stage keeps (1F1B), as multiples of all its layers."""
+    """Number of micro-batches whose activations a stage keeps (1F1B); a fraction if stages have several chunks."""
     if layout.chunks == 1:
         return min(layout.pipeline - stage, number)
     parts = (layout.pipeline - stage - 1) * 2 + (layout.chunks - 1) * layout.pipeline + 1
@@ -197,5 +197,5 @@ def _shown(state: State, buffers: float, passes: Parts) -> dict[str, float]:
 
 
 def stages_of(trainer: Trainer) -> list[Trainer]:
-    """Return the device of each pipeline stage."""
+    """Return a `Trainer` for each pipeline stage."""
     return [replace(trainer, stage=stage) for stage in range(trainer.layout.pipeline)]

@@ -1,4 +1,4 @@
-"""The line that `agentrl train` prints where the plan says that the run does not fit into the memory of its device."""
+"""The warning that `agentrl train` prints if, according to the plan, the run does not fit into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divisions of the devices that a search found, why some are behind the best, and what others lack."""
+"""Divisions of the devices found by a search: why some are slower than the best, and why others are not possible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from agentrl.plan.split.simulate import Split
 
 
 class Lack(NamedTuple):
-    """Why a division is not possible. In their order, the division that is closest to being possible comes first.
+    """Why a division is not possible. The smallest `Lack` belongs to the division that is closest to being possible.
 
     Attributes:
-        of_trainer: the trainer does not fit, or its layout is refused. False: the servers, or both together.
-        share: memory that is needed, as a multiple of what there is.
+        of_trainer: true if the trainer does not fit or its layout is refused; false if the servers do not fit, or not
+            together with the trainer.
+        share: needed memory, as a multiple of the available memory.
     """
 
     of_trainer: bool
@@ -27,11 +28,12 @@ class Candidate:
     """A division of the fleet.
 
     Attributes:
-        train_s, rollout_s: seconds of all trainer work of a step if samples are divided equally, and of sampling its
-            tokens at full concurrency.
-        bound_s: seconds of a step that this division hardly goes below.
-        kv_tokens: tokens of KV of each data-parallel part of a server.
-        split: the simulated run; None if `bound_s` is above the best simulated step, or too many are better.
+        train_s: seconds of the trainer's work in a step, if samples are divided equally.
+        rollout_s: seconds to sample the tokens of a step at full concurrency.
+        bound_s: approximate lower bound of the seconds of a step.
+        kv_tokens: tokens of KV cache of each data-parallel part of a server.
+        split: the simulated run. None if `bound_s` is above the best simulated step, or if enough candidates with a
+            smaller `bound_s` were simulated.
         price: US dollars per step; None if a price is unknown.
     """
 
@@ -46,7 +48,7 @@ class Candidate:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: simulated, or else the bound."""
+        """Seconds of a step: simulated, or else `bound_s`."""
         return self.split.step_s if self.split else self.bound_s
 
     def phases(self, *, simulated: bool) -> dict[str, float]:
@@ -70,14 +72,14 @@ class Found:
 
     Attributes:
         ranked: the candidates, best first; those without a simulation come last.
-        refused: what the layout lacks that lacks least, for trainers of each number of devices without one that fits.
+        refused: number of training devices for which no layout fits -> why the layout closest to fitting does not fit.
     """
 
     ranked: list[Candidate]
     refused: dict[int, Lack]
 
     def why_not(self, candidate: Candidate) -> str:
-        """Return why a candidate is behind the best, in a few words."""
+        """Return, in a few words, why a candidate is slower than the best."""
         best = self.ranked[0]
         if candidate.split is None and candidate.bound_s < best.step_s:
             return took(candidate)
@@ -96,7 +98,7 @@ def took(each: Candidate) -> str:
 
 
 def compared(seconds: float, others: float, name: str) -> str:
-    """Return how much longer or shorter a step is than another one, as text."""
+    """Return, as text, how much longer or shorter a step is than another step."""
     change = seconds / others - 1
     if round(100 * change) == 0:
         return f"as long as {name}"

@@ -1,4 +1,4 @@
-"""An asyncio event loop whose clock jumps: code that waits runs at once, with the times it would have had."""
+"""An asyncio event loop with virtual time: instead of waiting, its clock jumps to the next scheduled event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Ready = list[tuple[selectors.SelectorKey, int]]
 
 
 class StalledError(AgentRLError):
-    """Everything waits for an event that nothing will set."""
+    """All tasks wait, and nothing is scheduled that could wake them."""
 
 
 class _Jump(selectors.SelectSelector):

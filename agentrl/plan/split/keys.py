@@ -1,4 +1,4 @@
-"""The keys of `agentrl train` for a division of the devices: what a user pastes."""
+"""The keys of `agentrl train` for a division of the devices, for a user to paste."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from agentrl.config.run import RunConfig
 from agentrl.plan.layout import Layout, Servers
 
 _USUAL = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False, "base_gpu_id": 0}
-"""Sizes of a server and their defaults. Hydra merges mappings, so a size that was given must be given again."""
+"""Sizes of a server and their defaults. Hydra merges mappings, so sizes of the configuration must be set again."""
 _MEGATRON = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"),
@@ -15,7 +15,7 @@ _MEGATRON = (
 
 
 def training_keys(layout: Layout, config: RunConfig, per_node: int) -> dict[str, object]:
-    """Return the keys of a training layout whose values differ from those of the configuration."""
+    """Return the keys of a training layout whose values differ from the configuration."""
     keys = device_keys(layout.devices, config, per_node)
     if layout.kind == "megatron":
         sizes = {f"actor.megatron.{name}": getattr(layout.megatron, name) for name in _MEGATRON}
@@ -25,16 +25,16 @@ def training_keys(layout: Layout, config: RunConfig, per_node: int) -> dict[str,
 
 
 def device_keys(devices: int, config: RunConfig, per_node: int) -> dict[str, object]:
-    """Return the keys of a number of training devices, on as few nodes as possible, where the configuration differs."""
+    """Return the changed keys for a number of training devices, on as few nodes as possible."""
     nodes = -(-devices // per_node)
     return _changed({"trainer.n_gpus_per_node": devices // nodes, "trainer.nnodes": nodes}, config)
 
 
 def server_keys(servers: Servers, config: RunConfig, layout: Layout, per_node: int) -> dict[str, object]:
-    """Return the keys of SGLang servers whose values differ from those of the configuration.
+    """Return the keys of SGLang servers whose values differ from the configuration.
 
-    Servers with the GPUs of one node start at the first GPU that does not train. For servers that run already, the keys
-    state their sizes only; `rollout.sglang.urls` needs as many addresses as there are servers.
+    If all devices are on one node, servers use the GPUs after those of training. For servers that run already, the keys
+    contain only their sizes; `rollout.sglang.urls` needs as many addresses as there are servers.
     """
     sglang = config.rollout.sglang
     args = {key: _USUAL.get(key, value) for key, value in sglang.options.items()}

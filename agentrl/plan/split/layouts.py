@@ -22,7 +22,7 @@ def layouts_for(
     """Yield the layouts of `devices` devices; tensor parallelism stays inside a node.
 
     Args:
-        base: the values of all other keys of Megatron.
+        base: values of all other Megatron keys.
     """
     if kind == "megatron":
         for sizes in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
@@ -63,15 +63,15 @@ def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: i
 
 
 def last_stage(num_layers: int, pipeline: int) -> int | None:
-    """Layers of the last stage if the stages are unequal: the others have the same number, rounded up."""
+    """Number of layers of the last stage, if stages are unequal; all other stages have the rounded-up mean number."""
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
 def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
     """Yield `number` SGLang servers (0: any number) that use all `devices`, with up to `most` devices each.
 
-    With fewer key-value heads than devices of a server (latent attention: one), also with data-parallel attention, so
-    that not every device has the KV cache of all rollouts.
+    If a server has more devices than the model has key-value heads (latent attention counts as one head), also yield
+    servers with data-parallel attention. There, no device holds the KV cache of all rollouts.
     """
     heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:

@@ -18,11 +18,11 @@ class Span(NamedTuple):
 
 
 class Machine:
-    """Replicas and a learner.
+    """Engine replicas and a learner.
 
     Args:
         contention: factors of the trainer's and of the engine's times while both compute; 1 on separate devices.
-        exclusive: the replicas stop while the learner works, because they are on the same GPUs.
+        exclusive: whether the replicas stop while the learner works, because they use the same GPUs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Machine:
         return min(self.replicas, key=lambda replica: replica.load)
 
     async def learn(self, seconds: float, what: str = "learn") -> None:
-        """Work as the learner for `seconds` of undisturbed time."""
+        """Do work of the learner that takes `seconds` without contention."""
         started = self._loop.time()
         self._set_learning(True)
         left = seconds
@@ -78,7 +78,7 @@ class Machine:
             replica.update()
 
     async def _work(self, left: float) -> float:
-        """Work until the contention changes; return the undisturbed seconds of work done."""
+        """Work until the contention changes; return the work done, in seconds without contention."""
         started = self._loop.time()
         factor = self._slow_trainer if any(each.busy for each in self.replicas) else 1.0
         self._changed.clear()

@@ -1,7 +1,7 @@
 """A simulated engine: replicas that decode with continuous batching, in the time of the running event loop.
 
-Between two changes of the running requests, all of them sample tokens at the same speed (processor sharing). Prefill
-stops decoding for its time, as chunked prefill does in sum (Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310).
+While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). Prefill
+delays decoding by its duration, like chunked prefill in total (Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import count
 from typing import Protocol
 
 _EPSILON = 1e-6
-"""Tokens that rounding of the clock may leave."""
+"""Tolerance in tokens, for rounding of the clock."""
 
 
 class EngineSpeed(Protocol):
@@ -35,7 +35,7 @@ class Request:
     """A request in a replica.
 
     Attributes:
-        spans: (policy version, tokens) of what was sampled so far.
+        spans: (policy version, number of tokens) of the tokens sampled so far.
         start: progress of the replica, in tokens per request, when the last span began.
     """
 
@@ -63,8 +63,8 @@ class Replica:
 
     Args:
         max_running: largest number of requests computed together.
-        max_kv_tokens: largest sum of the tokens of running requests, prompt and completion. Others wait.
-        slowdown: factor of all times, read at each change: other programs on the same device.
+        max_kv_tokens: largest number of tokens (prompts and completions) of all running requests; other requests wait.
+        slowdown: returns the factor of all times if other work uses the device; called at each change.
         changed: called when the replica becomes busy or idle.
 
     Attributes:
@@ -87,7 +87,7 @@ class Replica:
         self._running: list[tuple[float, int, Request]] = []  # by the progress at which they end
         self._serial = count()
         self._progress = 0.0
-        self._stall_s = 0.0  # prefill that is left to compute
+        self._stall_s = 0.0  # remaining seconds of prefill
         self._context = 0.0  # tokens of the running requests
         self._kv = 0.0  # tokens that they will have at the end
         self._step_s = math.inf

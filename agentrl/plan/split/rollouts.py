@@ -1,4 +1,4 @@
-"""Simulated rollouts, as attempts that the sources of a real run start."""
+"""Simulated rollouts, in the form of attempts, which the sources of a real run start."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 @dataclass(slots=True)
 class Simulator:
-    """Runs rollouts of `lengths` on `machine`; an object of one simulated run.
+    """Runs rollouts of `lengths` on `machine`, for one simulated run.
 
     Attributes:
         recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
         share: training computes equal prompts of a task once.
-        ended: id of a rollout that has ended -> (the rollout, so that the id is not used again; its lengths).
+        ended: `id` of an ended rollout -> (the rollout, kept so that Python does not reuse the `id`; its lengths).
         spent_s: seconds of all ended rollouts.
         num_started: rollouts started, restarts included.
     """
@@ -77,7 +77,7 @@ class Simulator:
     def _new_tokens(
         self, turn: Turn, lengths: RolloutLengths, uid: str, replica: Replica, versions: Sequence[int]
     ) -> int:
-        """Tokens that the replica computes for a turn: fewer for a known prompt, all after new weights."""
+        """Tokens that the replica computes for a turn: all after new weights (`recompute`), one for a cached prompt."""
         if versions and versions[-1] != replica.version and self.recompute:
             return turn.context
         if turn.context == turn.new == lengths.prompt and self._known(uid, id(replica), replica.version):
@@ -85,7 +85,7 @@ class Simulator:
         return turn.new
 
     def _known(self, uid: str, replica: int, version: int) -> bool:
-        """Whether another rollout of the task computed the prompt in this replica: engines share equal prompts."""
+        """Whether another rollout of the task has computed the prompt in this replica; equal prompts are shared."""
         key = uid, replica, version if self.recompute else 0
         known = key in self._shared
         self._shared.add(key)

@@ -25,21 +25,22 @@ from agentrl.plan.time.step import hourly_price, planned_of, samples_of, setting
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
-"""Divisions are simulated until they have so many rollouts together; the others are ranked by a bound."""
+"""Limits of simulation: total rollouts, and fewest and most divisions. Other divisions are ranked by a bound."""
 _PARTS = 16
-"""Parts of the requests that are taken to end together."""
+"""Number of parts of the requests, by length; the requests of a part are assumed to end together."""
 SERVER_NODES = 4
-"""Nodes of one server, if servers run already."""
+"""Maximum number of nodes of one server, if servers run already."""
 NUM_DIVISIONS = 12
-"""Divisions that are tried. Of more, some with equal distances are."""
+"""Maximum number of divisions that are tried; if there are more, every n-th is tried."""
 
 
 Fits = Callable[[Layout], Lack | None]
-"""Returns None if a training layout fits into the memory of its devices and the rules hold, else what is missing."""
+"""Returns None if a training layout is valid and fits into the memory of its devices, else why not."""
 Serves = Callable[[Servers], float | Lack]
-"""Returns the tokens of KV that a server holds, or what it lacks if it has no room for the rollouts."""
+"""Returns how many tokens of KV cache a server holds, or why it has no room for the rollouts."""
 Together = Callable[[Layout, Servers], float | str]
-"""Returns the tokens of KV of each data-parallel part of a server beside a trainer, or why both are not possible."""
+"""Returns how many tokens of KV cache each data-parallel part of a server holds, or why trainer and servers together
+are not possible."""
 
 
 def search(
@@ -52,10 +53,10 @@ def search(
     together: Together,
     calibration: Calibration | None = None,
 ) -> Found:
-    """Search divisions of a fleet in nodes (in devices, if there is one node), and sharing the devices of one node.
+    """Search for the best division of a fleet into training devices and servers.
 
-    For each, the training layout with the fastest update and the servers with the fastest sampling are taken, of those
-    that are possible together.
+    Several nodes are divided by node. One node is divided by device; its devices may also be shared. For each division,
+    the fastest training layout and the fastest servers that are possible together are used.
     """
     fitted = calibration or Calibration(fleet.hardware)
     return _Search(shape, fleet, lengths, config, fits, serves, together, fitted).found()
@@ -90,7 +91,7 @@ class _Search:
                 yield found
 
     def _fastest(self, devices: int, colocate: bool) -> Candidate | Lack:
-        """Return the fastest layout and servers of a division, or what it lacks that lacks least."""
+        """Return the fastest layout and servers of a division, or why those closest to fitting do not fit."""
         servers, lacks = self._servers(self.fleet.num_devices - (0 if colocate else devices), colocate)
         missing = [Lack(True, math.inf, "no layout divides the model and the devices")]
         for train_s, layout in self._layouts(devices):
@@ -118,12 +119,12 @@ class _Search:
         return sorted(ranked, key=lambda each: each[0])
 
     def _servers(self, devices: int, colocate: bool) -> tuple[list[tuple[float, Servers]], list[Lack]]:
-        """Return the seconds to sample a step with each kind of server that fits, fastest first, and what others lack.
+        """Return (seconds to sample a step, servers) of all that fit, fastest first, and why others do not fit.
 
-        Of servers that run already, there are as many as addresses.
+        The number of servers that run already is the number of their addresses.
         """
         given, per_node = servers_of(self.config), self.fleet.hardware.devices_per_node
-        nodes = SERVER_NODES if given.elsewhere else 1  # a run starts no server over several nodes
+        nodes = SERVER_NODES if given.elsewhere else 1  # a server that the run starts uses one node
         number = len(self.config.rollout.sglang.urls)
         lacks = [Lack(False, math.inf, _indivisible(devices, number))]
         ranked: list[tuple[float, Servers]] = []
@@ -138,8 +139,8 @@ class _Search:
     def _sampling_s(self, servers: Servers, room: float) -> float:
         """Seconds to sample the tokens of a step, if replicas have equal work and tools take no time.
 
-        Requests above the largest number of a replica start when others end. If rollouts run during updates, those of
-        later steps do.
+        Requests above the maximum of a replica start when other requests end. If rollouts run during updates, requests
+        of later steps start as well.
         """
         planned, replicas = self._planned, servers.replicas * servers.data
         context = sum(each.num_tokens for each in planned) / len(planned) / 2  # half of its tokens, on average
@@ -156,7 +157,7 @@ class _Search:
         return decode_s + len(turns) / replicas * engine.prefill_s(new, max(new, context))
 
     def _drained_s(self, engine: EngineSpeed, rows: float, context: float) -> float:
-        """Seconds until `rows` requests have ended that start together: the shorter ones end first."""
+        """Seconds until `rows` requests that start together have all ended; shorter requests end first."""
         seconds, before = 0.0, 0
         for part, length in enumerate(self._quantiles):
             active = max(1.0, rows * (1 - part / _PARTS))
@@ -212,7 +213,7 @@ class _Search:
 
 
 def _divisions(fleet: Fleet, config: RunConfig) -> Iterator[tuple[int, bool]]:
-    """(devices of the trainer, whether the engine shares them)."""
+    """Yield (number of training devices, whether the engine shares them)."""
     one_node = fleet.num_devices <= fleet.hardware.devices_per_node
     unit = 1 if one_node else fleet.hardware.devices_per_node
     number = -(-fleet.num_devices // unit) - 1
@@ -225,5 +226,5 @@ def _divisions(fleet: Fleet, config: RunConfig) -> Iterator[tuple[int, bool]]:
 
 def _indivisible(devices: int, number: int) -> str:
     if number:
-        return f"{number} servers of equal sizes do not use all other {devices} devices (`rollout.sglang.urls`)"
+        return f"{number} servers of equal size cannot use all {devices} other devices (`rollout.sglang.urls`)"
     return f"no size of servers divides the model and {devices} devices"

@@ -1,4 +1,4 @@
-"""What the simulation needs to know of a run."""
+"""Parameters of a simulated run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass
 
 ENOUGH = 4096
-"""Rollouts over which averages are taken."""
+"""Number of rollouts over which averages are taken."""
 MAX_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the simulation needs to know of a run.
+    """Parameters of a simulated run.
 
     Attributes:
         max_running: largest number of requests computed together in a replica.
         max_kv_tokens: tokens of KV that a replica holds.
         max_concurrent: largest number of rollouts that run together.
         publish_s: seconds in which the replicas stop for new weights.
-        other_s: seconds of a step in which the trainer does anything else: storing, logging.
+        other_s: seconds of a step that the trainer needs for other work, such as storing and logging.
         recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
         shares_prompts: training computes equal prompts of a task once.
         contention, exclusive: see `Machine`.
@@ -47,11 +47,11 @@ class Setting:
 
     @property
     def num_steps(self) -> int:
-        """Steps with about `ENOUGH` rollouts, at most `MAX_STEPS`."""
+        """Number of steps with about `ENOUGH` rollouts; at most `MAX_STEPS`, at least 2 if rollouts overlap updates."""
         least = 2 if self.overlaps else 1
         return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
 
     @property
     def warm_up(self) -> int:
-        """Steps at the start that the averages leave out: if rollouts overlap with updates, none runs before them."""
+        """First steps, excluded from averages. With overlap, no update runs during their rollouts."""
         return 1 + self.max_staleness if self.overlaps else 0

@@ -1,4 +1,4 @@
-"""Simulation of a run in virtual time: the training loop, sources and admission of real runs; only work is replaced."""
+"""Simulation of a run in virtual time: real training loop, sources and admission; the work is replaced by waiting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LearnSpeed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Result of a simulation. Shares are of the time of `num_steps` steps, without the steps before them.
+    """Result of a simulation. Shares refer to the time of `num_steps` steps, without the warm-up steps.
 
     Attributes:
         trainer_idle: share of the time in which the trainer waits for rollouts.
@@ -93,10 +93,10 @@ def simulate(
     num_steps: int | None = None,
     warm_up: int | None = None,
 ) -> Split:
-    """Simulate `num_steps` steps after `warm_up` steps. Nothing waits, and nothing is computed with a model.
+    """Simulate `num_steps` steps after `warm_up` steps, in virtual time and without a model.
 
     Args:
-        num_steps, warm_up: None: those of `setting`.
+        num_steps, warm_up: None: the values of `setting`.
     """
     steps = setting.num_steps if num_steps is None else num_steps
     before = setting.warm_up if warm_up is None else warm_up
@@ -236,7 +236,7 @@ class _Run:
 
 
 class _Taking:
-    """A source that reports each `take`."""
+    """A source that reports the result and the seconds of each `take`."""
 
     def __init__(self, source: Source, took: Callable[[Sequence[Group], int, float], None]) -> None:
         self._source, self._took = source, took

@@ -25,7 +25,7 @@ def head_flops_per_token(shape: Shape) -> float:
 
 
 def attention_flops(shape: Shape, length: float, start: float = 0) -> float:
-    """Return the FLOPs of the scores and sums of all layers, for the positions `start` to `length` of a sequence.
+    """Return the FLOPs of attention scores and weighted sums of all layers, for positions `start` to `length`.
 
     The query at position i reads i + 1 keys, or its window (causal attention without padding, Dao 2023, 2307.08691):
 

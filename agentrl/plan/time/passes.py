@@ -1,4 +1,4 @@
-"""What the trainer computes in a step, from the configuration: passes, updates and micro-batches."""
+"""Passes, updates and micro-batches of the trainer in a step, from the configuration."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Passes:
 
     @property
     def train_forwards(self) -> float:
-        """FLOPs of forward and backward, in forward passes."""
+        """FLOPs of forward and backward pass together, as a multiple of the forward pass."""
         return 1 + self.recompute + (BACKWARD_FROZEN if self.frozen else BACKWARD)
 
 
 def passes_of(config: RunConfig) -> Passes:
-    """Return the passes of a configuration. Estimators of users count as having no critic."""
+    """Return the passes of a configuration. User-defined estimators are assumed to have no critic."""
     correction, actor = config.algorithm.rollout_correction, config.actor
     critic = config.algorithm.estimator == "gae"
     scored = [correction.corrects or not correction.bypass_mode, config.uses_reference, critic]

@@ -22,13 +22,14 @@ from agentrl.plan.time.training import BYTES
 class Sampling:
     """Speed of one replica. See `EngineSpeed`.
 
-    A decode step reads the weights once, and the KV of all requests; it takes the longer of reading and computing
-    (Pope et al. 2022, arXiv:2211.05102, section 2). Both are divided over the devices of the replica.
+    A decode step reads the weights once, and the KV cache of all requests. Its time is the time of reading or of
+    computing, whichever is longer (Pope et al. 2022, arXiv:2211.05102, section 2). The devices of the replica divide
+    both.
 
     Args:
         number: format of weights and KV; with `fp8`, both have 1 byte.
-        fixed_rows: rows that each pass of decoding computes, whether used or not (`rollout.deterministic`); 0: those
-            that are used.
+        fixed_rows: number of rows that each decoding pass computes, used or not (`rollout.deterministic`); 0: only the
+            used rows.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Sampling:
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
         self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
         self._fixed_rows = fixed_rows
-        launched = shape.num_layers if servers.embedded else 0  # SGLang replays graphs of kernels
+        launched = shape.num_layers if servers.embedded else 0  # SGLang replays CUDA graphs instead
         self._launch_s = launched * hardware.layer_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
         self._head = head_flops_per_token(shape)
@@ -67,14 +68,14 @@ class Sampling:
         return flops / self._parts / self._flops_per_s + self._layers_s(new)
 
     def _read(self, rows: float) -> float:
-        """Weights that a device reads. Data-parallel parts have own attention weights, and share all others."""
+        """Weights that a device reads. Each data-parallel part has its own attention weights; all others are shared."""
         others = self.weights_read(rows * self._data) - self._attention
         return self._attention / self._parts + others / self._all
 
     def weights_read(self, rows: float) -> float:
-        """Return the weights that a decode step of `rows` tokens reads.
+        """Return the number of weights that a decode step of `rows` tokens reads.
 
-        Each token chooses k of E experts. If all experts are equally likely, E (1 - (1 - k / E) ^ rows) are read.
+        Each token chooses k of E experts. If all are equally likely, E (1 - (1 - k / E) ^ rows) experts are read.
         """
         if not self._experts:
             return self._others
@@ -82,7 +83,7 @@ class Sampling:
         return self._others + self._experts * (1 - missed)
 
     def _layers_s(self, tokens: float) -> float:
-        """Two all-reduces of the states per layer over the devices of the replica."""
+        """Seconds of two all-reduces of the states per layer over the devices of the replica."""
         return 2 * self._shape.num_layers * self._link.reduce_s(2 * tokens * self._shape.hidden)
 
 
@@ -101,7 +102,7 @@ def max_running(config: RunConfig, servers: Servers) -> int:
 
 
 def _dense_weights(shape: Shape) -> float:
-    """Weights that every token reads: all but experts and embeddings, with the head."""
+    """Number of weights that every token reads: all except experts and embeddings, but always the head."""
     weights = shape.weights
     head = shape.vocabulary * shape.hidden if shape.tied else 0
     return float(weights.total - weights.experts - weights.embeddings + head)
@@ -110,8 +111,8 @@ def _dense_weights(shape: Shape) -> float:
 def _cached_numbers(shape: Shape, servers: Servers) -> float:
     """Numbers of KV per token that the devices of a replica read together.
 
-    Devices that share the matrices hold different heads, but all of them the latent vectors of MLA, or a KV head if
-    there are fewer heads than devices.
+    Tensor-parallel devices hold different heads. Each device holds the latent vectors of MLA. If there are fewer KV
+    heads than devices, several devices hold the same head.
     """
     of, sharing = shape.attention, servers.tensor / servers.data
     copies = sharing if of.is_latent else max(1.0, sharing / of.kv_heads)

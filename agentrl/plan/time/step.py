@@ -1,4 +1,4 @@
-"""Seconds of a step by phase, on devices that do one thing at a time or two: without a simulation of the queue."""
+"""Seconds of each phase of a step, predicted separately."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
-"""Factors of the times of trainer and embedded engine while both compute: they share a device and an interpreter. The
-many short operations of the engine delay the trainer. Measured with the quickstart's model on two cores."""
+"""Factors of the times of trainer and embedded engine while both compute, because they share a device and an
+interpreter: the many short operations of the engine delay the trainer. Measured with the quickstart on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class StepTime:
     """Seconds of one step by phase.
 
     Attributes:
-        rollout_s: from the start of the rollouts of a step to the end of the last, without new ones.
+        rollout_s: from the start of a step's rollouts to the end of the last one, with no other rollouts running.
         score_s: forward passes before the update.
         learn_s: the update.
         publish_s: sending the weights to the engine.
@@ -71,10 +71,10 @@ def predict(
     rollout_s: float | None = None,
     sent_s: float | None = None,
 ) -> StepTime:
-    """Predict the seconds of a step by phase, each without the others.
+    """Predict the seconds of each phase of a step, as if it ran alone.
 
     Args:
-        hardware: of the trainer, and of the engine if `engine` is None.
+        hardware: hardware of the trainer, and of the engine if `engine` is None.
         max_kv_tokens: tokens of KV that a replica holds.
         rollout_s: seconds of the rollouts; None: they are simulated.
         sent_s: seconds of publishing; None: they are predicted.
@@ -93,7 +93,7 @@ def predict(
 
 
 def _trained(trainer: Training, lengths: Lengths, config: RunConfig, num_steps: int) -> dict[str, float]:
-    """Mean seconds of the trainer in the first steps, and their tokens."""
+    """Return the mean seconds of the trainer, and the mean numbers of tokens, of the first `num_steps` steps."""
     samples = [samples_of(lengths, config, step) for step in range(num_steps)]
     planned = [each for step in range(num_steps) for each in planned_of(lengths, config, step)]
     return {
@@ -157,8 +157,8 @@ def setting_of(
 def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware, of_engine: Hardware) -> float:
     """Return the seconds to send all weights, tensor by tensor, so that every device receives every byte.
 
-    The bytes pass the network if trainer or engine have several nodes, or if they are on different nodes, else the link
-    of the node. The embedded engine reads them from memory.
+    The weights are sent over the link of the node if all devices fit into one node, else over the network. The embedded
+    engine reads them from memory.
     """
     size = shape.weights.total * BYTES["bf16"]
     if servers.embedded:

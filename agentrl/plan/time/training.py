@@ -49,7 +49,7 @@ class Training:
         return passes.epochs * passes.num_trained * step
 
     def even_s(self, num_tokens: float, attention: float) -> float:
-        """Return the seconds of scores and updates if samples could be divided equally: close to the least possible.
+        """Return the seconds of scores and updates if samples are divided equally, which is close to the minimum.
 
         Args:
             num_tokens: tokens of the samples of a step.
@@ -79,8 +79,8 @@ class Training:
     def _rank_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
         """Seconds of the micro-batches of one rank.
 
-        With p stages and v chunks per stage, m micro-batches take (m + (p - 1) / v) x the time of one (Narayanan et al.
-        2021, arXiv:2104.04473, section 2.2): the bubble.
+        With p stages and v chunks per stage, m micro-batches take (m + (p - 1) / v) x the time of one. The second term
+        is the pipeline bubble (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
         """
         limit = self.passes.max_tokens * self.layout.context
         packs = pack([len(each) for each in positions], limit, padded=False)
@@ -94,7 +94,8 @@ class Training:
         """Return the seconds of one pipeline stage for one micro-batch of a rank.
 
         Args:
-            positions: of the tokens of each sample, such as `range(100)`; those before the first are shared.
+            positions: positions of the tokens of each sample, such as `range(100)`. Earlier positions are shared and
+                not computed here.
             forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
         """
         attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
@@ -141,7 +142,7 @@ class Training:
         return sum(map(self.shape.is_sparse, layers)) / len(layers)
 
     def _layers_s(self, tokens: float, forwards: float) -> float:
-        """Communication inside the layers of a stage: TP, EP and CP; forward and backward move the same bytes."""
+        """Seconds of TP, EP and CP communication in the layers of a stage; forward and backward move equal bytes."""
         num_layers = self.shape.num_layers * self._stage_share
         passes = 1.0 if forwards == 1 else 2.0 + self.passes.recompute
         each = self._tensor_s(tokens) + self._context_s(tokens) + self._sparse_share * self._expert_s(tokens)
@@ -160,8 +161,8 @@ class Training:
         return 2 * self._link(layout.expert * layout.expert_tensor).exchange_s(size)
 
     def _context_s(self, tokens: float) -> float:
-        """Ulysses: queries, keys, values and outputs change places (Jacobs et al. 2023, arXiv:2309.14509). CP: keys and
-        values go round (Liu et al. 2023, arXiv:2310.01889)."""
+        """Ulysses exchanges queries, keys, values and outputs (Jacobs et al. 2023, arXiv:2309.14509). CP sends keys and
+        values around a ring (Liu et al. 2023, arXiv:2310.01889)."""
         layout, of = self.layout, self.shape.attention
         keys = of.kv_heads * (of.head_dim + of.value_dim)
         size = tokens * BYTES[self.passes.number] / layout.tensor
@@ -171,7 +172,7 @@ class Training:
         return link.gather_s(size * keys * layout.context)
 
     def _sharded_s(self, forwards: float) -> float:
-        """FSDP2 gathers all weights for the forward and the backward pass, beside the computation (Zhao et al. 2023,
+        """FSDP2 gathers all weights for the forward and the backward pass, while the device computes (Zhao et al. 2023,
         arXiv:2304.11277)."""
         size = self._weights.total * BYTES[self.passes.number]
         each = self.shape.num_layers + 1  # one operation per layer, and one for the rest
@@ -210,7 +211,7 @@ class Training:
         return 0.0 if self.passes.frozen else float(self._weights.total)
 
     def _stage_weights(self) -> float:
-        """Weights of one device while it computes; the experts of a small micro-batch count as if all were read."""
+        """Weights that a device reads for a micro-batch. All its experts count, even experts without a token."""
         layout, weights = self.layout, self._weights
         experts = weights.experts / (layout.expert * layout.expert_tensor)
         others = weights.total - weights.experts - weights.embeddings

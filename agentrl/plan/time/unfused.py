@@ -1,7 +1,7 @@
 """Seconds of transformers' layers on a GPU besides matrix products: memory traffic, and launches of kernels.
 
-Megatron's layers are fused, and a CPU launches nothing: there, `share_of_peak` contains everything. The constants fit
-to one H200 (`benchmarks/one_gpu.py`).
+For Megatron's fused layers and on CPUs, which launch no kernels, `share_of_peak` includes these times. The constants
+were fitted on one H200 (`benchmarks/one_gpu.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TRAFFIC = 4
 _LOGIT_PASSES = 8
 """How often a forward pass reads or writes the logits in float32."""
 _ADAPTED = 1.75
-"""Launches of a layer with adapters (LoRA), as a multiple of those without."""
+"""Launches of a layer with adapters (LoRA), as a multiple of the launches without adapters."""
 _ADAPTED_TRAFFIC = 1.6
-"""The same for memory traffic: each output of an adapter is scaled and added to that of its linear layer."""
+"""The same for memory traffic: each output of an adapter is scaled and added to the output of its linear layer."""
 
 
 @dataclass(frozen=True)
 class Unfused:
-    """Layers of a pipeline stage that runs transformers' modules."""
+    """Layers that run transformers' modules."""
 
     shape: Shape
     layout: Layout
@@ -37,7 +37,7 @@ class Unfused:
 
     @property
     def exists(self) -> bool:
-        """Whether the layers launch single operations on a device."""
+        """Whether launches and memory traffic count separately: transformers' layers on a GPU."""
         return self.layout.kind != "megatron" and self.hardware.layer_overhead_ms > 0
 
     def traffic_s(self, tokens: float, forwards: float) -> float:

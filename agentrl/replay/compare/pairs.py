@@ -33,7 +33,7 @@ class Attempt:
     """One rollout.
 
     Attributes:
-        score: None if the rollout failed or has no score; score means leave out this rollout.
+        score: None if the rollout failed or has no score; mean scores exclude such rollouts.
         calls: (tool, outcome) of each call.
         segments: the segments of all trajectories.
     """

@@ -59,8 +59,8 @@ def from_turn(replay: Replay) -> Result:
     - Continuation i has its own seed, derived from the saved seed, K and i.
     - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved.
     - Rollouts of task folders with several steps can only be run again from turn 0, with live tools.
-    - A simulated user answers only where the conversation is not the saved one. It starts without its earlier state and
-      gets the full conversation.
+    - A simulated user answers only where the conversation differs from the saved one. The user starts without its
+      earlier state and gets the full conversation.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of
     one saved rollout form a group with uid `<uid>/<number>`.

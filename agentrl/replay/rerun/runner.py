@@ -56,7 +56,7 @@ class Rerun:
 
 
 def _first(rollout: Rollout) -> int:
-    """Return the trajectory that begins with the task: those of sub-agents may come before it."""
+    """Return the trajectory that begins with the task; trajectories of sub-agents may come before it."""
     opened = (each.trajectory for each in rollout.operations if each.kind is OperationKind.TASK)
     return next((number for number in opened if number in range(len(rollout.trajectories))), 0)
 
@@ -88,7 +88,7 @@ def refuse_steps(saved: StoredRollout) -> None:
     """Refuse a task folder of several steps, whose instructions come from the folder and not from a tool.
 
     Raises:
-        DataError: the rollout belongs to one.
+        DataError: the rollout belongs to such a task folder.
     """
     if has_steps(saved.task):
         place = f"step {saved.step}: rollout {saved.number} of group '{saved.task.uid}'"
@@ -153,7 +153,7 @@ class Rerunner:
 
 @asynccontextmanager
 async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> AsyncIterator[Rerunner]:
-    """Build the rollout components with the weights of `model.path`; by default those of the run's newest checkpoint.
+    """Build the rollout components with the weights of `model.path`; by default of the run's newest checkpoint.
 
     Args:
         mode: name of the mode, with the turn if it has one.

@@ -2,14 +2,14 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: an error |
-|           | of factor e in the weight of a 100-token answer. bfloat16 alone causes 1e-4 to 1e-3                   |
+| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: a factor |
+|           | e in the importance ratio of a 100-token answer. bfloat16 alone causes 1e-4 to 1e-3                   |
 | probe     | right after publishing, engine and backend differ by 0.05 nats on average: more than bfloat16 causes  |
-| requeued  | over 5 steps, groups requeued for staleness, beyond the share of over_sampling, above 10 % of the     |
-|           | groups trained on: a tenth of the engine's work is wasted                                             |
+| requeued  | over 5 steps, groups requeued for staleness (without the share that over_sampling causes) above 10 %  |
+|           | of the groups trained on: a tenth of the engine's work is wasted                                      |
 | replay    | with rollout.routed_experts, the experts of 10 % of the tokens or more are unknown                    |
 | restarts  | a server died or hung in this step                                                                    |
-| cache     | over 5 steps, half of the repeated tokens of later turns are recomputed (at least 10,000 such tokens) |
+| cache     | over 5 steps, later turns recompute half of the tokens of earlier turns (at least 10,000 such tokens) |
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def requeued(history: History) -> str | None:
     if share is None or share <= REQUEUED_SHARE.highest + history.over_sampling:
         return None
     return (
-        f"too many groups are requeued for staleness, {share:.0%} of the trained groups: raise trainer.max_staleness, "
+        f"too many groups are requeued for staleness ({share:.0%} of the trained groups): raise trainer.max_staleness, "
         "or limit long rollouts (rollout.rollout_timeout_s, data.max_response_length)"
     )
 
@@ -82,7 +82,7 @@ def cache(history: History) -> str | None:
     if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:
         return None
     return (
-        f"only {share:.0%} of the repeated tokens of later turns are in the engine's cache: increase its memory "
+        f"only {share:.0%} of the tokens of earlier turns are still in the engine's KV cache: increase its memory "
         "(rollout.sglang.server_args.mem_fraction_static), or decrease trainer.max_concurrent_rollouts"
     )
 

@@ -15,8 +15,8 @@
 |                 | or 50 % tool errors, or 50 % calls that could not be parsed                             |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
 | infra_failures  | 20 % of the rollouts failed for reasons outside the policy, over 5 steps                |
-| left_out        | infrastructure failures lower the mean number of tool calls: it would be more than 5 %  |
-|                 | higher without them (estimated), over 5 steps with 10 dropped rollouts or more          |
+| left_out        | without infrastructure failures, the mean number of tool calls would be more than 5 %   |
+|                 | higher (estimated), over 5 steps with 10 dropped rollouts or more                       |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
 | critic          | values predict the returns worse than a constant would, for 10 steps                    |
 | length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
@@ -117,7 +117,7 @@ def length_limit(history: History) -> str | None:
         return None
     return (
         "almost every rollout stops at a limit of tokens or turns: raise data.max_response_length or the limits of "
-        "rollout.multi_turn, or the model never ends its turn (chat template, stop tokens)"
+        "rollout.multi_turn, or check that the model can end its turn (chat template, stop tokens)"
     )
 
 
@@ -128,8 +128,8 @@ def unused_tools(history: History) -> str | None:
     if len(steps) < UNUSED_STEPS or not unused:
         return None
     return (
-        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; the prompt does not mention the tool, the model "
-        "cannot write calls (rollout.multi_turn.format), or calling the tool does not raise the reward"
+        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; possible causes: the prompt does not mention the "
+        "tool, the model cannot write calls (rollout.multi_turn.format), or calls do not raise the reward"
     )
 
 
@@ -189,9 +189,9 @@ def left_out(history: History) -> str | None:
         return None
     score = sum(values(steps, SCORE_SHIFT.name)) / NUM_RECENT
     return (
-        "infrastructure failures drop rollouts with many tool calls more often, so training sees too many with few "
-        f"calls: without failures the mean number of calls would be {shift:.0%} higher, and the mean score "
-        f"{score:+.2g}; repair the service, or let the tool retry (retries)"
+        "infrastructure failures drop more rollouts with many tool calls than with few, so the training data are "
+        f"biased: without failures the mean number of calls would be {shift:.0%} higher, and the mean score would "
+        f"change by {score:+.2g}; repair the service, or let the tool retry (retries)"
     )
 
 

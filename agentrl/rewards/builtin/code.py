@@ -21,7 +21,7 @@ from agentrl.tools.base import InfraError
 from agentrl.utils.yaml_list import entry_errors
 
 SANDBOXES_PER_ANSWER = 4
-"""Sandboxes that test one answer at a time, if they occupy places."""
+"""Maximum number of sandboxes that test one answer at the same time, if sandboxes occupy places."""
 _LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 
@@ -105,7 +105,7 @@ class CodeReward:
         return sum(each is True for each in results) / len(cases)
 
     async def _test(self, code: str, cases: Iterator[Case]) -> list[bool | None]:
-        """Run tests in one sandbox until there is none left; return which passed, None if it does not compile."""
+        """Run tests in one sandbox until no test is left; return which passed, None if the program does not compile."""
         async with self._pool.borrowed() as sandbox:
             return [await self._passes(sandbox, code, case) for case in cases]
 
@@ -115,7 +115,7 @@ class CodeReward:
         try:
             async with owned as sandbox:
                 run = await run_program(sandbox, program, stdin, self._timeout_s, self._language)
-        except SandboxEndedError:  # the program did it; the next test gets another sandbox
+        except SandboxEndedError:  # the program ended the sandbox; the next test gets another one
             return False
         return run.ok and case.passed(run.stdout, mark) if run.compiled else None
 

@@ -59,7 +59,7 @@ def tool_rewards(extra_info: Mapping[str, object]) -> float:
 
 
 def verifier(extra_info: Mapping[str, object]) -> float:
-    """The reward that the tests of the row's task folder gave."""
+    """The reward that the tests of the row's task folder returned."""
     found = extra_info.get("rollout_reward_scores")
     if not isinstance(found, Mapping) or VERIFIER not in found:
         raise InfraError("no tests of a task folder have run for this rollout (docs/task_folders.md)")

@@ -79,7 +79,7 @@ class ProcessReward:
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """See `rewards.base.Reward`; a process that dies or hangs raises `InfraError` for this rollout only."""
-        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # an object of this process
+        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # exists only here
         arguments = self._score.arguments(data_source, solution_str, ground_truth, plain)
         where = self._score.where(data_source, extra_info)
         with errors_with_place(where, self._timeout_s, self._score.place):

@@ -35,10 +35,10 @@ class RewardFuncs:
 
     A function receives lists with one entry per rollout: one, or several with reward_manager.name=batch. `prompts` and
     `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
-    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`, and
-    `environments`, the environment objects, during a run with an environment. If a
-    function returns None, it does not apply to the rollout, and only the other scores are summed. If no function
-    applies, the rollout has no score and is excluded from its group.
+    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. During a
+    run with an environment, `environments` contains the environment objects. If a function returns None, it does not
+    apply to the rollout, and only the other scores are summed. If no function applies, the rollout has no score and
+    is excluded from its group.
 
     Raises:
         ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that

@@ -21,7 +21,7 @@ PULL_S = 1800.0
 END_S = 5.0
 """Seconds until a killed command has ended."""
 OWN_FAILURE = 125
-"""Exit code of `run` if the failure is that of Docker or Podman, not of the container."""
+"""Exit code of `run` if Docker or Podman failed, not the container."""
 WORK = "/work"
 _ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 _FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
@@ -46,10 +46,10 @@ class Client:
         self.name = settings.command
 
     def check_installed(self) -> None:
-        """Check that there is a command.
+        """Check that the command is installed.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the command is not installed.
         """
         if shutil.which(self.name) is None:
             raise ConfigError.keyless(
@@ -60,10 +60,10 @@ class Client:
         """Run a command to its end.
 
         Args:
-            seconds: until it is killed; default: `COMMAND_S`.
+            seconds: seconds until the command is killed; default: `COMMAND_S`.
 
         Raises:
-            SandboxUnavailableError: it cannot be started, or did not end in time and was killed.
+            SandboxUnavailableError: the command cannot be started, or did not end in time and was killed.
         """
         seconds = seconds or COMMAND_S
         process = await self._process(arguments, asyncio.subprocess.DEVNULL)
@@ -82,7 +82,7 @@ class Client:
         """Run a command that must succeed; return its output.
 
         Raises:
-            SandboxUnavailableError: it failed; the text has what it wrote to standard error.
+            SandboxUnavailableError: the command failed; the text has its standard error.
         """
         finished = await self.run(*arguments, seconds=seconds)
         if finished.exit_code != 0:
@@ -147,7 +147,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 def _options_of_setup(setup: SandboxSetup) -> list[str]:
-    """Files of the image belong to root or to other users, so the container runs as root with rights over files."""
+    """Files of the image belong to root or to other users, so the container runs as root with all file permissions."""
     return [
         *("--user", "0:0"),
         *(option for name in _FILE_RIGHTS for option in ("--cap-add", name)),

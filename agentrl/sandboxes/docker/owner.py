@@ -15,7 +15,7 @@ def orphans(lines: Iterable[str]) -> Iterator[str]:
     """Yield the containers of ended processes of this machine.
 
     Args:
-        lines: identifier and labels of a container each, as `docker ps` prints them.
+        lines: each line has the identifier and the labels of a container, as `docker ps` prints them.
     """
     for line in lines:
         found = _OWNED.match(line)

@@ -1,4 +1,4 @@
-"""Code that checks, in a running container, that it isolates what it should."""
+"""Code that checks, in a running container, that it isolates as required."""
 
 from __future__ import annotations
 

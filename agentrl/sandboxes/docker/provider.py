@@ -18,7 +18,7 @@ from agentrl.sandboxes.process import WRITABLE, ProcessSandbox, arguments
 
 START_S = 120.0
 EXIT_S = 5.0
-"""Seconds until the command reports how its container ended."""
+"""Seconds in which the command must report how its container ended."""
 _LOGGER = logging.getLogger(__name__)
 _LIST = ("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Labels}}", "--filter")
 _REMOVE = ("rm", "--force", "--volumes")
@@ -48,7 +48,7 @@ class ContainerProvider:
         if setup is not None:
             await self._image_of(setup)
         name = f"agentrl-{token_hex(12)}"
-        writable = WRITABLE if setup is None else ()  # else they are on a disk
+        writable = WRITABLE if setup is None else ()  # with a setup, the folders are on a disk
         process = await self._client.start(name, arguments(self._settings.limits(), writable), setup)
         sandbox = ContainerProcess(process, self._client, name, self._left)
         await sandbox.wait_until_ready(START_S)
@@ -135,7 +135,7 @@ class ContainerProcess(ProcessSandbox):
         return self._name not in self._left
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. If the container cannot be removed, the daemon has failed, not the code."""
+        """See `ProcessSandbox._end`. A container that cannot be removed means that the daemon failed, not the code."""
         code, said = None, "it does not answer"
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_S):

@@ -22,7 +22,7 @@ class ContainerSandbox(PoolSettings):
     network: str = "none"
     """Network of the container. With another value than none, the model's code reaches that network."""
     memory_mb: PositiveInt = 1024
-    """Memory of the whole container with its files, MiB; there is no swap space."""
+    """Memory of the container including its files, MiB; there is no swap space."""
     disk_mb: PositiveInt = 64
     """Size of the working folder and of /tmp, in memory, MiB each; also the largest file."""
     cpus: PositiveFloat = 1.0
@@ -30,7 +30,7 @@ class ContainerSandbox(PoolSettings):
     max_processes: PositiveInt = 64
     """Processes and threads."""
     max_running: PositiveInt = 16
-    """Most containers at a time; further rollouts wait for one."""
+    """Maximum number of containers at a time; further rollouts wait."""
 
     @property
     def setups(self) -> Setups:

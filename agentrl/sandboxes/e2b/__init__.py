@@ -1,1 +1,1 @@
-"""Sandboxes of E2B: virtual machines of a service, or of a server of your own."""
+"""Sandboxes of E2B: virtual machines of E2B's service, or of your own E2B server."""

@@ -18,7 +18,7 @@ class AnswerTooLongError(Exception):
 
 
 class Answer:
-    """What is known of an answer: whether it was complete."""
+    """State of an answer: its size, and whether it is complete."""
 
     def __init__(self) -> None:
         self._num_bytes, self._tail = 0, b""
@@ -36,19 +36,19 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether the server wrote its last line. A stream that breaks off in between can end without an error."""
+        """Whether the server wrote its last line. An interrupted stream can end without an error."""
         return _END in self._tail
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Passes requests on, and what is read of their answers to an `Answer`."""
+    """Passes requests on, and passes the data of their answers to an `Answer`."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, answer: Answer) -> None:
         self._inner, self._answer = inner, answer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request."""
-        request.headers["Accept-Encoding"] = "identity"  # the limit is that of the text
+        request.headers["Accept-Encoding"] = "identity"  # the limit applies to uncompressed text
         response = await self._inner.handle_async_request(request)
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _Watched(response.stream, self._answer)

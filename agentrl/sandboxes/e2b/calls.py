@@ -1,4 +1,4 @@
-"""Runs calls of the E2B library under a deadline of our own, and explains their failures."""
+"""Runs calls of the E2B library with agentrl's own deadline, and explains their failures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class NoAnswerError(Exception):
 async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the types that a coroutine never uses
     """Return the result of a call.
 
-    It runs in a task of its own. The library waits up to twice the time that it is given, and turns a cancellation into
-    other errors, so that `asyncio.timeout` could miss it.
+    The call runs in a separate task. The library waits up to twice the time that it is given, and turns a cancellation
+    into other errors, so that `asyncio.timeout` could miss the cancellation.
 
     Raises:
         NoAnswerError: the call took longer, and was cancelled.
@@ -44,7 +44,7 @@ async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the
 def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
     """Cancel a call that still runs; its own error is of no use."""
     if not task.done():
-        _ending.add(task)  # the loop itself keeps no task alive
+        _ending.add(task)  # the event loop itself holds only weak references to tasks
         task.add_done_callback(_forget)
         task.cancel()
 
@@ -52,7 +52,7 @@ def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
 def _forget(task: asyncio.Task[Any]) -> None:  # Any: of any call
     _ending.discard(task)
     if not task.cancelled():
-        task.exception()  # else the loop would report it
+        task.exception()  # otherwise the event loop would report it
 
 
 def described(error: BaseException) -> str:

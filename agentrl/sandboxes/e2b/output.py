@@ -1,4 +1,4 @@
-"""What code in a sandbox writes, collected as it arrives."""
+"""Output of code in a sandbox, collected as it arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl.sandboxes.e2b.answers import MAX_ANSWER_BYTES, AnswerTooLongError
 
 
 class Chunk(Protocol):
-    """A value of code: its text, or the formats that it has instead."""
+    """A value that code displays: its text, or the formats that it has instead."""
 
     text: str | None
 
@@ -19,7 +19,7 @@ class Chunk(Protocol):
 
 
 class Output:
-    """Collects text in order of time. Of a long output, start and end are kept."""
+    """Collects text in the order of writing. Of a long output, start and end are kept."""
 
     def __init__(self) -> None:
         self._start, self._end, self._num_chars = "", "", 0
@@ -28,7 +28,7 @@ class Output:
         """Add text.
 
         Raises:
-            AnswerTooLongError: it is too much in total.
+            AnswerTooLongError: the total text is too long.
         """
         text = text.encode("utf-8", "replace").decode()  # JSON can have lone surrogates
         self._num_chars += len(text)
@@ -39,7 +39,7 @@ class Output:
         self._end = (self._end + text[room:])[-MAX_OUTPUT_CHARS:]
 
     def add_result(self, result: Chunk) -> None:
-        """Add the value of a last expression, or what was displayed."""
+        """Add the value of a last expression, or a displayed value."""
         self.add(f"{', '.join(result.formats()) if result.text is None else result.text}\n")
 
     def text(self) -> str:

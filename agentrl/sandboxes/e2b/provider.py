@@ -1,4 +1,4 @@
-"""Starts E2B sandboxes, and ends those that nothing uses any more."""
+"""Starts E2B sandboxes, and ends unused ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ START_S = 60.0
 SWEEP_S = 60.0
 """Seconds to look for sandboxes and end them."""
 RETRIES = 5
-"""The library repeats requests that a busy service refuses, after the time that the service names."""
+"""Retries of a request that a busy service refuses; the library waits for the time that the service names."""
 TAG, OWNER, START = "agentrl", "agentrl_owner", "agentrl_start"
-"""Keys of a sandbox's metadata: made by agentrl, by which process, in which start."""
+"""Keys of a sandbox's metadata: that agentrl made it, in which process, and in which start."""
 _REFUSED = (AuthenticationException, RateLimitException, ServiceBusyException)
 """With these errors, the service started nothing."""
 _LOGGER = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class E2BProvider:
     async def start(self, setup: SandboxSetup | None = None) -> E2BSandboxSession:
         """See `SandboxProvider.start`.
 
-        A start whose caller has gone is not cancelled: the service would start the sandbox all the same. It is ended
-        when it is there.
+        A start is not cancelled if its caller is cancelled, because the service would start the sandbox anyway. The
+        sandbox is then ended as soon as it has started.
         """
         client = await self._started()
         if setup is None:
@@ -110,7 +110,7 @@ class E2BProvider:
             timeout=self._settings.lifetime_s,
             metadata={TAG: "sandbox", OWNER: self._owner, START: mark},
             allow_internet_access=self._settings.internet,
-            idempotency_key=mark,  # else a repeated request starts another sandbox
+            idempotency_key=mark,  # otherwise a repeated request would start another sandbox
             **self._connection(),
         )
         return created
@@ -134,7 +134,7 @@ class E2BProvider:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, start: asyncio.Task[CodeInterpreter], mark: str) -> None:
-        """End the sandbox of a start that nothing waits for. A start that failed may have left one, too."""
+        """End the sandbox of a start that nothing waits for. A failed start may also have left a sandbox."""
         await asyncio.wait({start}, timeout=2 * START_S)
         try:
             if start.done() and not start.cancelled() and start.exception() is None:
@@ -147,7 +147,7 @@ class E2BProvider:
     async def _sweep(self, tags: dict[str, str], wanted: Callable[[Mapping[str, str]], bool] = lambda _: True) -> int:
         """End the sandboxes with these tags whose metadata is wanted; return their number."""
         listed, found = CodeInterpreter.list(query=SandboxQuery(metadata=tags), **self._connection()), list[str]()
-        while listed.has_next:  # to the end first: pages may shift when sandboxes end
+        while listed.has_next:  # read all pages first: pages may shift when sandboxes end
             found += [each.sandbox_id for each in await listed.next_items() if wanted(each.metadata)]
         kills = [CodeInterpreter.kill(each, **self._connection()) for each in found]
         results = await asyncio.gather(*kills, return_exceptions=True)

@@ -46,7 +46,7 @@ FILE_S = 60.0
 """Seconds to send or receive a file."""
 KILL_S = 30.0
 LOOK_S = 10.0
-"""Seconds to ask whether a sandbox runs, or whether an interpreter answers."""
+"""Seconds of a request that asks whether a sandbox runs, or whether an interpreter answers."""
 GRACE_S = 5.0
 """Seconds after the deadline of a command until the connection is given up. The sandbox stops the command itself."""
 _LOGGER = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class E2BSandboxSession:
         return str(self._client.sandbox_id)
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
-        """See `Sandbox.run_python`. The interpreter starts at the first call, which is not part of the deadline."""
+        """See `Sandbox.run_python`. The first call starts the interpreter; the deadline excludes this start."""
         async with self._using:
             self._check()
             if self._context is None:
@@ -206,7 +206,7 @@ class E2BSandboxSession:
         return RunResult(output.text(), error, timed_out=not too_long, state_lost=not kept)
 
     async def _answers(self) -> bool:
-        """Whether the interpreter answers, so has stopped what it did."""
+        """Whether the interpreter answers, and so has stopped the code."""
         try:
             await within(LOOK_S, self._execute("None", LOOK_S, Output()))
         except Exception:  # see run_python; `_drop_context` finds out why
@@ -265,7 +265,7 @@ class E2BSandboxSession:
                 raise await self._failure(error) from error
 
     async def _failure(self, error: Exception, *, ran: bool = False) -> SandboxEndedError | SandboxUnavailableError:
-        """Return what a failure means: did the code end the sandbox, or did the service fail?"""
+        """Return the error for a failure: the code ended the sandbox, or the service failed."""
         if self._killed:
             return SandboxEndedError("the sandbox has ended")
         if time.monotonic() - self._started >= self._lifetime_s:
@@ -278,7 +278,7 @@ class E2BSandboxSession:
         return SandboxUnavailableError(f"the service ended the E2B sandbox {self.id}")
 
     async def _is_gone(self) -> bool:
-        """Whether the service knows that the sandbox has ended. An answer of the sandbox's proxy does not say that."""
+        """Whether the service knows that the sandbox has ended. An answer of the sandbox's proxy is no proof."""
         try:
             await within(LOOK_S, self._client.get_info(request_timeout=LOOK_S))
         except SandboxNotFoundException:
@@ -297,12 +297,12 @@ def _encodable(text: str) -> str:
 
 
 def limited(command: str, seconds: float, mark: str = "") -> str:
-    """Return a command that ends itself with what it started. What it leaves running does not hold the connection.
+    """Return a command that ends itself in time. Processes that it leaves do not keep the connection open.
 
     The output goes to a file, whose start and end are sent.
 
     Args:
-        mark: a variable and its value, by which the processes of the command are found.
+        mark: an environment variable and its value, by which the processes of the command are found.
     """
     half = 2 * MAX_OUTPUT_CHARS
     timeout = f"timeout --signal=KILL {seconds:.3f}{f' env {mark}' if mark else ''}"

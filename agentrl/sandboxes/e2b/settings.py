@@ -28,13 +28,13 @@ class E2BSandbox(PoolSettings):
     internet: bool = False
     """Whether the code reaches the internet."""
     lifetime_s: PositiveInt = 3600
-    """Seconds until the service ends a sandbox; also of a sandbox that a killed run left behind."""
+    """Seconds until the service ends a sandbox, even if a killed run left it behind."""
     max_running: PositiveInt = 20
-    """Most sandboxes at a time; further rollouts wait for one. E2B allows 20 on Hobby, 100 on Pro."""
+    """Maximum number of sandboxes at a time; further rollouts wait. E2B allows 20 on Hobby, 100 on Pro."""
     starts_per_s: PositiveFloat | None = 1.0
-    """Most starts per second of all runs of this user on this machine; null: no limit. E2B: 1 on Hobby, 5 on Pro."""
+    """Maximum starts per second of all runs of this user on this machine; null: no limit. E2B: 1 on Hobby, 5 on Pro."""
     usd_per_hour: NonNegativeFloat = 0.1332
-    """Price of a sandbox, US dollars: E2B's price for the 2 CPUs and 2 GiB of the default template. 0: no price."""
+    """Price of a sandbox per hour, US dollars. Default: E2B's price for its default template. 0: no price."""
 
     @model_validator(mode="before")
     @classmethod

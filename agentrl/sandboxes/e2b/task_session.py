@@ -1,4 +1,4 @@
-"""A sandbox of E2B for a task: its user is root, and everything that runs in it can be ended."""
+"""A sandbox of E2B for a task: its user is root, and all of its processes can be ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ for _ in range(2000):
     time.sleep(0.002)
 sys.exit(1)
 """
-"""Lists the processes but those of the kernel and its own, or kills them, but those that are known."""
+"""Lists all processes except those of the kernel and its own, or kills all of these except the known ones."""
 
 
 class E2BTaskSession(E2BSandboxSession):
@@ -68,7 +68,7 @@ class E2BTaskSession(E2BSandboxSession):
         """Make the folders, and note the processes that belong to the sandbox.
 
         Raises:
-            SandboxUnavailableError: it failed.
+            SandboxUnavailableError: the preparation failed.
         """
         output = Output()
         folders = " ".join(map(shlex.quote, ("/tmp", self._folder, *self._folders)))
@@ -90,12 +90,12 @@ class E2BTaskSession(E2BSandboxSession):
         """See `EndsProcesses.end_processes`.
 
         Raises:
-            SandboxUnavailableError: they did not end, or the sandbox failed.
+            SandboxUnavailableError: the processes did not end, or the sandbox failed.
         """
         async with self._using:
             self._check()
-            if self._context is not None:  # else the server starts its interpreter again
-                with suppress(SandboxEndedError, SandboxUnavailableError):  # what is left of it is killed
+            if self._context is not None:  # otherwise the server would start its interpreter again
+                with suppress(SandboxEndedError, SandboxUnavailableError):  # its remaining processes are killed
                     await self._drop_context()
             output = Output()
             if await self._own(_processes(self._known), output) != 0:

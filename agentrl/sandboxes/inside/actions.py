@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.sandboxes.inside.interpreter import Output, drain, processes, wait
 
 END_S = 10.0
-"""Seconds until processes that are killed again and again must have ended."""
+"""Seconds in which processes must end while they are killed repeatedly."""
 
 
 def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> di
 
 
 def command(text: str, seconds: float, most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Run a shell command; what it leaves running goes on, unless it timed out or was stopped."""
+    """Run a shell command. Processes that it leaves continue, unless the command timed out or was stopped."""
     output, timed_out, stopped = Output(most), False, False
     process = subprocess.Popen(
         ["bash", "-c", text],

@@ -24,19 +24,19 @@ INTERRUPT_S = 0.5
 LOOK_S = 0.2
 """Seconds between two counts of the files."""
 MAX_FILES = 100_000
-"""Most files in a writable folder. Files use memory of the system that no other limit counts."""
+"""Maximum number of files in a writable folder. Files use memory of the system that no other limit counts."""
 WRITABLE: list[str] = []
 """Folders whose files are counted."""
 
 
 class Output:
-    """What was written to a pipe: the first and the last bytes; the middle is dropped."""
+    """Output from a pipe: the first and the last bytes; the middle is dropped."""
 
     def __init__(self, most: int) -> None:
         self.half, self.start, self.end, self.dropped = most // 2, b"", b"", 0
 
     def add(self, data: bytes) -> None:
-        """Add what was read."""
+        """Add data from the pipe."""
         room = self.half - len(self.start)
         self.start += data[:room]
         self.end += data[room:] if room > 0 else data
@@ -45,7 +45,7 @@ class Output:
             self.end = self.end[-self.half :]
 
     def text(self) -> str:
-        """Return what is kept."""
+        """Return the kept text."""
         between = b"\n[%d bytes left out]\n" % self.dropped if self.dropped else b""
         return (self.start + between + self.end).decode("utf-8", "replace")
 
@@ -54,7 +54,7 @@ class Interpreter:
     """A child process that runs Python code and keeps its variables.
 
     Args:
-        owns_all: when it ends, every process of the sandbox is killed; else its process group.
+        owns_all: whether every process of the sandbox is killed when the interpreter ends; otherwise its process group.
     """
 
     def __init__(self, owns_all: bool = True) -> None:
@@ -79,7 +79,7 @@ class Interpreter:
         """Run code; interrupt it after `seconds`, and kill the interpreter if it does not stop.
 
         Args:
-            stop: descriptors that interrupt it when they can be read.
+            stop: descriptors that interrupt the code when they can be read.
         """
         number = os.urandom(8).hex()
         output, reply, state = Output(most), b"", ""
@@ -130,7 +130,7 @@ def processes() -> list[int]:
 
 
 def wait(descriptors: list[int], seconds: float) -> list[int]:
-    """Return those that can be read, at the latest after `LOOK_S`. Ends the sandbox if it has too many files."""
+    """Return the readable descriptors, at the latest after `LOOK_S`. Ends the sandbox if it has too many files."""
     for folder in WRITABLE:
         found = os.statvfs(folder)
         if found.f_files - found.f_ffree > MAX_FILES:
@@ -139,8 +139,8 @@ def wait(descriptors: list[int], seconds: float) -> list[int]:
 
 
 def drain(descriptor: int, output: Output) -> bool:
-    """Read what is there; return False at the end of the pipe."""
-    for _ in range(16):  # then the deadline is checked
+    """Read the available data; return False at the end of the pipe."""
+    for _ in range(16):  # after that, the deadline is checked
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
@@ -178,7 +178,7 @@ def interpret(requests: int, replies: int) -> None:
             error = ""
             try:
                 run(request["code"], f"<code {number}>", scope)
-            except BaseException:  # SystemExit and KeyboardInterrupt too: the interpreter goes on
+            except BaseException:  # SystemExit and KeyboardInterrupt too: the interpreter continues
                 error = trace()
             if os.getpid() != own:  # the code forked, and this is the child
                 os._exit(0)
@@ -206,11 +206,11 @@ def run(code: str, name: str, scope: dict[str, Any]) -> None:
 
 
 def trace() -> str:
-    """Return the traceback from the model's code on."""
+    """Return the traceback, starting at the model's code."""
     kind, error, frames = sys.exc_info()
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<code "):
         frames = frames.tb_next
     try:
         return "".join(traceback.format_exception(kind, error, frames, limit=-20))
-    except BaseException:  # an exception whose own text fails
+    except BaseException:  # an exception whose __str__ fails
         return getattr(kind, "__name__", "an exception")

@@ -1,4 +1,4 @@
-"""The program of a sandbox of its own: lines of JSON, requests on standard input and replies on standard output."""
+"""The main program in a sandbox: requests on standard input and replies on standard output, as JSON lines."""
 
 # pathlib and contextlib would be imported at each start
 # ruff: noqa: PTH109, SIM105
@@ -32,7 +32,7 @@ def serve(settings: dict[str, Any]) -> None:
     send(1, {"id": "ready"})
     for line in requests():
         request = json.loads(line)
-        if request["kind"] == "stop":  # of a command that has ended
+        if request["kind"] == "stop":  # for a command that has already ended
             continue
         enter(folder)
         try:
@@ -65,13 +65,13 @@ def enter(folder: str) -> None:
 def hide() -> None:
     """Deny other processes of the same user access to the memory and the open files of this process.
 
-    A child process that runs another program can be read again.
+    A child process that runs another program is readable again.
     """
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def become_child() -> None:
-    """Return in a child process. This process, the first one of a container, waits for all that end."""
+    """Return in a child process. This process, the first one of a container, reaps all processes that end."""
     if (child := os.fork()) == 0:
         return
     while os.wait()[0] != child:

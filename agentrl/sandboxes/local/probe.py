@@ -1,4 +1,4 @@
-"""Code that checks, in a running sandbox, that this machine isolates what it should."""
+"""Code that checks, in a running sandbox, that this machine isolates it as required."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from agentrl.sandboxes.process import LINE_BYTES, ProcessSandbox, arguments
 
 START_S = 30.0
 _EXIT_S = 2.0
-"""Seconds in which the process of a sandbox that has ended ends."""
+"""Seconds in which the process of an ended sandbox must end."""
 
 
 class LocalProvider:
@@ -29,7 +29,7 @@ class LocalProvider:
         self._settings = settings
 
     async def check(self) -> None:
-        """See `SandboxProvider.check`: a sandbox is started and tries what it must not be able to do."""
+        """See `SandboxProvider.check`: a sandbox is started and tries forbidden actions."""
         root = self._settings.opened_root()
         try:
             sandbox = await self.start()
@@ -57,14 +57,14 @@ for name in ("/opt", "/srv", "/var", "/etc"):
     if not os.path.lexists(name):
         os.mkdir(name)
 """
-"""Removes folders of the root and makes them again; those with a `readonly` folder in them stay."""
+"""Removes folders of the root and makes them again; folders that contain a `readonly` folder are kept."""
 
 
 async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
-    """Check that a sandbox can change its root, and that the folder stays as it is.
+    """Check that a sandbox can change its root, and that the folder itself does not change.
 
     Raises:
-        ConfigError: it does not hold.
+        ConfigError: the check failed.
     """
     name = f"usr/agentrl-{token_hex(8)}"
     try:
@@ -112,7 +112,7 @@ class LocalSandboxProcess(ProcessSandbox):
         return sandbox
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. What runs in the sandbox cannot send a signal to bubblewrap itself."""
+        """See `ProcessSandbox._end`. Programs in the sandbox cannot send a signal to bubblewrap itself."""
         if not self._ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):

@@ -114,7 +114,7 @@ _MACHINES: Mapping[str, tuple[int, int, int, Mapping[str, int]]] = {
 }
 """Machine -> audit architecture, numbers of clone and socket, and refused calls."""
 _NEW_NAMESPACES = 0x7E020080
-"""The flags CLONE_NEW... of clone(2)."""
+"""The CLONE_NEW... flags of clone(2)."""
 _FAMILIES = (1, 2, 10)
 """Families of sockets that are allowed: unix, IPv4 and IPv6; vsock, for example, is in no network namespace."""
 
@@ -123,7 +123,7 @@ def new_filter() -> bytes:
     """Return the filter of this machine.
 
     Raises:
-        ConfigError: there is none for this processor.
+        ConfigError: there is no filter for this processor.
     """
     machine = platform.machine()
     if machine not in _MACHINES:

@@ -17,10 +17,10 @@ class LocalSandbox(PoolSettings):
 
     kind: Literal["local"] = "local"
     python: Path | None = None
-    """Interpreter for the model's code. Default: that of agentrl, else python3 of the system; with `root`, its own."""
+    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, its python3."""
     root: Path | None = None
-    """Folder with a Linux system, in place of this machine's programs. Every sandbox can write all files of it, in a
-    layer of its own of `disk_mb`; the folder itself does not change."""
+    """Folder with a Linux system, in place of this machine's programs. Every sandbox can write all files of it, in its
+    own layer of `disk_mb`; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
     """Folders of this machine that the sandbox can read, at the same paths: libraries, data."""
     memory_mb: PositiveInt = 1024

@@ -25,7 +25,7 @@ _PING_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FusionProgram:
-    """A program and what it needs.
+    """A program with its timeout and files.
 
     Attributes:
         seconds: timeout of the run, and of compilation.
@@ -65,8 +65,8 @@ class FusionClient:
     """Client of one server.
 
     Args:
-        address: of the server.
-        max_concurrent: programs that are sent at a time; further ones wait.
+        address: address of the server.
+        max_concurrent: maximum number of programs sent at a time; further programs wait.
     """
 
     def __init__(self, address: str, memory_mb: int, max_concurrent: int) -> None:
@@ -75,7 +75,7 @@ class FusionClient:
         self._retries = Retries(_NUM_TRIES, max_concurrent)
 
     async def check(self, session: ClientSession) -> None:
-        """Check that a server answers; it need not know the endpoint.
+        """Check that a server answers; a server without `/v1/ping` passes too.
 
         Raises:
             SandboxUnavailableError: all tries failed.

@@ -1,4 +1,4 @@
-"""A sandbox on a server that keeps nothing: its files travel with every call, its variables are lost."""
+"""A sandbox on a server that keeps nothing: files are sent with every call, and variables are lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FusionProvider:
         self._client = FusionClient(settings.address(), settings.memory_mb, settings.max_concurrent)
 
     async def check(self) -> None:
-        """See `SandboxProvider.check`: the server must answer. What it isolates depends on its own configuration."""
+        """See `SandboxProvider.check`: the server must answer. Its isolation depends on its own configuration."""
         async with open_session() as session:
             try:
                 await self._client.check(session)
@@ -123,7 +123,7 @@ def _inside(path: str) -> str:
 
 
 def _reply(data: bytes | None) -> Mapping[str, JsonValue] | None:
-    """Read a reply, which the code may have written: None if it is none."""
+    """Read a reply, which the code may have written; None if it is not a valid reply."""
     try:
         found = parse(data or b"")
     except ValueError:
@@ -141,7 +141,7 @@ def _files(found: JsonValue) -> Mapping[str, bytes]:
 
 
 def _without_reply(run: FusionRun) -> RunResult:
-    """Return the result of code that ended the program around it, or was stopped with it."""
+    """Return the result of code that ended the surrounding program, or was stopped with it."""
     output = shortened(run.stdout + run.stderr)
     if run.timed_out:
         return RunResult(output, timed_out=True)

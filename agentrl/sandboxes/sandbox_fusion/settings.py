@@ -24,16 +24,16 @@ class FusionSandbox(PoolSettings):
     memory_mb: PositiveInt = 1024
     """Memory of each process, MiB."""
     max_concurrent: PositiveInt = 64
-    """Most requests at a time; further ones wait."""
+    """Maximum number of concurrent requests; further requests wait."""
 
     max_running: PositiveInt = 1024
-    """Most rollouts at a time. Nothing runs on the server between two calls."""
+    """Maximum number of rollouts at a time. Nothing runs on the server between two calls."""
 
     def address(self) -> str:
         """Return the address of the server without a path to an endpoint.
 
         Raises:
-            ConfigError: there is none, or it is no address.
+            ConfigError: there is no address, or it is invalid.
         """
         found = self.url or os.environ.get(VARIABLE)
         if not found:

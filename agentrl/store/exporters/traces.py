@@ -22,7 +22,7 @@ COLUMNS = ("trajectories.segments", "trajectories.weight")
 OWN = "agentrl"
 """Key of agentrl's values in the `metadata` of a turn, which may hold anything."""
 NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, factors of trajectories"
-"""What a trace has no place for."""
+"""Data that a trace cannot hold."""
 
 
 def trace_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
@@ -71,7 +71,7 @@ def _turn(node_id: str, before: Sequence[int], segment: Segment, trajectory: Tra
         "node_id": node_id,
         "prompt_token_ids": list(before),
         "completion_token_ids": list(segment.token_ids),
-        "per_token_logps": [min(float(each), 0.0) for each in segment.logprobs or ()],  # 1e-8 would be refused
+        "per_token_logps": [min(float(each), 0.0) for each in segment.logprobs or ()],  # OpenEnv refuses values > 0
         "loss_mask": mask,
     }
 

@@ -1,4 +1,4 @@
-"""Import of OpenEnv's `TrainingTrace`: turns with exact tokens, joined to trajectories.
+"""Import of OpenEnv's `TrainingTrace`: turns with exact tokens, joined into trajectories.
 
 Read for schema_version 1 of openenv 0.10.0 (`openenv.core.harness.TrainingTrace`).
 """
@@ -26,7 +26,7 @@ TRACES = "openenv"
 OWN = "agentrl"
 """Key of agentrl's values in the metadata of a turn."""
 NOT_IMPORTED = "log-probabilities of tokens that the mask excludes, and other metadata"
-"""What a rollout has no place for."""
+"""Data that a rollout cannot hold."""
 _TURN = (
     *("node_id", "prompt_token_ids", "completion_token_ids", "per_token_logps", "loss_mask"),
     *("request", "response", "metadata"),
@@ -75,7 +75,7 @@ def read_turns(trace: Row) -> list[TracedTurn]:
     """Read the turns of a trace.
 
     Raises:
-        FieldError: the trace has not the form of schema_version 1.
+        FieldError: the trace does not have the format of schema_version 1.
     """
     _known(trace, ("schema_version", "turns"), "")
     if trace.get("schema_version", 1) != 1:
@@ -116,7 +116,7 @@ def _continued(trajectories: Sequence[Trajectory], prompt: Sequence[int]) -> Tra
 
 
 def _author(messages: Sequence[Message]) -> Author:
-    """Author of the tokens before the answer: of a tool if a tool message is among them."""
+    """Author of the tokens after the previous answer: `tool` if they contain a tool message, else `user`."""
     roles = [message["role"] for message in messages[:-1]]
     last = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return Author.TOOL if "tool" in roles[last + 1 :] else Author.USER
@@ -138,7 +138,7 @@ def _segments(turn: TracedTurn) -> Iterator[Segment]:
 
 
 def _versions(value: JsonValue, num_tokens: int) -> list[int]:
-    """Return the version of each token: agentrl's own record, else 0."""
+    """Return the policy version of each token, as agentrl recorded it; 0 without a record."""
     spans = [span for span in value if isinstance(span, list)] if isinstance(value, list) else []
     pairs = [span for span in spans if len(span) == 2 and all(type(each) is int and each >= 0 for each in span)]
     versions = [int(version) for version, length in pairs for _ in range(min(int(length), num_tokens))]  # type: ignore[arg-type]  # integers

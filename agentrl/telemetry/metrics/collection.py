@@ -7,14 +7,14 @@ from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
 STALENESS = Metric(
     "staleness/mean",
     "versions",
-    "mean age of the groups trained on",
+    "mean staleness of the trained groups",
     console=Row("staleness", "{} versions"),
     report=Line("Staleness", "mean"),
 )
-STALENESS_MAX = Metric("staleness/max", "versions", "age of the oldest group", report=Line("Staleness", "maximum"))
-GROUPS_OF_AGE = Metric("staleness/<age>", "share", "groups of this age, of the groups trained on")
+STALENESS_MAX = Metric("staleness/max", "versions", "largest staleness of a group", report=Line("Staleness", "maximum"))
+GROUPS_OF_AGE = Metric("staleness/<age>", "share", "trained groups with this staleness")
 TOKENS_OF_AGE = Metric(
-    "staleness/tokens_lag_<age>", "share", "sampled tokens of valid rollouts whose weights have this age"
+    "staleness/tokens_lag_<age>", "share", "tokens of valid rollouts sampled this many policy versions ago"
 )
 IN_FLIGHT = Metric("staleness/in_flight", "rollouts", "rollouts in progress at the end of the step")
 REQUEUED = Metric(
@@ -46,7 +46,7 @@ PARTIAL = Metric(
 DRAWN = Metric(
     "sampling/drawn",
     "groups",
-    "groups rolled out for this step",
+    "groups sampled for this step",
     console=Row("sampling", "{} groups sampled"),
     report=Line("Groups of a step", "sampled"),
 )
@@ -57,7 +57,7 @@ FILTERED = Metric(
     console=Row("sampling", "{} of them filtered"),
     report=Line("Groups of a step", "filtered: equal rewards"),
 )
-ROUNDS = Metric("sampling/rounds", "", "groups rolled out, as a multiple of the step's size")
+ROUNDS = Metric("sampling/rounds", "", "groups sampled, as a multiple of the step's size")
 ALL_CORRECT = Metric("sampling/all_correct", "share", "groups filtered because every rollout is a success")
 ALL_WRONG = Metric("sampling/all_wrong", "share", "groups filtered because no rollout is a success")
 EQUAL = Metric("sampling/equal", "share", "groups filtered because their values are equal")
@@ -65,10 +65,10 @@ TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer tha
 SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups, filtered groups included")
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")
 PASS_RATE = Metric("curriculum/pass_rate", "share", "mean pass rate of the rows whose pass rate is known")
-DRAWN_SHARE = Metric("curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks visited in order")
+DRAWN_SHARE = Metric("curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks whose turn came")
 WAITING = Metric("online/waiting", "tasks", "tasks that rollouts added and that are not drawn yet")
 ADDED = Metric("online/added", "tasks", "tasks added in this step")
 DUPLICATES = Metric("online/duplicates", "tasks", "tasks skipped because the queue already has the same task")
 BAD = Metric("online/bad", "tasks", "tasks skipped because they are invalid")
-REFUSED = Metric("online/refused", "tasks", "tasks refused unread because too many were added at once")
+REFUSED = Metric("online/refused", "tasks", "tasks refused without reading them, because too many were added at once")
 ONLINE_DROPPED = Metric("online/dropped", "tasks", "tasks skipped because the queue is full")

@@ -34,7 +34,7 @@ CRITIC_UPDATES = Metric("critic/updates", "", "optimizer steps of the critic")
 CRITIC_SKIPPED_UPDATES = Metric("critic/skipped_updates", "", "optimizer steps of the critic that were skipped")
 CRITIC_NUM_TOKENS = Metric("critic/num_tokens", "tokens", "tokens that the critic is trained on")
 CRITIC_RANK_IMBALANCE = Metric(
-    "critic/rank_imbalance", "", "most tokens on one process, divided by the mean of all processes, in the critic"
+    "critic/rank_imbalance", "", "critic: largest number of tokens on a process, divided by the mean over all processes"
 )
 CRITIC_NUM_MICRO_BATCHES = Metric("critic/num_micro_batches", "", "micro-batches of the critic")
 CRITIC_REPLAYED = Metric("critic/replayed_share", "share", "tokens whose recorded experts were replayed in the critic")

@@ -19,15 +19,15 @@ DECODE_STEPS = Metric("engine/decode_steps", "", "forward passes that sampled to
 PREFILL_STEPS = Metric("engine/prefill_steps", "", "forward passes that read contexts")
 EVICTED_SESSIONS = Metric("engine/evicted_sessions", "", "conversations evicted from the KV cache")
 LATER_PROMPT_TOKENS = Metric(
-    "engine/later_prompt_tokens", "tokens", "SGLang: context tokens of a turn that are also in the turn before"
+    "engine/later_prompt_tokens", "tokens", "SGLang: context tokens that the previous turn already contained"
 )
 LATER_CACHED_TOKENS = Metric(
-    "engine/later_cached_tokens", "tokens", "SGLang: tokens of the turn before that were cached"
+    "engine/later_cached_tokens", "tokens", "SGLang: `engine/later_prompt_tokens` whose KV was cached"
 )
 LATER_CACHED_SHARE = Metric(
     "engine/later_cached_share",
     "share",
-    "SGLang: tokens of the turn before that were cached, as a share",
+    "SGLang: share of `engine/later_prompt_tokens` whose KV was cached",
     healthy=Range(lowest=0.5),
     report=Line("Cached context", "later turns"),
 )
@@ -35,7 +35,7 @@ NUM_RETRIED = Metric("engine/num_retried", "", "SGLang: requests retried")
 NUM_RESTARTS = Metric("engine/num_restarts", "", "SGLang: servers restarted", healthy=Range(0, 0))
 REPLICAS_READY = Metric("engine/replicas_ready", "", "SGLang: servers in service at the end of the step")
 WEIGHT_SENT_BYTES = Metric(
-    "engine/weight_sent_bytes", "bytes", "weight_sync=delta: size of the requests with weights, of all servers"
+    "engine/weight_sent_bytes", "bytes", "weight_sync=delta: size of the requests with weights, summed over all servers"
 )
 WEIGHT_COMPARE_S = Metric(
     "engine/weight_compare_s", "s", "weight_sync=delta: time to compare new weights with the last ones"

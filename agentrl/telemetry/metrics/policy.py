@@ -107,7 +107,7 @@ MOE_Z_LOSS = Metric(
 RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
     "",
-    "most tokens on one process, divided by the mean of all processes (`trainer.n_gpus_per_node`)",
+    "largest number of tokens on a process, divided by the mean over all processes",
 )
 RATIO_MEAN = Metric("actor/ratio_mean", "", "mean of current probability over probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")

@@ -1,10 +1,10 @@
-"""Metrics of a reward model that is trained, alone or beside the policy."""
+"""Metrics of a reward model that is trained, alone or together with the policy."""
 
 from __future__ import annotations
 
 from agentrl.telemetry.metrics.base import Metric, Range
 
-WARMING = Metric("reward_model/warming_up", "", "1 while the rule's outcome is the reward, then 0")
+WARMING = Metric("reward_model/warming_up", "", "1 during warm-up, while the outcome replaces the score; then 0")
 ACCURACY = Metric(
     "reward_model/accuracy",
     "share",

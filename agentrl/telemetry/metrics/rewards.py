@@ -14,7 +14,7 @@ REWARD = Metric(
 )
 REWARD_STD = Metric("reward/std", "score", "standard deviation of the scores of the step's rollouts")
 REWARD_PART = Metric("reward/<name>", "score", "mean of another number that the reward returned under this name")
-GUARD = Metric("reward/guard/<name>", "share", "rollouts in which this guard was raised")
+GUARD = Metric("reward/guard/<name>", "share", "rollouts in which this guard was triggered")
 SUCCESS = Metric(
     "success",
     "share",

@@ -31,21 +31,21 @@ INFRA_FAILED = Metric(
 DROPPED = Metric(
     "rollouts/dropped",
     "share",
-    "rollouts that failed for either reason; other rollout metrics exclude them",
+    "failed and infra_failed rollouts together; other rollout metrics exclude them",
     report=Line("Dropped rollouts", "training"),
 )
 NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
 CALLS_SHIFT = Metric(
     "left_out/calls_shift",
     "share",
-    "how much higher the mean number of tool calls would be without infrastructure failures of tools, estimated; "
-    "missing without such failures",
+    "estimated relative increase of the mean number of tool calls if no tool had failed for reasons outside the "
+    "policy; missing if none did",
     healthy=Range(highest=0.05),
 )
 SCORE_SHIFT = Metric(
     "left_out/score_shift",
     "score",
-    "mean score without infrastructure failures of tools, estimated, minus the mean score",
+    "estimated mean score if no tool had failed for reasons outside the policy, minus the mean score",
 )
 EXCLUDED_FOR = Metric(
     "rollout/excluded/<reason>",

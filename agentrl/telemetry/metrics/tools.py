@@ -1,4 +1,4 @@
-"""Metrics of what tools share: threads, event loops, sandboxes and MCP servers."""
+"""Metrics of resources that tools share: threads, event loops, sandboxes and MCP servers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WAIT_S = Metric("tools/sandbox_wait_s", "s", "seconds that rollouts waited for a
 COST = Metric(
     "tools/sandbox_cost_usd",
     "USD",
-    "price of all sandboxes since the run started or resumed, with those of validations; only kinds with a price",
+    "price of all sandboxes since the run started or resumed, validations included; only kinds with a price",
 )
 MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "sessions of MCP servers that were opened")
-MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "of these, sessions that replaced a lost one")
+MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "opened sessions that replaced a lost session")
 MCP_CALLS = Metric("tools/mcp_calls", "calls", "calls of tools of MCP servers")
-MCP_CALL_S = Metric("tools/mcp_call_s", "s", "seconds of these calls, summed over all")
-MCP_OPEN_S = Metric("tools/mcp_open_s", "s", "seconds until sessions were open, summed over all")
+MCP_CALL_S = Metric("tools/mcp_call_s", "s", "duration of calls of MCP tools, summed over all")
+MCP_OPEN_S = Metric("tools/mcp_open_s", "s", "seconds to open sessions, summed over all")
 MCP_WAIT_S = Metric(
     "tools/mcp_wait_s", "s", "seconds that calls waited for a free session or the rate limit, summed over all"
 )

@@ -24,11 +24,11 @@ VAL_SUCCESS = Metric(
 VAL_RESPONSE_LENGTH = Metric(
     "val/response_length/mean",
     "tokens",
-    "tokens after the prompt of a validation rollout",
+    "mean number of tokens after the prompt of a validation rollout",
     report=Line("Response length", "held-out"),
 )
 VAL_NUM_TURNS = Metric(
-    "val/num_turns/mean", "turns", "model turns per validation rollout", report=Line("Turns", "held-out")
+    "val/num_turns/mean", "turns", "mean number of model turns per validation rollout", report=Line("Turns", "held-out")
 )
 VAL_DROPPED = Metric(
     "val/rollouts/dropped",

@@ -1,4 +1,4 @@
-"""What the clients of environment servers share."""
+"""Interfaces and errors that all clients of environment servers share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agentrl.types.task import Task
 MAX_ANSWER_BYTES = 4 * 2**20
 """Maximum size of an answer of a server."""
 NUM_TRIES = 5
-"""Tries to start the environment of a rollout. Nothing is repeated after the first action."""
+"""Number of attempts to start the environment of a rollout. After the first action, no request is repeated."""
 
 
 def finite(reward: JsonValue) -> float:
     """Return a reward that a server sent; true is 1.
 
     Raises:
-        InfraError: it is no finite number.
+        InfraError: the reward is not a finite number.
     """
     value = float(reward) if isinstance(reward, int | float) else math.nan
     if not math.isfinite(value):
@@ -42,7 +42,7 @@ class Step:
     """The server's answer to an action.
 
     Attributes:
-        reward: reward of the action; None if the server gives none.
+        reward: reward of the action; None if the server sends none.
         done: whether the episode has ended.
     """
 

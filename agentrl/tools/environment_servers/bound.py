@@ -19,13 +19,13 @@ from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
 
 WAIT_S = 600.0
-"""Seconds that a rollout waits for a free place."""
+"""Seconds that a rollout waits for a free slot."""
 CLOSE_S = 10.0
-"""Seconds that the end of the run waits for the ends of sessions."""
+"""Seconds that the run waits at its end until all sessions have ended."""
 
 
 class ServerEnvironment(BindsSeveral):
-    """The tools of an environment server. Every rollout is one on the server, also if its row selects no tools."""
+    """The tools of an environment server. Every rollout has a session there, even if its row selects no tools."""
 
     def __init__(self, name: str, server: EnvironmentServer) -> None:
         self.state = BoundServer(name, server)
@@ -56,10 +56,10 @@ class BoundServer:
         self.server.check_row(task)
 
     async def take_place(self) -> None:
-        """Wait for a free place.
+        """Wait for a free slot.
 
         Raises:
-            InfraError: no place became free.
+            InfraError: no slot became free.
         """
         try:
             async with asyncio.timeout(WAIT_S):
@@ -85,7 +85,7 @@ class BoundServer:
         return {}
 
     async def close(self) -> None:
-        """Wait for the ends of sessions, and close all connections."""
+        """Wait until all sessions have ended, and close all connections."""
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSE_S)
         await self.server.close()

@@ -34,7 +34,7 @@ class ServerEpisode(RolloutState):
         self._unusable = ""
 
     async def start(self) -> str | None:
-        """Start the environment when the server has a free place; return the text for the prompt."""
+        """Start the environment when the server has a free slot; return the text for the prompt."""
         async with self._turn:
             return await self._start()
 
@@ -71,7 +71,7 @@ class ServerEpisode(RolloutState):
         self._released = True
 
     async def close(self) -> None:
-        """End the session and free its place."""
+        """End the session and free its slot."""
         try:
             await self._session.close()
         finally:

@@ -19,7 +19,7 @@ KEY = "rollout.multi_turn.environment"
 REWARD_METHODS = ("reward", "get_reward")
 """`get_reward` is TRL's name for `reward`."""
 RESERVED = ("reset", *REWARD_METHODS, "close")
-"""Methods that are no tools."""
+"""Methods that are not tools."""
 ENVIRONMENT_ARGUMENTS = ("task", "seed", "group_seed", "agent_data")
 """Arguments of `reset` besides the columns of the row. Each is passed only if `reset` names it."""
 
@@ -29,7 +29,7 @@ environments: Registry[Callable[[], object]] = Registry("environment")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnvironmentSpec:
-    """What agentrl knows about an environment.
+    """Description of an environment.
 
     Attributes:
         name: name of the class; also the name of its reward.
@@ -70,7 +70,7 @@ def load_environment(name: str) -> EnvironmentSpec:
 
 
 def check_environment(target: str) -> None:
-    """Reject a name that is no environment, and wrong options of a server, without loading anything.
+    """Reject a name that is not an environment, and wrong options of a server, without loading anything.
 
     Raises:
         UnknownNameError: the name, or its file, does not exist.

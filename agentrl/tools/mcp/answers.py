@@ -86,7 +86,7 @@ def _images(content: Iterable[ContentBlock]) -> list[bytes]:
 
 
 def _search_results(content: Iterable[ContentBlock]) -> str:
-    """The `results` lists of the texts, as verl's MCPSearchTool shows; complete texts if there are none."""
+    """The `results` lists in the texts, as verl's MCPSearchTool shows them; complete texts if there are no lists."""
     texts = [block.text for block in content if isinstance(block, TextContent)]
     found = [results for results in map(_results, texts) if results is not None]
     return "".join(json.dumps(results, ensure_ascii=False) for results in found) if found else "\n".join(texts)
@@ -97,7 +97,7 @@ def _results(text: str) -> list[JsonValue] | None:
     try:
         value = read_json(text)
     except UnreadableAnswerError:
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # some servers write Python's form
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # some servers write Python literals
             value = ast.literal_eval(text)
     results = value.get("results") if isinstance(value, dict) else None
     return results if isinstance(results, list) else None

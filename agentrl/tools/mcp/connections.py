@@ -1,4 +1,4 @@
-"""The MCP servers of a run. Their sessions run on an event loop of their own, so servers cannot delay the rollouts."""
+"""The MCP servers of a run. Their sessions run on a separate event loop, so servers cannot delay the rollouts."""
 
 from __future__ import annotations
 

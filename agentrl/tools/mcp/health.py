@@ -1,4 +1,4 @@
-"""What is known about a session of an MCP server: whether it is lost, why, and what the server wrote."""
+"""Health of a session of an MCP server: whether the session is lost, why, and what the server wrote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from agentrl.security.redaction import redacted_text
 MAX_MESSAGE_BYTES = 8 * 2**20
 """Maximum bytes of one message of a server."""
 MAX_UNASKED = 10_000
-"""Maximum number of messages in a row that answer nothing."""
+"""Maximum number of consecutive messages that are not answers."""
 OUTPUT_ENDED = "its output ended"
 _TAIL_BYTES = 4000
 _SHOWN = 600
@@ -35,11 +35,11 @@ class Health:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether the server closed its output, which it does when it ends."""
+        """Whether the server closed its output: it then has ended, or is about to end."""
         return self._why == OUTPUT_ENDED
 
     def received(self, is_answer: bool) -> None:
-        """Count a message. A server that sends too much unasked loses its session."""
+        """Count a message. A server that sends too many unsolicited messages loses its session."""
         self._num_unasked = 0 if is_answer else self._num_unasked + 1
         if self._num_unasked > MAX_UNASKED:
             self.lose(f"it sent {MAX_UNASKED} messages that answer nothing")

@@ -1,4 +1,4 @@
-"""Connection to an MCP server at an address, with limits on what it answers."""
+"""Connection to an MCP server at an address, with limits on its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def http_streams(server: McpServer) -> AsyncIterator[Any]:  # Any: the SDK
 
 
 def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: as above
-    """Open a connection with the older HTTP transport of two addresses. Its events are limited to 1 MiB."""
+    """Open a connection with the older HTTP transport (SSE), which uses two addresses. An event has at most 1 MiB."""
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
@@ -43,7 +43,7 @@ def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: 
 
 def _client(headers: Mapping[str, str]) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
-        # an answer that is not compressed cannot be larger than what is received
+        # a compressed answer could be much larger than the bytes received
         headers={**headers, "accept-encoding": "identity"},
         # calls have their own deadline; a stream may be silent for a long time
         timeout=httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S),

@@ -1,4 +1,4 @@
-"""Starts the servers of a tool YAML file once, and makes tools of what they list."""
+"""Starts the servers of a tool YAML file once, and makes tools from their lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The tools of a server; `position` is that of its entry in the file."""
+    """The tools of a server; `position` is the position of its entry in the file."""
 
     position: int
     reached: ReachedServer

@@ -1,4 +1,4 @@
-"""Loads the MCP entries of a tool YAML file. Imports the SDK only if there are any."""
+"""Loads the MCP entries of a tool YAML file. Imports the SDK only if there are such entries."""
 
 from __future__ import annotations
 

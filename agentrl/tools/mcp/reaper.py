@@ -49,7 +49,7 @@ class Reaper:
         self._write(f"-{group}\n")
 
     def close(self) -> None:
-        """Kill what is left, and wait for the end of the helper."""
+        """Kill the remaining servers, and wait for the end of the helper."""
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Helper process that kills MCP servers when the run ends, also by SIGKILL. Standard library only.
+"""Helper process that kills MCP servers when the run ends, even after SIGKILL. Standard library only.
 
 `python -I -S reaper_process.py MARK`: standard input has one line for each process group that starts (`+ID`) or has
 ended (`-ID`). When the input ends, all groups are killed. Then all processes with the environment variable
@@ -20,7 +20,7 @@ _MAX_ROUNDS = 20
 
 
 def main(mark: str) -> None:
-    """Wait for the end of the input, then kill what is left."""
+    """Wait for the end of the input, then kill the remaining processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

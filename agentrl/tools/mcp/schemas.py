@@ -1,4 +1,4 @@
-"""Limits on the schemas of MCP servers, which are part of the prompt and describe what calls are checked against."""
+"""Limits on the schemas of MCP servers: schemas are part of the prompt, and calls are checked against them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_DESCRIPTION_CHARS = 8192
 MAX_SCHEMA_BYTES = 64 * 2**10
 MAX_DEPTH = 32
 MAX_NODES = 10_000
-"""Maximum size of a schema in which every reference is replaced by what it refers to."""
+"""Maximum number of nodes of a schema after its references are replaced."""
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,64}")
 _CHECKED = frozenset(
     {
@@ -29,7 +29,7 @@ _CHECKED = frozenset(
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords that are checked as they are. Each takes a time that is linear in schema and arguments."""
+"""Keywords that are checked unchanged. Each check takes time that is linear in schema and arguments."""
 
 
 class SchemaRefusedError(Exception):
@@ -93,7 +93,7 @@ def _check_valid(schema: Mapping[str, JsonValue]) -> None:
 
 
 def _check_references(schema: Mapping[str, JsonValue]) -> None:
-    """Refuse references out of the schema, and references that multiply. A recursive reference counts once."""
+    """Refuse references outside the schema, and too many nodes after replacement. A recursive reference counts once."""
     _References(dict(schema)).num_nodes(dict(schema), ())
 
 
@@ -128,7 +128,7 @@ class _References:
 
 
 def checked_schema(schema: ToolSchema) -> ToolSchema:
-    """Return what calls are checked against: the parts of the schema that are quick to check.
+    """Return the schema for checking calls: the parts of the server's schema that are quick to check.
 
     The server checks the rest. A pattern or a reference of a hostile schema could make one check take forever.
     """
@@ -146,7 +146,7 @@ def _checkable(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         match key, value:
             case "properties", dict():
                 kept[key] = {name: _inner(inner) for name, inner in value.items()}
-            case (("anyOf" | "oneOf"), list()):  # without the rest, more than one alternative may fit
+            case (("anyOf" | "oneOf"), list()):  # more than one reduced alternative may match
                 kept.setdefault("anyOf", [_inner(inner) for inner in value])
             case (("allOf" | "prefixItems"), list()):
                 kept[key] = [_inner(inner) for inner in value]

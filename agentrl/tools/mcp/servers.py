@@ -24,7 +24,7 @@ _TYPES: Mapping[str, Kind] = {
     "sse": "sse",
 }
 _OF_OTHER_CLIENTS = frozenset({"autoApprove", "alwaysAllow", "description", "trust"})
-"""Keys of other clients that concern their own approval of calls, or have no effect."""
+"""Keys of other clients that are ignored: they set the client's approval of calls, or have no effect."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 
@@ -42,7 +42,7 @@ class McpServer(Section):
 
 
 class _Given(Section):
-    """A server as it is written. Texts of other types, such as the number of a port, become texts."""
+    """A server as written in the file. Values that are not text, such as a port number, become text."""
 
     type: Annotated[str, PLAIN] | None = None
     command: Annotated[str, code()] | None = None
@@ -146,7 +146,7 @@ def _at_address(name: str, kind: Kind, given: _Given, url: str) -> McpServer:
         headers["Authorization"] = f"Bearer {given.auth_token}"
     for value in headers.values():
         remember_secret(value)
-        remember_secret(value.partition(" ")[2])  # a token is also a secret without the word before it
+        remember_secret(value.partition(" ")[2])  # the token is also a secret without the word before it
     return McpServer(name=name, kind=kind, url=url, headers=headers)
 
 

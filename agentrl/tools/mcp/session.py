@@ -40,7 +40,7 @@ MAX_PAGES, MAX_TOOLS = 100, 1000
 _SHOWN = 400
 _RESULTS: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
-for _name in ("mcp", "client", "httpx2"):  # what servers send would fill the console
+for _name in ("mcp", "client", "httpx2"):  # logs of server messages would fill the console
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
@@ -114,7 +114,7 @@ class Session:
         """Return all tools of the server.
 
         Raises:
-            ServerFailedError: the server does not answer, answers nonsense or has too many tools.
+            ServerFailedError: the server does not answer, sends an invalid answer or has too many tools.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -159,7 +159,7 @@ class Session:
                 raise OverdueError
         finally:
             sent.cancel()
-        await self._end()  # then the exit status and the error output are known
+        await self._end()  # after this, the exit status and the error output are known
         raise self._failed("the connection was lost during the call")
 
     def _is_loss(self, sent: asyncio.Future[Any]) -> bool:  # Any: the SDK's coroutine is not typed so far
@@ -240,7 +240,7 @@ def _retrieve(sent: asyncio.Future[Any]) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Type and text of the innermost exception, on one line and without secrets; "" if it only says what is lost."""
+    """Type and text of the innermost exception, on one line without secrets; "" if only the connection is closed."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPError) and error.error.message == "Connection closed":

@@ -21,10 +21,10 @@ from agentrl.tools.mcp.session import ServerFailedError, Session
 from agentrl.tools.result import Answer
 
 WAIT_S = 600.0
-"""Seconds that a call waits for a free session. Rollouts that hold sessions of other servers could wait forever."""
+"""Seconds that a call waits for a free session. Without a limit, rollouts that hold other sessions could deadlock."""
 _SHOWN = 200
 _MAX_COMPARISONS = 10
-"""How often the tools of a server that reports changes are compared with those of the start."""
+"""Maximum number of times that a server's tools are compared with those at the start after it reports a change."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -57,7 +57,7 @@ class ServerSessions:
         self._comparisons_left = _MAX_COMPARISONS
 
     async def call(self, owner: str, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> Answer:
-        """Run one call in the owner's session, which is opened when it is first used or was lost.
+        """Run one call in the owner's session. A session is opened at its first use, and again after it was lost.
 
         Raises:
             ToolError, OverdueError, ServerFailedError: see `Session.call`.
@@ -89,10 +89,10 @@ class ServerSessions:
         return await self._owned[owner].get()
 
     async def open(self, *, again: bool) -> Session:
-        """Open a session in a free place.
+        """Open a session in a free slot.
 
         Raises:
-            ServerFailedError: no place became free, or the server did not start.
+            ServerFailedError: no slot became free, or the server did not start.
         """
         with self._timed("mcp_wait_s"):
             await self._place()
@@ -108,7 +108,7 @@ class ServerSessions:
         return session
 
     async def end(self, session: Session) -> None:
-        """Close a session and free its place."""
+        """Close a session and free its slot."""
         try:
             await session.close()
         finally:
@@ -125,7 +125,7 @@ class ServerSessions:
             ) from None
 
     def _changed(self, session: Session) -> None:
-        """Compare the tools with those of the start: many servers report a change when they are ready."""
+        """Compare the tools with those at the start: many servers report a change when they become ready."""
         if self._comparisons_left > 0:
             self._comparisons_left -= 1
             task = asyncio.ensure_future(self._compare(session))
@@ -181,12 +181,12 @@ class _Owned:
     async def _drop(self) -> None:
         if self._session is not None:
             session, self._session = self._session, None
-            with suppress(Exception):  # of the SDK; its place is freed
+            with suppress(Exception):  # of the SDK; the slot is freed anyway
                 await self._sessions.end(session)
 
 
 class Pace:
-    """Limit of calls per second; as many calls as in one second may start at once.
+    """Limit of calls per second; one second's worth of calls may start at once.
 
     Args:
         per_second: the limit; None for none.

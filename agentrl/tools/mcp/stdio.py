@@ -1,6 +1,6 @@
 """Connection to an MCP server that is a process: one JSON message per line, with limits.
 
-The SDK's own transport has no limit on a message, needs quadratic time for a long one, and passes error output through.
+The SDK's transport does not limit the size of a message, needs quadratic time for a long one, and prints error output.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from agentrl.tools.mcp.servers import McpServer
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 GRACE_S = 1.0
-"""Seconds that a process gets to end after its input is closed, and after SIGTERM."""
+"""Seconds in which a process must end after its input is closed, and again after SIGTERM."""
 _KILL_S = 5.0
 _REST_S = 0.2
-"""Seconds for the rest of the error output after the end."""
+"""Seconds to read the rest of the error output after the process has ended."""
 _CHUNK = 2**16
 _PAUSE_S = 0.01
 """Pause after a complete chunk of error output, so that endless output costs little."""
@@ -113,7 +113,7 @@ async def _read(
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError) as error:
         health.lose(f"its output cannot be read: {type(error).__name__}")
     finally:
-        into.close()  # calls that wait for an answer end
+        into.close()  # ends calls that wait for an answer
 
 
 def _message(line: bytes) -> JSONRPCMessage | None:
@@ -167,7 +167,7 @@ async def _ended_within(process: asyncio.subprocess.Process, seconds: float) -> 
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of the process group."""
+    """Kill the remaining processes of the group."""
     _signal(process, signal.SIGKILL)
     # without this, the pipes stay open if a process outside the group has them
     getattr(process, "_transport").close()  # noqa: B009  # the only way; a private attribute in all versions of Python

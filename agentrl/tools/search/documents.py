@@ -16,7 +16,7 @@ _HEADING = re.compile(r"\s*#+\s+(.+)")
 
 
 def document_files(place: Path) -> list[Path]:
-    """Return the files with documents: `place` itself, or all in this folder by name. Hidden ones are left out.
+    """Return the files with documents: `place` itself, or the files in this folder by name, without hidden ones.
 
     Raises:
         DataError: there is no such file or folder, or it has no documents.
@@ -36,10 +36,10 @@ def passages(files: list[Path], num_words: int) -> Iterator[str]:
     """Yield the passages of all files, in order. The first line of a passage is its title.
 
     Args:
-        num_words: maximum number of words; a longer text becomes several passages of one title.
+        num_words: maximum number of words; a longer text becomes several passages with the same title.
 
     Raises:
-        DataError: a file or row cannot be read; the message names it.
+        DataError: a file or row cannot be read; the message names the file or row.
     """
     pieces = re.compile(rf"\S+(?:\s+\S+){{0,{num_words - 1}}}")
     for file in files:

@@ -25,12 +25,12 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """What an index depends on, besides the documents.
+    """Settings of an index; the index also depends on the documents.
 
     Attributes:
         passage_words: maximum number of words of a passage.
-        k1: how fast repeated words stop counting.
-        b: how much a long passage is penalised, from 0 to 1.
+        k1: term-frequency saturation of BM25: the smaller, the less a repeated word counts.
+        b: length normalisation of BM25, from 0 (none) to 1.
     """
 
     passage_words: int
@@ -39,7 +39,7 @@ class IndexSettings:
 
 
 def load_index(documents: Path, settings: IndexSettings) -> PassageIndex:
-    """Return the index of a folder or file. It is built if the cache has none of the same content.
+    """Return the index of a folder or file. It is built if the cache has no index of the same content.
 
     Raises:
         AgentRLError: there are no documents, one cannot be read, or the cache folder cannot be written.

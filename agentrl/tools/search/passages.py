@@ -1,4 +1,4 @@
-"""What a search tool reads from a call, and the text that it shows to the model."""
+"""Queries that a search tool reads from a call, and the text that it shows to the model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RetrievalService:
     `{"result": [[{"document": {"contents": "title\\ntext"}, "score": s}, ...], ...]}`, a list for each query.
 
     Args:
-        max_concurrent: maximum number of requests at a time; further ones wait.
+        max_concurrent: maximum number of concurrent requests; further requests wait.
         max_per_s: maximum number of requests that start in a second; None: no limit.
         sleep: waits for a number of seconds.
 
@@ -48,7 +48,7 @@ class RetrievalService:
         self._session: ClientSession | None = None
 
     async def find(self, queries: Sequence[str], top_k: int, timeout_s: float) -> Found:
-        """Return the passages of each query. The request is repeated if the service is busy, fails or answers nonsense.
+        """Return the passages of each query. Repeat the request if the service is busy, fails or answers nonsense.
 
         Args:
             timeout_s: seconds of one try.
@@ -84,7 +84,7 @@ class RetrievalService:
 
 
 class Pace:
-    """A limit on the number of starts in a second: they are `1 / max_per_s` seconds apart."""
+    """A limit on requests per second: starts are at least `1 / max_per_s` seconds apart."""
 
     def __init__(self, max_per_s: float | None, sleep: Sleep) -> None:
         self._gap_s = 0.0 if max_per_s is None else 1 / max_per_s

@@ -36,7 +36,7 @@ class _Entry(Section):
 
 
 class DocumentsEntry(_Entry):
-    """An entry with an index of its own."""
+    """An entry with its own index."""
 
     documents: Path
     passage_words: PositiveInt = 200

@@ -19,7 +19,7 @@ from agentrl.utils.yaml_list import check_keys, entry_errors
 
 
 class _Config(Section):
-    """verl's keys. Both of its limits are numbers of requests at a time."""
+    """verl's keys. Both of verl's limits are numbers of concurrent requests."""
 
     retrieval_service_url: str
     topk: PositiveInt = 3
@@ -66,7 +66,7 @@ class SearchTool(BaseTool, BindsItself):
     async def execute(
         self, instance_id: str, parameters: dict[str, JsonValue], **kwargs: object
     ) -> tuple[ToolResponse, float, dict[str, JsonValue]]:
-        """Search once, with connections of its own."""
+        """Search once, with separate connections."""
         queries, service = queries_of(parameters), self._service()
         try:
             found = await service.find(queries, self._given.topk, self._timeout_s)

@@ -1,4 +1,4 @@
-"""Builds what `agentrl gateway` needs: engine, chat format, server, and the rollouts that are recorded."""
+"""Builds the components of `agentrl gateway`: engine, chat format, server, and the recording of rollouts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from agentrl.types.task import Task
 
 
 class Keys(NamedTuple):
-    """Keys of the gateway; "" for a new one."""
+    """Keys of the gateway; for "" a new key is generated."""
 
     shared: str = ""
     admin: str = ""
@@ -49,9 +49,9 @@ class Recording:
     """A gateway that accepts requests and records rollouts.
 
     Attributes:
-        shared_key: key of all conversations that have none of their own; "" if groups have several rollouts.
+        shared_key: key of all conversations without their own key; "" if groups have several rollouts.
         admin_key: key that opens and ends rollouts.
-        failed: has the error as its exception if a file could not be written.
+        failed: if a file cannot be written, gets the error as its exception.
     """
 
     server: GatewayServer
@@ -106,7 +106,7 @@ def _recording(server: GatewayServer, rollouts: RunningRollouts, shared_key: str
 
 
 def _check_continues(store: TrajectoryStore, folder: Path, made_with: Mapping[str, str]) -> None:
-    """Refuse to add to the rollouts of a training run, or to those of another tokenizer."""
+    """Refuse a folder that has rollouts of a training run, or rollouts of another tokenizer."""
     kept = store.provenance(store.steps[-1]) if store.steps else made_with
     if RECORDED not in kept:
         raise _cannot_continue(folder, "has rollouts that `agentrl gateway` did not record")
@@ -120,7 +120,7 @@ def _cannot_continue(folder: Path, why: str) -> ConfigError:
 
 
 def samples_of(config: RunConfig) -> Callable[[Sequence[Group]], Sequence[Sample]]:
-    """Return the function that computes a step's advantages; no samples if the estimator needs scores of models."""
+    """Return the function that computes a step's advantages; no samples if the estimator needs model scores."""
     algorithm = build_algorithm(config)
     if algorithm.credits_by_scores:
         return lambda groups: ()

@@ -177,7 +177,7 @@ def _critic(config: RunConfig, total_steps: int, stack: AsyncExitStack) -> Criti
 def _scoring(
     algorithm: Algorithm, policy: Backend, critic: Critic | None, reference: Backend | None
 ) -> dict[Need, Score]:
-    """Return the scoring function for each need of the algorithm."""
+    """Return the scoring function for each kind of score that the algorithm needs."""
     scoring: dict[Need, Score] = {}
     if "old_logprobs" in algorithm.needs:
         scoring["old_logprobs"] = policy.score

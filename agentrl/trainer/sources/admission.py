@@ -187,10 +187,10 @@ class Admissions:
     def _cut_off(self, surplus: bool = False) -> None:
         """Requeue the tasks that became too old.
 
-        The reason is `stale` if the group is still under way and may stay so for several versions, else `over_sampled`.
+        With `surplus`, the reason is `over_sampled` if the group is ready or S is 0. Otherwise it is `stale`.
 
         Args:
-            surplus: over-sampling started more groups than the step took. False: every reason is `stale`.
+            surplus: over-sampling started more groups than the step took.
         """
         for held in (self.under_way, self.ready):
             for ticket in [each for each, version in held.items() if self._next_take - version > self._max_staleness]:

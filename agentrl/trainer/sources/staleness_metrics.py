@@ -14,9 +14,10 @@ from agentrl.types.trajectory import Trajectory
 def staleness_metrics(groups: Sequence[Group], policy_version: int, max_staleness: int) -> Metrics:
     """Return the staleness of a step's groups, for a step that starts at `policy_version`.
 
-    Groups of staleness 0, 2, 2 with S = 2: `staleness/0` 1/3, `staleness/1` 0, `staleness/2` 2/3, `staleness/mean` 4/3,
-    `staleness/max` 2. `staleness/tokens_lag_1` is the share of the tokens that were sampled one version before
-    `policy_version`. `staleness/partial` is the share of rollouts that were sampled by several versions.
+    Example with max_staleness = 2 and three groups of staleness 0, 2 and 2: `staleness/0` is 1/3, `staleness/1` 0,
+    `staleness/2` 2/3, `staleness/mean` 4/3, `staleness/max` 2. `staleness/tokens_lag_1` is the share of
+    the tokens that were sampled one version before `policy_version`. `staleness/partial` is the share of rollouts that
+    were sampled by several versions.
     """
     found = [group.staleness(policy_version) for group in groups]
     rollouts = [rollout for group in groups for rollout in group.rollouts]

@@ -1,4 +1,4 @@
-// The trajectories of a rollout as a tree: which follows which, and what was started where.
+// Tree of a rollout's trajectories: which trajectory continues another, and which was started by another.
 
 import {el, number, short} from "./dom.js";
 
@@ -14,7 +14,7 @@ export function origin(branch) {
   return branch.turn === null ? `${KINDS[branch.kind] ?? "continues"}: continues ${where}` : `${KINDS[branch.kind] ?? "started"}: started in ${where}`;
 }
 
-/** List of the trajectories, each below that which started it; nothing for a single one. */
+/** List of the trajectories, each below the one that started it; nothing if there is only one. */
 export function tree(rollout) {
   if (rollout.branches.length < 2) return null;
   return el("nav.tree", {"aria-label": "trajectories"}, el("ul", {}, rollout.branches.map((branch) => el("li", {style: {"--depth": branch.depth}},
@@ -28,7 +28,7 @@ export function tree(rollout) {
 export const heading = (rollout, branch) => rollout.branches.length > 1 &&
   el("h3", {id: `trajectory-${branch.number}`, tabindex: "-1"}, `trajectory ${branch.number}`, el("span.soft", {}, ` ${origin(branch)}`));
 
-/** Links to what the turn in a segment of a trajectory started. */
+/** Links to the trajectories that a turn started; the turn is a segment of trajectory `parent`. */
 export const started = (rollout, parent, segment) => {
   const found = rollout.branches.filter((branch) => branch.parent === parent && branch.segment === segment);
   return found.length > 0 && el("p.started", {}, "started: ", found.map((branch) =>

@@ -52,10 +52,10 @@ def test_a_dockerfile_that_copies_and_sets():
     [
         ("FROM alpine:3", "'alpine:3' is not debian"),
         ("FROM debian\nFROM debian", "several stages"),
-        ("ARG X=1\nFROM debian", "only lines from FROM on"),
+        ("ARG X=1\nFROM debian", "lines before FROM"),
         ("FROM debian\nRUN apt-get update", "'apt-get' needs an image"),
         ("FROM debian\nRUN mkdir x && pip install y", "'pip' needs an image"),
-        ("FROM debian\nRUN echo $(id)", "a command inside a command"),
+        ("FROM debian\nRUN echo $(id)", "command substitution"),
         ("FROM debian\nRUN <<E\necho\nE", "only a plain shell command"),
         ('FROM debian\nRUN ["echo"]', "only a plain shell command"),
         ("FROM debian\nRUN --mount=type=cache,target=/x echo", "only a plain shell command"),

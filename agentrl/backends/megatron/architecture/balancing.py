@@ -1,6 +1,6 @@
 """Routers with losses, or a bias, that balance the load of the experts.
 
-Megatron-core defines the losses; here they are scaled over micro-batches of different sizes, and padding is excluded.
+Megatron-core computes the losses. This module scales them for micro-batches of different sizes and excludes padding.
 
 Axes: M tokens that a router sees on this process, E experts.
 """
@@ -26,8 +26,8 @@ class RoutedTokens:
 
     Attributes:
         padding: [M] bool, tokens that belong to no sample.
-        share: number of other tokens of the micro-batch, on all processes that compute it, over `total`.
-        total: number of such tokens of the mini-batch, on all processes.
+        share: tokens of the micro-batch without padding, on all processes that compute it, divided by `total`.
+        total: tokens of the mini-batch without padding, on all processes.
     """
 
     padding: Tensor
@@ -36,11 +36,11 @@ class RoutedTokens:
 
 
 class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is untyped
-    """A router whose losses are those of the mini-batch: the mean of its micro-batches, weighted by their tokens.
+    """A router whose losses are means over the mini-batch: each micro-batch is weighted by its number of tokens.
 
     Attributes:
-        tokens: those of the next pass with gradients. They must remain until the backward pass is over, because layers
-            that are recomputed read them again.
+        tokens: the tokens of the next forward pass with gradients. Keep them until the backward pass is over, because
+            recomputed layers read them again.
         losses: sums of this process, without coefficients.
     """
 
@@ -92,14 +92,14 @@ def balances(config: TransformerConfig) -> bool:
 
 
 def balanced_routers(chunk: nn.Module) -> list[BalancedRouter]:
-    """Return the routers of a chunk that balance."""
+    """Return the `BalancedRouter` modules of a chunk."""
     return [module for module in chunk.modules() if isinstance(module, BalancedRouter)]
 
 
 def collect_losses(routers: Sequence[BalancedRouter], config: TransformerConfig) -> dict[str, float]:
     """Return the mean of each loss over the layers of the complete model; reset the sums.
 
-    All processes call this at once.
+    All processes call this together.
     """
     coefficients = {AUX_LOSS: config.moe_aux_loss_coeff, Z_LOSS: config.moe_z_loss_coeff}
     names = [name for name, coefficient in coefficients.items() if coefficient]

@@ -1,4 +1,4 @@
-"""Configurations of megatron-core that megatron-bridge makes, for models beyond those of `model_config`."""
+"""Configurations of megatron-core, made by megatron-bridge for models that `model_config` does not cover."""
 
 from __future__ import annotations
 

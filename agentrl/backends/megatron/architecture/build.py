@@ -28,7 +28,7 @@ from agentrl.backends.megatron.architecture.model_config import rope_arguments
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# without TransformerEngine the module knows no duplicated layer, although megatron-core has one
+# without TransformerEngine, the module has no duplicated linear layer, although megatron-core has one
 multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
 
 _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
@@ -42,10 +42,10 @@ def build_chunks(
     *,
     hybrid: bool = False,
 ) -> list[LanguageModule]:
-    """Return the chunks of this process, with uninitialised weights. A configuration of the bridge builds its own.
+    """Return the chunks of this process, with uninitialised weights. A configuration of megatron-bridge builds its own.
 
     Args:
-        make_head: makes the head that replaces that of a language model.
+        make_head: makes a head that replaces the head of a language model.
         hybrid: build a `HybridModel`, the successor of the deprecated `GPTModel`.
     """
     num_chunks = config.virtual_pipeline_model_parallel_size
@@ -114,7 +114,7 @@ def _without_padding(
 
 
 def layer_specs(config: TransformerConfig, vp_stage: int | None = None) -> Any:  # Any: megatron-core is untyped
-    """Return the layers of a chunk, in plain torch where megatron-core has only those of TransformerEngine."""
+    """Return the layers of a chunk, in plain torch where megatron-core has only layers of TransformerEngine."""
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     block.layer_specs = [_portable(layer, config) for layer in block.layer_specs]
     block.layer_norm = RMSNorm
@@ -122,7 +122,7 @@ def layer_specs(config: TransformerConfig, vp_stage: int | None = None) -> Any: 
 
 
 def _portable(layer: Any, config: TransformerConfig) -> Any:
-    """Replace what megatron-core has only for TransformerEngine, or computes wrongly."""
+    """Replace modules that megatron-core has only for TransformerEngine, or that compute wrong results."""
     layer = copy.deepcopy(layer)
     for name in ("input_layernorm", "pre_mlp_layernorm"):
         _replace(layer.submodules, name, RMSNorm)

@@ -1,6 +1,6 @@
 """A chunk as megatron-core's `HybridModel`, the successor of its `GPTModel`.
 
-Attention and feed-forward network are layers of their own there, so each layer of the model is two.
+In it, attention and feed-forward network are separate layers, so each layer of the model becomes two layers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HybridChunk(HybridModel):  # type: ignore[misc]  # megatron-core is untype
 
 
 class _Stack(HybridStack):  # type: ignore[misc]  # megatron-core is untyped
-    """Layers whose last norm is not that of TransformerEngine."""
+    """Layers whose last norm does not come from TransformerEngine."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ def _has_experts(config: TransformerConfig) -> list[int]:
 
 
 def _doubled(config: TransformerConfig) -> TransformerConfig:
-    """Return the configuration with the numbers of layers that `HybridModel` counts; the pattern has the stages."""
+    """Return the configuration with the numbers of layers of `HybridModel`; `pattern` defines the stages."""
     found = copy.copy(config)
     found.num_layers *= PARTS_OF_A_LAYER
     found.num_layers_in_first_pipeline_stage = found.num_layers_in_last_pipeline_stage = None

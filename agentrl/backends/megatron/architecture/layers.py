@@ -1,4 +1,4 @@
-"""Attention and norm in plain torch, where megatron-core itself has only those of TransformerEngine.
+"""Attention and norm in plain torch; megatron-core itself has only the versions of TransformerEngine.
 
 Axes: S tokens of this process, B rows, H heads, D head size.
 """
@@ -54,7 +54,7 @@ class Bounds(PackedSeqParams):  # type: ignore[misc]  # megatron-core is untyped
 class ScalarLayer(nn.Module):
     """The head of a critic or a reward model. All tensor-parallel processes have the complete head.
 
-    Its linear layer has the name that it has in transformers.
+    Its linear layer has the same name as in transformers.
     """
 
     def __init__(self, config: TransformerConfig, *, bias: bool) -> None:
@@ -65,7 +65,7 @@ class ScalarLayer(nn.Module):
 
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is untyped
-    """Causal attention of packed samples; a head of the values may be smaller than one of the keys (MLA).
+    """Causal attention of packed samples; value heads may be smaller than key heads (MLA).
 
     Samples may share prefixes (`Bounds.layout`). With context parallelism, each process has two pieces of every sample
     (`slices`) and collects keys and values.

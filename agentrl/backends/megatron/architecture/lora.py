@@ -1,7 +1,7 @@
 """LoRA (arXiv 2106.09685) for linear modules of megatron-core: B A x is added to the output, with A and B as in peft.
 
-A linear module of megatron-core may hold several of Hugging Face, such as queries, keys and values. Each has its own A
-and B. They are divided as their weight: with tensor parallelism, either the rows of B or the columns of A.
+A linear module of megatron-core may hold several linear modules of Hugging Face, such as queries, keys and values. Each
+has its own A and B. Tensor parallelism divides them like their weight: either the rows of B or the columns of A.
 
 Axes: S tokens of this process, R rank, N output features of this process.
 """
@@ -49,7 +49,7 @@ class LowRank(nn.Module):
     Attributes:
         down: A of each adapter.
         up: B of each adapter.
-        is_on: whether they are added; else the module is that of the base model.
+        is_on: whether the adapters are added. If not, the module computes as in the base model.
     """
 
     def __init__(self, base: nn.Module, sizes: Sequence[LowRankSize]) -> None:
@@ -67,7 +67,7 @@ class LowRank(nn.Module):
         base.register_forward_hook(self._added)
 
     def _mark(self) -> None:
-        """Tell megatron-core which are divided, and whose gradients are sums over slices of the positions."""
+        """Tell megatron-core which weights are divided, and which gradients are sums over slices of the positions."""
         divided, others = (self.up, self.down) if self._is_column else (self.down, self.up)
         for value in [*divided, *others]:
             is_divided = any(value is each for each in divided) and (self._is_column or self._is_row)
@@ -129,7 +129,7 @@ def base_model(chunks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def keep_recomputable(chunks: Sequence[LanguageModule]) -> None:
-    """Give the states after frozen embeddings a gradient: stages send it on, and recomputed layers need it."""
+    """Make states after frozen embeddings require a gradient: stages pass it on, and recomputed layers need it."""
     for chunk in chunks:
         if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
             chunk.embedding.register_forward_hook(_with_gradient)

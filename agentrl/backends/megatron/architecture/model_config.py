@@ -1,4 +1,4 @@
-"""Translate a Hugging Face configuration to one of megatron-core, and refuse what would be computed differently."""
+"""Translate a Hugging Face configuration to one of megatron-core, and refuse options that it computes differently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe")
 """Values of `model_type` in a Hugging Face configuration that this backend trains."""
 BRIDGED = ("gemma", "mistral")
-"""The same, for models whose architecture and weights megatron-bridge maps."""
+"""Values of `model_type` that this backend trains with megatron-bridge, which maps architecture and weights."""
 _EXPERT_BIAS = ("deepseek_v3", "glm4_moe")
 _MIXTURES = ("qwen3_moe", *_EXPERT_BIAS)
 _OPTIONS: dict[str, tuple[object, ...]] = {
@@ -27,7 +27,7 @@ _OPTIONS: dict[str, tuple[object, ...]] = {
     "use_sliding_window": (False, None),
     "hidden_act": ("silu",),
 }
-"""Option of a Hugging Face configuration -> values that are computed as transformers does."""
+"""Option of a Hugging Face configuration -> values for which megatron-core computes the same as transformers."""
 _OPTIONS_OF_FAMILY: dict[str, dict[str, tuple[object, ...]]] = {
     "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # fixed in transformers for the latent norms
     "glm4_moe": {"attention_bias": (False, None, True)},  # of queries, keys and values only
@@ -43,14 +43,14 @@ _ROPE_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
     "llama3": {"low_freq_factor": (1,), "high_freq_factor": (4,), "original_max_position_embeddings": (8192,)},
     "yarn": {"truncate": (True,), "attention_factor": (None,)},
 }
-"""Type of position embeddings -> the same for its options: megatron-core has no arguments for these."""
+"""Type of position embeddings -> its options -> supported values; megatron-core has no arguments for other values."""
 
 
 _OTHER_ROPE = {"deepseek_v3": "yarn"} | dict.fromkeys(BRIDGED, "default")
 
 
 def rope_arguments(hf: PretrainedConfig) -> dict[str, Any]:  # Any: arguments of megatron-core
-    """Return the arguments of the model for its rotary position embeddings; those of latent attention are options."""
+    """Return the model's arguments for rotary position embeddings; latent attention has configuration options."""
     rope = hf.rope_parameters
     return {
         "rotary_base": float(rope["rope_theta"]),
@@ -85,7 +85,7 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     """Check that megatron-core computes this model as transformers does.
 
     Raises:
-        ConfigError: names the option of the model's configuration.
+        ConfigError: an option of the model's configuration is not supported; the message names it.
     """
     if hf.model_type not in (*FAMILIES, *BRIDGED):
         types = f"only {', '.join(FAMILIES)}, and with megatron-bridge {', '.join(BRIDGED)}"
@@ -266,6 +266,6 @@ def _latent_rope(hf: PretrainedConfig) -> dict[str, Any]:
         "original_max_position_embeddings": rope["original_max_position_embeddings"],
         "beta_fast": rope.get("beta_fast") or 32,
         "beta_slow": rope.get("beta_slow") or 1,
-        "mscale": float(rope["mscale"]) if all_dim else 1.0,  # transformers reads it only with the other
+        "mscale": float(rope["mscale"]) if all_dim else 1.0,  # transformers reads it only with `mscale_all_dim`
         "mscale_all_dim": all_dim,
     }

@@ -1,4 +1,4 @@
-"""Rotary embeddings at given positions, for packed tokens of which each sample owns only some.
+"""Rotary embeddings at given positions, for packed tokens of samples that share prefixes.
 
 Axes: S tokens, P positions, D head size.
 """
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class GivenPositions:
-    """The positions of the tokens of a pass, for all rotary embeddings of a chunk. Latent attention has its own.
+    """The positions of the tokens of a pass, for all rotary embeddings of a chunk, those of latent attention included.
 
     Attributes:
-        wanted: [S]; None: megatron-core counts from the start of each sample. It must remain until the backward pass
-            is over, because layers that are recomputed read it again.
+        wanted: [S]; None: megatron-core counts from the start of each sample. Keep it until the backward pass is over,
+            because recomputed layers read it again.
     """
 
     def __init__(self, chunk: nn.Module) -> None:

@@ -20,7 +20,7 @@ Choice = tuple[Tensor, Tensor]
 
 
 class LayerReplay:
-    """The choice of one router. Megatron-core calls it in place of its own `RouterReplay`, which knows all experts.
+    """The choice of one router. It replaces megatron-core's `RouterReplay`, which needs experts for every token.
 
     Attributes:
         layer: number of the layer in the complete model, from 0.
@@ -52,7 +52,7 @@ def check_replay(config: TransformerConfig) -> None:
     """Check that a model can use recorded experts.
 
     Raises:
-        ConfigError: it has no experts, or its pipeline recomputes the choice when another micro-batch was run since.
+        ConfigError: the model has no experts, or its pipeline recomputes a choice after another micro-batch has run.
     """
     key = "rollout.routed_experts"
     if config.num_moe_experts is None:
@@ -64,7 +64,7 @@ def check_replay(config: TransformerConfig) -> None:
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
-    """Let the routers of a chunk, which may be wrapped, choose with the `LayerReplay` that are returned."""
+    """Give each router of a chunk, which may be wrapped, a `LayerReplay`, and return these."""
     found = []
     for module in chunk.modules():
         if isinstance(module, TopKRouter):

@@ -28,12 +28,12 @@ class PackedBatch:
 
     Attributes:
         token_ids, positions: [1, S].
-        bounds: where each sample starts and ends, and which prefixes they share.
+        bounds: where each sample starts and ends, and which prefixes samples share.
         predicted: [N] bool, trained tokens that a position of this process predicts.
         predictors: positions among S that predict these tokens, in order.
         batch: the samples.
         padding: [S] bool, tokens that belong to no sample.
-        num_tokens: number of other tokens on all processes that compute the micro-batch; 0 for `IDLE`.
+        num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
     """
 
@@ -54,7 +54,7 @@ def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: 
     Args:
         num_slices: number of processes that divide the positions of each sample.
         multiple: the tokens of each process are a multiple of this.
-        at_least: lower bound of the sum.
+        at_least: lower bound of their sum.
     """
     unit = 2 * num_slices if num_slices > 1 else 1
     found = [-(-len(used_tokens(sample)) // unit) * unit for sample in batch.samples]
@@ -68,7 +68,7 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
 
     Args:
         lengths: see `padded_lengths`.
-        num_slices, index: number of processes that divide the positions of each sample, and which one this is.
+        num_slices, index: number of processes that divide the positions of each sample, and index of this process.
     """
     used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
@@ -89,7 +89,7 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
 
 
 def shared(batch: MicroBatch, tokens: PackedTokens, length: int, device: torch.device) -> PackedBatch:
-    """Return packed tokens as the input of a model, with padding up to `length`, which nothing reads."""
+    """Return packed tokens as the input of a model, padded to `length`; nothing reads the padding."""
     padding = length - len(tokens.token_ids)
     experts = tokens.routed_experts
     positions = pad(tokens.positions, [0, padding])
@@ -120,7 +120,7 @@ def _experts(batch: MicroBatch, owned: Sequence[Tensor], lengths: Sequence[int],
 
 
 def _at(tokens: Tensor, positions: Tensor) -> Tensor:
-    """Return the tokens at these positions; positions behind the sample get a token that nothing reads."""
+    """Return the tokens at these positions; positions after the end of the sample get a token that nothing reads."""
     return torch.cat([tokens, tokens.new_zeros(1)])[positions.clamp(max=len(tokens))]
 
 

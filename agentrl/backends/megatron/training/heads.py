@@ -25,7 +25,7 @@ class Head(Protocol):
 
     Attributes:
         outputs: names of the outputs of `read`, in order.
-        is_divided: whether each tensor-parallel process has a part of the head, and so a part of the states' gradient.
+        is_divided: whether each tensor-parallel process has a part of the head, and so adds a part of the gradient.
     """
 
     @property
@@ -40,7 +40,7 @@ class Head(Protocol):
 
         Args:
             layer: the layer after the last block.
-            weight: its weight, if it is that of another layer.
+            weight: the weight of the layer, if it belongs to another layer (tied embeddings); else None.
         """
         ...
 

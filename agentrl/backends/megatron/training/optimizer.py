@@ -26,11 +26,11 @@ MASTER = "master"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What this process updates of a parameter: some of its values, in order.
+    """The values of a parameter that this process updates, in order.
 
     Attributes:
-        values: the trained values; for a parameter in float32 a view of it, else a copy.
-        span: their place in the flat parameter.
+        values: the updated values: a view of a parameter in float32, else a float32 copy.
+        span: place of the values in the flat parameter.
     """
 
     values: Tensor
@@ -100,7 +100,7 @@ class LayoutOptimizer:
         grad_norm = float(self._optimizer.get_grad_norm())
         if finite := math.isfinite(grad_norm):
             for group in self._optimizer.param_groups:
-                peak = self._config.muon_lr if "momentum" in group else self._config.peak_lr  # only Muon has it
+                peak = self._config.muon_lr if "momentum" in group else self._config.peak_lr  # only Muon has momentum
                 group["lr"] = peak * scale
                 group["weight_decay"] = self._config.weight_decay * group["wd_mult"]
             for inner in self._optimizer.chained_optimizers:
@@ -122,13 +122,13 @@ class LayoutOptimizer:
         return found
 
     def refresh(self) -> None:
-        """Copy the weights to the values that are trained, after the weights were replaced."""
+        """Copy the weights to the float32 copies that are updated. Call this after the weights were replaced."""
         self._optimizer.reload_model_params()
 
     def state(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the complete state of a parameter of this process, in the parameter's shape, by name.
 
-        All processes that update values of the parameter call this at once.
+        All processes that update values of the parameter call this together.
         """
         inner = self._inner(parameter)
         shard = _shard(inner, parameter)
@@ -144,7 +144,7 @@ class LayoutOptimizer:
         return [*(averages if num_updates else ()), *([] if parameter.dtype == torch.float32 else [MASTER])]
 
     def complete(self, parameter: Tensor, own: Tensor | None) -> Tensor:
-        """Return numbers for all values of a parameter, from those for the values that each process updates.
+        """Return numbers for all values of a parameter; each process has the numbers for the values it updates.
 
         Args:
             own: the numbers of this process; None if it updates no value of the parameter.
@@ -182,7 +182,7 @@ def divides_state(config: ActorConfig) -> bool:
 
 
 def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-core
-    """Return the options of the optimizer; those of Muon make it that of `torch.optim`."""
+    """Return the options of the optimizer; with the options of Muon, it equals the Muon of `torch.optim`."""
     if config.name != "muon":
         return {"optimizer": "adam"}
     return {
@@ -196,9 +196,10 @@ def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-co
 
 
 def mark_for_muon(chunk: nn.Module) -> None:
-    """Mark parameters so that Muon treats a chunk's weights as those of a model of transformers.
+    """Mark parameters so that Muon treats a chunk's weights like the weights of a transformers model.
 
-    There, gate and up projection are two matrices, and experts are one three-dimensional weight, which AdamW updates.
+    In transformers, gate and up projection are two matrices. Experts are one three-dimensional weight, which AdamW
+    updates.
     """
     for name, value in chunk.named_parameters():
         marked: Any = value  # Any: megatron-core's attributes of parameters

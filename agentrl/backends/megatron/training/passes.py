@@ -102,7 +102,7 @@ class Passes:
             router.tokens = RoutedTokens(padding, batch.num_tokens / num_tokens, num_tokens)
 
     def _num_passes(self, wanted: int) -> int:
-        """The interleaved schedule needs a multiple of the number of stages."""
+        """Return the number of passes: for the interleaved schedule, a multiple of the number of stages."""
         group = parallel_state.get_pipeline_model_parallel_world_size() if len(self.chunks) > 1 else 1
         return -(-wanted // group) * group
 
@@ -124,7 +124,7 @@ class Passes:
         return [shared(*each, self.device) for each in zip(batches, tokens, totals, strict=True)]
 
     def _totals(self, wanted: list[int]) -> list[int]:
-        """Return the numbers of tokens of the micro-batches, where they must be equal."""
+        """Return the numbers of tokens of the micro-batches, made equal where megatron-core needs equal numbers."""
         if self._config.moe_token_dispatcher_type == "allgather":  # on the processes that share experts
             most = torch.tensor(wanted, device=self.device)
             dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())

@@ -1,6 +1,7 @@
 """Positions of a sample on each process of a context-parallel group.
 
-A sample of 2 P pieces: process p has the pieces p and 2 P - 1 - p, so that all have the same number of causal pairs.
+Each sample is cut into 2 P pieces for P processes. Process p has the pieces p and 2 P - 1 - p, so that all processes
+have the same number of causal (query, key) pairs.
 """
 
 from __future__ import annotations

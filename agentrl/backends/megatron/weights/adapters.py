@@ -30,7 +30,7 @@ class Adapters:
         modules: names of the modules with an adapter.
 
     Raises:
-        ConfigError: the adapter has weights that are not those of LoRA.
+        ConfigError: the adapter has weights that are not LoRA weights.
     """
 
     def __init__(self, skeleton: PreTrainedModel) -> None:
@@ -49,7 +49,7 @@ class Adapters:
         return [*self._shapes]
 
     def attach(self, chunks: Sequence[LanguageModule], parameters: Sequence[Mapped]) -> list[Mapped]:
-        """Add the adapters to the linear modules of all chunks; return their parameters, which are 0."""
+        """Add the adapters to the linear modules of all chunks; return the adapters' parameters, which are 0."""
         owners = {id(module.weight): module for chunk in chunks for module in _linear(chunk)}
         found: list[Mapped] = []
         for each in parameters:
@@ -62,7 +62,8 @@ class Adapters:
         """Check that some process has each weight of the adapters.
 
         Raises:
-            ConfigError: names a module without one, such as stacked experts, which peft adapts in some models.
+            ConfigError: a module has no adapter here, such as stacked experts, which peft adapts in some models. The
+                message names the module.
         """
         if missing := [name for name in self._shapes if name not in names]:
             module = missing[0].rpartition(".lora_")[0]
@@ -74,7 +75,7 @@ class Adapters:
             raise ConfigError.at("model.target_modules", Kind.NOT_SUPPORTED, text)
 
     def initial(self, parts: Sequence[Mapped], seed: int) -> Iterator[tuple[str, Tensor]]:
-        """Yield the values of new adapters on this process, which depend on their names and the seed: only A."""
+        """Yield the values of A of new adapters on this process, from their names and the seed; B stays 0."""
         for name in {part.name for each in parts for part in each.parts if ".lora_A." in part.name}:
             generator = torch.Generator().manual_seed(seed + crc32(name.encode()))
             bound = 1 / math.sqrt(self._shapes[name][1])  # as in peft
@@ -135,6 +136,6 @@ def _linear(chunk: LanguageModule) -> Iterator[nn.Module]:
 
 
 def _rows(part: Part, weight: Tensor) -> Tensor:
-    """Return the rows of the weight that a part has, in its order."""
+    """Return the rows of the weight that a part contains, in the order of the part."""
     numbers = torch.arange(len(weight))[:, None].expand(weight.shape)
     return part.view(numbers).flatten(0, -2)[:, 0]

@@ -1,8 +1,7 @@
 """The parts of parameters as megatron-bridge maps them.
 
-The bridge converts complete weights. What it makes of weights that hold the numbers of their own rows and columns tells
-which box of which weight each parameter holds. So weights of its models too are read and written part by part, by the
-processes that have them.
+megatron-bridge converts complete weights only. We let it convert weights filled with their own row and column indices.
+The result shows which box of which weight each parameter holds. So these models too are read and written part by part.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from agentrl.errors import ConfigError, Kind
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _PADDED = (_EMBEDDING, _HEAD)
 _BASE = 256
-"""Numbers are converted digit by digit, because bfloat16 does not have all larger integers."""
+"""Indices are converted digit by digit in this base, because bfloat16 cannot represent all larger integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A parameter, and what the bridge makes it of.
+    """A parameter, and the Hugging Face weights from which megatron-bridge builds it.
 
     Attributes:
-        names: names of the weights, in the order of `roles`.
-        roles: names of the weights for the mapping; None if it takes a single weight.
+        names: names of these weights in the checkpoint, in the order of `roles`.
+        roles: the mapping's own names for these weights, such as the keys q, k and v; None if it uses one weight.
     """
 
     name: str
@@ -69,7 +68,7 @@ class _Run:
 def bridged(
     chunks: Sequence[LanguageModule], registry: Any, saved: SavedBoxes, group: dist.ProcessGroup
 ) -> list[Mapped]:
-    """Return the parameters of all chunks of this process. All processes call this at once.
+    """Return the parameters of all chunks of this process. All processes call this together.
 
     Args:
         registry: the mappings of the model, of the class `MegatronMappingRegistry`.
@@ -115,7 +114,7 @@ def _module(chunk: LanguageModule, name: str) -> nn.Module:
 
 
 def _known_runs(task: _Task, known: dict[object, list[_Run] | None]) -> list[_Run] | None:
-    """Return the result of `_runs`. Layers and experts are alike, so the bridge is asked once for all of them."""
+    """Return the result of `_runs`. All layers and experts are alike, so the bridge converts only one of them."""
     key = re.sub(r"\d+", "*", task.complete_name), task.shapes, task.value.shape
     if key not in known:
         known[key] = _runs(task)
@@ -165,12 +164,12 @@ def _joined_rows(rows: Sequence[tuple[int, int, int]], columns: tuple[int, int] 
 def _line(
     task: _Task, dim: int, numbers: Callable[[int, int], Tensor], chosen: Sequence[int] | None = None
 ) -> list[int]:
-    """Return the numbers that the rows (dim 0) or columns (dim 1) of the parameter get; empty if one gets several.
+    """Return the number that each row (dim 0) or column (dim 1) of the parameter gets; empty if one gets several.
 
     Args:
         numbers: returns the numbers of all rows or columns of a weight, from its position among the weights and its
             length.
-        chosen: the only rows that count; None for all.
+        chosen: the rows that are read; None: all rows.
     """
     given = [numbers(index, shape[dim]) for index, shape in enumerate(task.shapes)]
     found, scale = torch.zeros(task.value.shape[dim], dtype=torch.int64), 1

@@ -42,9 +42,9 @@ class SavedState:
     Attributes:
         source: the folder that the model came from.
         weights: names, shapes and places of the weights; their values are not read.
-        parts: the parts of this process of each saved weight, by its name.
-        optimizer: parts of the optimizer state, (name, box, values), each copied to CPU memory when it is read; all
-            processes read theirs at once.
+        parts: the parts of each saved weight on this process, by the name of the weight.
+        optimizer: parts of the optimizer state, (name, box, values). Each part is copied to CPU memory when it is
+            read; all processes read their parts at the same time.
         rest: the rest of the state, which is the same on every process.
         adapted: the model with its adapter, without values, if only an adapter is saved.
     """
@@ -76,7 +76,7 @@ def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) 
 
 
 def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, Tensor]]) -> None:
-    """Write all files but the state of the optimizer."""
+    """Write all files except the optimizer state."""
     with write_errors(folder), filled(folder):
         state.source.write_rest(folder, complete=state.adapted is None)
         if state.adapted is None:

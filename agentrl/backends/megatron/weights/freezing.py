@@ -58,7 +58,7 @@ def _stored_with(name: str) -> set[str]:
 
 
 def fingerprint(weights: Weights) -> str:
-    """Return a digest of the frozen weights, the same in every layout. All processes call this at once."""
+    """Return a digest of the frozen weights, the same in every layout. All processes call this together."""
     names = sorted(weights.frozen)
     if not names:
         return ""

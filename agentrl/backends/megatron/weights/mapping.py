@@ -32,7 +32,7 @@ class Part:
         box: where the part is in the complete weight.
         view: returns the values of the part, as a view of a tensor with the parameter's shape. The view has the order
             of the box, but may have another shape.
-        is_first: whether this process is the first of those that have the same part.
+        is_first: whether this process is the first of the processes with the same part.
     """
 
     name: str
@@ -72,7 +72,7 @@ def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
 
 
 def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the parameters of a chunk, with their names in it and in the complete model."""
+    """Yield (name in the chunk, name in the complete model, parameter) for the parameters of a chunk."""
     buffers = ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
     for name, value in [*chunk.named_parameters(), *buffers]:
         yield name, _numbered(name, chunk), value
@@ -123,9 +123,9 @@ class Placement:
 
     Attributes:
         rank: its number among the processes that share the layer, by tensor parallelism.
-        size: how many share it.
-        is_divided: whether each has another part of the parameter; else all have the complete parameter.
-        is_first: whether this process is the first of those that have the same part.
+        size: number of processes that share the layer.
+        is_divided: whether each process has a different part of the parameter; else all have the complete parameter.
+        is_first: whether this process is the first of the processes with the same part.
     """
 
     def __init__(self, name: str, value: Tensor) -> None:
@@ -227,7 +227,7 @@ _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
 def memory_name(name: str) -> str:
-    """Return the name in memory of a weight of a checkpoint: transformers stacks the experts."""
+    """Return the name in memory of a checkpoint weight; in memory, transformers stacks the experts."""
     if not (found := _EXPERT.fullmatch(name)):
         return name
     return f"{found[1]}.down_proj" if found[3] == "down" else f"{found[1]}.gate_up_proj"

@@ -18,7 +18,7 @@ from agentrl.backends.torch.cpu_offload import Moves
 class StorageOffload:
     """Keeps the weights of chunks in CPU memory except while they are in use. Does nothing if `moves` is None.
 
-    Gradients have no memory meanwhile, if megatron-core's `DistributedDataParallel` wraps the chunks.
+    While weights are offloaded, gradients have no memory if megatron-core's `DistributedDataParallel` wraps the chunks.
     """
 
     def __init__(self, chunks: Sequence[nn.Module], moves: Moves | None) -> None:

@@ -19,24 +19,24 @@ from agentrl.errors import ConfigError
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 BUFFER = "e_score_correction_bias"
-"""End of the names of weights that are no parameters."""
+"""End of the names of weights that are buffers, not parameters."""
 Item = TypeVar("Item")
 Named = tuple[str, WeightFacts, Box]
 
 
 class Weights:
-    """Weights under their names in a checkpoint, and under those in memory (`in_memory`).
+    """Weights under their names in a checkpoint, and under their names in memory (`in_memory`).
 
-    All processes create this at once.
+    All processes create this object together.
 
     Args:
-        parameters: the parameters of this process and their parts; those of the base model, if there are adapters.
-        adapters: the same of the adapters, which a checkpoint of the base model does not have.
+        parameters: the parameters of this process and their parts, without adapters.
+        adapters: the parameters of the adapters and their parts; a checkpoint of the base model does not have them.
         renamed: gives a part the name that it has in memory.
 
     Attributes:
         parameters: all parameters of this process and their parts.
-        num_experts: of each layer; 0 without experts.
+        num_experts: number of experts of each layer; 0 without experts.
         frozen: names in memory of the frozen weights.
         group: all processes.
         readable: returns the values of a parameter, where they are now.
@@ -86,13 +86,13 @@ class Weights:
         return self._in_checkpoint
 
     def trained(self, names: Sequence[str]) -> list[str]:
-        """Return the names of trained weights; with no frozen weight, also those of buffers."""
+        """Return the names of trained weights; if no weight is frozen, also the names of buffers."""
         if not self.frozen:
             return [*names]
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
     def freeze_all_but(self, names: Collection[str]) -> None:
-        """Count all other weights as frozen, under their names without adapters; see `frozen`."""
+        """Mark all other weights as frozen, under their names without adapters; see `frozen`."""
         others = {*self.memory_names} - {*names}
         self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
 
@@ -109,13 +109,13 @@ class Weights:
         return [part.view(self.readable(value)) for value, part in self._own.get(name, ()) if part.is_first]
 
     def place(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy complete weights, under either name, over the parts of this process."""
+        """Copy complete weights, named as in a checkpoint or as in memory, over the parts of this process."""
         for name, complete in weights.items():
             for value, part in self._own.get(name, ()):
                 write_to(part, value, complete[_slices(part.box)])
 
     def read(self, saved: SavedBoxes, new: Collection[str] = ()) -> None:
-        """Replace the weights of all processes by those of a checkpoint, except those of adapters.
+        """Replace the weights on all processes by the weights of a checkpoint, except the weights of adapters.
 
         Args:
             new: weights that the checkpoint lacks; they become 0.

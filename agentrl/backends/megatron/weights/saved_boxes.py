@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SavedBox:
-    """A box of a weight in a file, under its own name there."""
+    """A box of a weight, stored in a file under its own name."""
 
     file: Path
     key: str
@@ -25,7 +25,7 @@ class SavedBox:
 
 
 class SavedBoxes:
-    """Boxes of weights in files, by the name of the weight. Only what is read is ever in memory."""
+    """Boxes of weights in files, by the name of the weight. Only boxes that are read are loaded into memory."""
 
     def __init__(self, boxes: dict[str, list[SavedBox]]) -> None:
         self._boxes = boxes
@@ -50,7 +50,7 @@ class SavedBoxes:
         """Return the values of a box.
 
         Raises:
-            ConfigError: the files do not hold all of it.
+            ConfigError: the files do not contain the complete box.
         """
         found: Tensor | None = None
         missing = _volume(box)

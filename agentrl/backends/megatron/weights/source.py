@@ -81,7 +81,10 @@ class Source:
                 yield name, saved.complete(name)
 
     def write_rest(self, folder: Path, *, complete: bool) -> None:
-        """Write the tokenizer to `folder`; for a `complete` model also the configurations."""
+        """Write the tokenizer to `folder`.
+
+        If `complete` (the checkpoint is not only a LoRA adapter), also write the model and generation configurations.
+        """
         with quiet_transformers():
             if complete:
                 self.config.save_pretrained(folder)

@@ -1,1 +1,1 @@
-"""Parsing with code or rules of others, in child processes with a timeout."""
+"""Parsing with third-party code or rules, in child processes with a timeout."""

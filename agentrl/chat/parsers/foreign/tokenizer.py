@@ -31,7 +31,7 @@ class TokenizerParser:
 
     - The description belongs to the model's files. Its patterns may need too much time or memory, so they run in a
       child process with limits.
-    - Thoughts in `<think>` at the beginning are split off first. Other thoughts are those that the description finds.
+    - Thoughts in `<think>` at the beginning are split off first. The description finds all other thoughts.
     - An argument that is text gets the type in the tool's schema (see `for_tools`), because some descriptions have no
       types.
     - A turn that the description cannot read is a malformed call. Whether other cut calls are content or malformed

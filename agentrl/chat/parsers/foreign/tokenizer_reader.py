@@ -21,9 +21,9 @@ MAX_RESULT = 2**24
 """Maximum characters of a result."""
 TEMPLATE = "response_template"
 _GUARD = "\x00"
-"""Text after a turn: a call that it does not end is not closed."""
+"""Text appended to a turn: a call that continues into this text is not closed."""
 _LOOSE = ("xml-inline", "kv-lines")
-"""Contents of which a part can be read, so that a call that is not closed may lack arguments. Cut JSON is an error."""
+"""Content types that can be read in part, so that an unclosed call may lack arguments. Cut JSON is an error."""
 
 
 def read_turn(kind: str, spec: Mapping[str, Any], text: str) -> dict[str, object]:  # Any: JSON of the model's files

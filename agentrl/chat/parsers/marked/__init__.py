@@ -1,1 +1,1 @@
-"""Parsers of formats whose calls stand between special tokens."""
+"""Parsers of formats whose calls are between special tokens."""

@@ -1,4 +1,4 @@
-"""Parsers of DeepSeek's formats, whose calls stand between marks.
+"""Parsers of DeepSeek's formats, whose calls are between marks.
 
 V3 and R1 write `function` and a code block:
 

@@ -37,7 +37,7 @@ class Gemma4Parser:
         """Parse one turn."""
         thinking, _ = self.split_thinking(text)
         contents, calls = list[str](), list[ParsedCall]()
-        for piece in _THOUGHTS.split(text)[::2]:  # apart, so that removed thoughts do not join marks
+        for piece in _THOUGHTS.split(text)[::2]:  # one by one, so that removed thoughts do not join marks
             content, *blocks = piece.split(OPEN)
             read = [_read_block(block) for block in blocks]
             contents += [content, *(rest for _, rest in read)]

@@ -30,7 +30,7 @@ _EXPECTED = f"Write {OPEN}name\n<arg_key>argument</arg_key>\n<arg_value>value</a
 
 
 class GlmParser:
-    """Parser of `<tool_call>` blocks of a name, `<arg_key>` and `<arg_value>`; all other text is content.
+    """Parser of `<tool_call>` blocks with a name, `<arg_key>` and `<arg_value>`; all other text is content.
 
     - A value is the text between its tags. Its type comes from the tool's schema (see `for_tools`); without a schema,
       it is text. Line breaks between tags may be missing (GLM-4.7).

@@ -53,7 +53,7 @@ class _Message:
     Attributes:
         name: its recipient, without `functions.`; "" if it has none, or if the call is malformed.
         body: its text after the header; for a malformed call, the header, too.
-        written: its text as a whole.
+        written: its complete text.
         mistake: a sentence about a malformed call; "" if there is none.
     """
 

@@ -35,8 +35,8 @@ class Marks:
 class MarkedCallsParser:
     """Parser of calls between marks; all other text is content.
 
-    - The name stands before the arguments, which are one JSON object.
-    - An argument must not contain the mark that begins a call, which always begins a new one. So parsing time is
+    - The name comes before the arguments, which are one JSON object.
+    - An argument must not contain the mark that begins a call, because it always begins a new call. So parsing time is
       linear in the text's length.
     """
 

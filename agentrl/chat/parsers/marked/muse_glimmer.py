@@ -49,7 +49,7 @@ class _Message(NamedTuple):
 class MuseGlimmerParser:
     """Parser of the messages of a turn, which begins after `<|start|>assistant`.
 
-    - A message to `self` is thoughts; a message to `user`, or to nobody, is content. Each other message is calls.
+    - A message to `self` is thoughts; a message to `user`, or to nobody, is content. All other messages are calls.
     - The type of a value comes from the tool's schema (see `for_tools`); without a schema, it is text.
     - `<|eom|>`, `<|eot|>` and `<|start|>` always end a message. So parsing time is linear in the text's length.
     - The prompt names recipients as `name.*`. So `name.name` calls the tool `name`, if no tool has the longer name.

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
 _SPEED = "a speed or memory option that only verl has"
-_SHARDS = "one process holds the whole policy"
+_SHARDS = "an FSDP option that only verl has"
 _OFFLOAD = "offload to CPU memory; no effect on a CPU"
 _BATCHES = "the reference uses the actor's micro-batches; their size does not change the results"
 _WITHOUT_DYNAMIC = "samples per micro-batch, if use_dynamic_bsz is off"
@@ -58,7 +58,7 @@ ACTOR: tuple[Row, ...] = (
         f"{_ACTOR}.clip_ratio",
         "actor.clip_ratio",
         0.2,
-        note="as in verl, no effect if clip_ratio_low and clip_ratio_high have their defaults; set them to null",
+        note="as in verl, used only if clip_ratio_low or clip_ratio_high is null",
     ),
     Mapped(f"{_ACTOR}.clip_ratio_low", "actor.clip_ratio_low", 0.2),
     Mapped(f"{_ACTOR}.clip_ratio_high", "actor.clip_ratio_high", 0.2),
@@ -83,7 +83,7 @@ ACTOR: tuple[Row, ...] = (
         "actor.policy_loss.loss_mode",
         "vanilla",
         read_loss,
-        "geo_mean becomes gmpo; options that the loss does not read are dropped; file.py:function: your own loss",
+        "geo_mean becomes gmpo; options that the loss does not read are dropped; file.py:function is your own loss",
     ),
     *(
         Mapped(f"{_ACTOR}.policy_loss.{key}", f"actor.policy_loss.{key}", default)
@@ -102,7 +102,7 @@ ACTOR: tuple[Row, ...] = (
         f"{_ACTOR}.router_replay.mode",
         ("rollout.routed_experts",),
         read=_read_replay,
-        note="R3; disabled changes nothing",
+        note="R3 becomes true; disabled changes nothing",
     ),
     Fixed(f"{_REF}.router_replay.mode", (None, "disabled"), "remove it"),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
@@ -110,8 +110,8 @@ ACTOR: tuple[Row, ...] = (
     Fixed(f"{_ACTOR}.qat.enable", (None, False), "remove it"),
     Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
     Mapped(f"{_ACTOR}.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
-    Fixed(f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", (1,), f"say {_ACTOR}.ulysses_sequence_parallel_size"),
-    Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"say {_ACTOR}.fsdp_config.dtype"),
+    Fixed(f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", (1,), f"use {_ACTOR}.ulysses_sequence_parallel_size"),
+    Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"use {_ACTOR}.fsdp_config.dtype"),
     Hint(f"{_ACTOR}.fsdp_config.*", _SHARDS),
     *(
         Hint(f"{_ACTOR}.{key}", "trainer.seed decides which groups form a mini-batch")
@@ -134,7 +134,7 @@ ACTOR: tuple[Row, ...] = (
     ),
     Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always logged"),
     Hint(f"{_ACTOR}.calculate_sum_pi_squared", "this value is not logged"),
-    Mapped(f"{_ACTOR}.checkpoint.async_save", "trainer.async_save", False, note="policy and critic"),
+    Mapped(f"{_ACTOR}.checkpoint.async_save", "trainer.async_save", False, note="also sets it for the critic"),
     Hint(f"{_ACTOR}.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
     Hint(f"{_ACTOR}.freeze_vision_tower", "only text is trained"),
     Hint(f"{_ACTOR}.rollout_n", "use actor_rollout_ref.rollout.n"),
@@ -156,7 +156,7 @@ REF: tuple[Row, ...] = (
         )
     ),
     Mapped(f"{_REF}.fsdp_config.param_offload", "ref.param_offload", False, note=_OFFLOAD),
-    Hint(f"{_REF}.fsdp_config.*", _SHARDS),
+    Hint(f"{_REF}.fsdp_config.*", "the actor's value is used, or only verl has the option"),
     Hint(f"{_REF}.strategy", "the reference uses the actor's strategy"),
     Hint(f"{_REF}.rollout_n", "use actor_rollout_ref.rollout.n"),
     *(

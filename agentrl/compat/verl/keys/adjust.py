@@ -147,7 +147,7 @@ def _clip(draft: Draft) -> None:
         draft.values.pop("actor.clip_ratio", None)
         draft.notices.append(
             f"'{_ACTOR}.clip_ratio' has no effect with the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
-            "as in verl: set those"
+            "as in verl: set these keys instead"
         )
 
 
@@ -174,7 +174,7 @@ def _saving(draft: Draft) -> None:
 def _loggers(draft: Draft) -> None:
     if missing := missing_loggers(draft.given.get("trainer.logger") or []):
         draft.notices.append(
-            f"'trainer.logger': {', '.join(missing)} not supported; "
+            f"'trainer.logger': not supported: {', '.join(missing)}; "
             f"metrics go to {', '.join(_names(draft.values['trainer.logger']))}"
         )
 

@@ -34,13 +34,13 @@ ALGORITHM: tuple[Row, ...] = (
         "algorithm.adv_estimator",
         "gae",
         read_estimator,
-        "with loss_mode it becomes algorithm.name if a preset has both; gae has a critic; "
-        "file.py:function: your own estimator",
+        "with loss_mode it becomes algorithm.name if a preset has both; gae uses a critic; "
+        "file.py:function is your own estimator",
     ),
     Mapped(
         "algorithm.gamma",
         "algorithm.gamma",
-        note="this key and the next are dropped if verl's estimator does not read them",
+        note="gamma and lam are dropped if verl's estimator does not read them",
     ),
     Mapped("algorithm.lam", "algorithm.lam"),
     Mapped("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo", True),

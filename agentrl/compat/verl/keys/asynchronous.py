@@ -27,13 +27,13 @@ ASYNC: tuple[Row, ...] = (
         f"{_ASYNC}.staleness_threshold",
         "trainer.max_staleness",
         read=_staleness,
-        note="verl: a share of a step's samples; agentrl: policy versions, so 0.1 becomes 1",
+        note="verl counts a fraction of a step's samples, agentrl policy versions: rounded up, so 0.1 becomes 1",
     ),
     Mapped(
         f"{_ASYNC}.partial_rollout",
         "rollout.weight_update_mode",
         read=_update_mode,
-        note="true: turns continue with the new weights (retract); false: turns end first (drain)",
+        note="true: running turns continue with the new weights (retract); false: they end first (drain)",
     ),
     Mapped(
         f"{_ASYNC}.compute_prox_log_prob",

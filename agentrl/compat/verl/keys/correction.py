@@ -49,10 +49,10 @@ def adjust_correction(draft: Draft) -> None:
         draft.leave_out((_LOSS,), f"no effect without {_BYPASS}=True, as in verl")
         return
     if draft.source_keys.get(_BYPASS) == _BYPASS and values.get(_LOSS_MODE) != "vanilla":
-        draft.leave_out((_LOSS_MODE,), f"with {_BYPASS}=True {_LOSS} selects the loss, as in verl")
+        draft.leave_out((_LOSS_MODE,), f"with {_BYPASS}=True, {_LOSS} selects the loss, as in verl")
         values[_LOSS_MODE] = "vanilla"
     if values.get(_LOSS, "ppo_clip") == "ppo_clip":
-        why = f"with {_BYPASS}=True the clipped ratio is the only weight, as in verl"
+        why = f"with {_BYPASS}=True, the clipped ratio is the only weight, as in verl"
         draft.leave_out((_IS, *_OF_IS), why)
     else:
-        draft.leave_out((*OF_LOSSES, _LOSS_MODE), f"with {_LOSS}=reinforce no other loss is used, as in verl")
+        draft.leave_out((*OF_LOSSES, _LOSS_MODE), f"with {_LOSS}=reinforce, no other loss is used, as in verl")

@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, Kind
 _NO_CRITIC = "{} needs no critic"
 _AS_ACTOR = "default: the actor's value"
 _BATCHES = "the critic uses the actor's micro-batches; their size does not change the results"
-_SHARDS = "one process holds the whole critic"
+_SHARDS = "the actor's value is used, or only verl has the option"
 _OFFLOAD = "offload to CPU memory; no effect on a CPU"
 _AGGREGATION = "critic.loss_agg_mode"
 _WARMUP = "trainer.critic_warmup"
@@ -46,7 +46,7 @@ CRITIC: tuple[Row, ...] = (
         _WARMUP,
         0,
         lambda steps: max(0, int(str(steps)) - 1),
-        "with N in verl, the policy is not updated in N - 1 steps",
+        "N becomes N - 1: verl skips the policy update in N - 1 steps",
     ),
     Fixed("critic.strategy", ("fsdp", "fsdp2", "megatron"), "remove it: the critic uses the actor's strategy"),
     Fixed("critic.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),

@@ -38,7 +38,9 @@ DATA: tuple[Row, ...] = (
         one_of("data.truncation"),
         "left, middle and right cut the last user text; verl cuts the rendered prompt, also system text and tools",
     ),
-    Mapped("data.dataset_weights", "data.dataset_weights", note="one weight per train file: how often it is drawn"),
+    Mapped(
+        "data.dataset_weights", "data.dataset_weights", note="one weight per train file: how often the file is drawn"
+    ),
     Mapped("data.shuffle", "data.shuffle", True),
     Mapped("data.seed", "data.seed"),
     Mapped("data.train_max_samples", "data.train_max_samples", -1),
@@ -99,14 +101,14 @@ MODEL: tuple[Row, ...] = (
     Fixed(f"{_MODEL}.external_lib", (None,), "import it in your reward or agent loop file"),
     Mapped(f"{_MODEL}.lora_rank", "model.lora_rank", 0),
     Mapped(f"{_MODEL}.lora_alpha", "model.lora_alpha", 16),
-    Mapped(f"{_MODEL}.target_modules", "model.target_modules", "all-linear", note="names, or ends of names"),
+    Mapped(f"{_MODEL}.target_modules", "model.target_modules", "all-linear", note="names of modules, or ends of names"),
     Mapped(f"{_MODEL}.exclude_modules", "model.exclude_modules"),
     Mapped(f"{_MODEL}.lora_adapter_path", "model.lora_adapter_path", read=expand_home),
     *lora_section(f"{_MODEL}.lora"),
     Mapped(f"{_MODEL}.lora.exclude_modules", "model.exclude_modules"),
     Mapped(f"{_MODEL}.lora.adapter_path", "model.lora_adapter_path", read=expand_home),
     Fixed(f"{_MODEL}.lora.dropout", (0,), "adapters are trained without dropout, like the rest of the policy"),
-    Hint(f"{_MODEL}.lora.*", "adapters are sent to the engine unmerged"),
+    Hint(f"{_MODEL}.lora.*", "an adapter option that only verl has"),
     Fixed(f"{_MODEL}.mtp.enable", (None, False), "with Megatron, use actor.megatron.mtp_loss_scaling_factor"),
     Hint(f"{_MODEL}.mtp.*", "no effect without mtp.enable"),
     *(

@@ -27,8 +27,8 @@ EVALUATION = KeyTable(
         ),
         Mapped("custom_reward_function.name", f"{REWARD}.name", "compute_score"),
         Mapped("custom_reward_function.reward_kwargs", f"{REWARD}.reward_kwargs"),
-        Hint("ray_kwargs.*", "clusters are not supported"),
-        Hint("hydra.*", "only the figures are written"),
+        Hint("ray_kwargs.*", "this command uses no Ray cluster"),
+        Hint("hydra.*", "evaluation writes no Hydra folder"),
     ),
     "evaluation",
 )

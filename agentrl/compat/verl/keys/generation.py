@@ -106,7 +106,7 @@ GENERATION = KeyTable(
             Fixed(f"trainer.{key}", (1,), "set it to 1: one process generates", "one process generates")
             for key in ("nnodes", "n_gpus_per_node")
         ),
-        *(Hint(f"{key}.*", "clusters are not supported") for key in ("ray_init", "ray_kwargs")),
+        *(Hint(f"{key}.*", "this command uses no Ray cluster") for key in ("ray_init", "ray_kwargs")),
         Hint("hydra.*", "trainer.default_local_dir sets the run's folder"),
     ),
     "generation",

@@ -79,7 +79,7 @@ def _common(section: str) -> Iterator[Row]:
     yield Hint(f"{prefix}.vanilla_mbridge", "megatron-bridge is used, not mbridge")
     if section == _REF:
         yield Hint(f"{prefix}.optimizer_offload", "a reference has no optimizer")
-    yield Hint(f"{prefix}.forward_only", "a reference is not trained, other models are")
+    yield Hint(f"{prefix}.forward_only", "the reference is not trained, other models are")
     yield Hint(f"{prefix}.use_remove_padding", "samples are always packed")
     yield Fixed(f"{prefix}.override_mcore_model_config.*", (None,), "change config.json of the model")
 

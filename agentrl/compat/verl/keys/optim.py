@@ -17,13 +17,18 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
     return (
         Mapped(f"{verls}.lr", f"{ours}.lr", lr),
         Mapped(f"{verls}.betas", f"{ours}.betas", (0.9, 0.999)),
-        Mapped(f"{verls}.weight_decay", f"{ours}.weight_decay", 0.01, note="only for matrices; verl also decays norms"),
+        Mapped(
+            f"{verls}.weight_decay",
+            f"{ours}.weight_decay",
+            0.01,
+            note="applies only to matrices; verl also decays norms",
+        ),
         Mapped(f"{verls}.clip_grad", grad_clip),
         Mapped(
             f"{verls}.lr_warmup_steps",
             f"{ours}.lr_warmup_steps",
             read=lambda value: max(0, int(float(value))),
-            note="verl counts steps and agentrl updates: multiplied by the updates per step",
+            note="verl counts steps, agentrl counts updates: the value is multiplied by the updates per step",
         ),
         Mapped(
             f"{verls}.lr_scheduler_type",
@@ -45,7 +50,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
             note="Megatron's name",
         ),
         Mapped(f"{verls}.min_lr_ratio", f"{ours}.min_lr_ratio"),
-        Fixed(f"{verls}.min_lr", (None, 0), f"set it as a share of lr: {verls}.min_lr_ratio"),
+        Fixed(f"{verls}.min_lr", (None, 0), f"use {verls}.min_lr_ratio, a fraction of lr"),
         Fixed(f"{verls}.lr_warmup_init", (None, 0), "remove it: a warm-up starts at 0"),
         Fixed(
             f"{verls}.lr_decay_steps",
@@ -68,14 +73,14 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
         Mapped(
             f"{verls}.lr_warmup_steps_ratio",
             f"{ours}.lr_warmup_steps_ratio",
-            note="of the run's updates; verl rounds down to full steps, so it is up to one step shorter; "
+            note="a fraction of the run's updates; verl rounds down to full steps, up to one step less; "
             "lr_warmup_steps above 0 takes precedence, as in verl",
         ),
         Hint(
             f"{verls}.total_training_steps",
-            f"schedules have the length of the run, as in verl's trainer, or {ours}.total_updates",
+            f"schedules have the length of the run, as in verl's trainer, unless {ours}.total_updates is set",
         ),
-        Fixed(f"{verls}.num_cycles", (0.5,), "set it to 0.5: half a cosine"),
-        Fixed(f"{verls}.override_optimizer_config.*", (None,), f"use {ours}.eps, {ours}.betas"),
+        Fixed(f"{verls}.num_cycles", (0.5,), "set it to 0.5: the schedule is half a cosine"),
+        Fixed(f"{verls}.override_optimizer_config.*", (None,), f"use {ours}.eps or {ours}.betas"),
         Hint(f"{verls}.zero_indexed_step", "the first update of a warm-up has a learning rate above 0"),
     )

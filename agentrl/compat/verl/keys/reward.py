@@ -81,7 +81,7 @@ REWARD: tuple[Row, ...] = (
     *_sandbox("reward_model.sandbox_fusion"),
     *_sandbox(_SANDBOX),
     *(
-        Mapped(f"{section}.num_workers", "reward.num_workers", note="for prime, and for math answers")
+        Mapped(f"{section}.num_workers", "reward.num_workers", note="for prime, and for rewards of math answers")
         for section in ("reward", "reward_model")
     ),
     *(Mapped(f"reward.{key}", f"reward.{key}", note="for rate_limited") for key in _LIMITS),
@@ -91,7 +91,7 @@ REWARD: tuple[Row, ...] = (
             key,
             (_NAME,),
             read=_model,
-            note="a sequence classifier; its output is the score; not together with a function",
+            note="a sequence classifier, whose output is the score; refused together with a reward function",
         )
         for key in ("reward_model.enable", f"{_MODEL}.enable")
     ),

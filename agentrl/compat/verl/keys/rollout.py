@@ -28,7 +28,9 @@ def _thinking(as_served: object) -> str:
 
 SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_ROLLOUT}.name", "rollout.engine", read=_engine, note="sglang, or torch (the default); hf becomes torch"),
-    Mapped(f"{_ROLLOUT}.n", "rollout.n", 1, note="a group of one has advantage 0; in verl, its raw score"),
+    Mapped(
+        f"{_ROLLOUT}.n", "rollout.n", 1, note="a group of one has advantage 0; in verl, its advantage is its raw score"
+    ),
     Mapped(f"{_ROLLOUT}.temperature", "rollout.temperature", 1.0),
     Mapped(f"{_ROLLOUT}.top_p", "rollout.top_p", 1.0),
     Mapped(f"{_ROLLOUT}.top_k", "rollout.top_k", -1),
@@ -49,7 +51,7 @@ SAMPLING: tuple[Row, ...] = (
     Fixed(
         f"{_ROLLOUT}.over_sample_rate",
         (0,),
-        "set it to 0; trainer.over_sampling starts more groups than a step needs, verl trains on fewer",
+        "set it to 0; use trainer.over_sampling, which starts more groups than a step needs (verl trains on fewer)",
     ),
     Mapped(f"{_ROLLOUT}.enable_rollout_routing_replay", "rollout.routed_experts"),
     *(Fixed(f"{_ROLLOUT}.{key}", (None,), "remove it") for key in ("quantization", "quantization_config_file")),
@@ -76,7 +78,7 @@ TURNS: tuple[Row, ...] = (
     Mapped(
         f"{_TURNS}.format",
         "rollout.multi_turn.format",
-        note="not given: `auto`, the format of the chat template (verl: `hermes`)",
+        note="default: `auto`, the format of the chat template (verl: `hermes`)",
     ),
     Mapped(f"{_TURNS}.max_assistant_turns", "rollout.multi_turn.max_assistant_turns"),
     Mapped(f"{_TURNS}.max_turns", "rollout.multi_turn.max_assistant_turns", note="older name"),

@@ -10,7 +10,7 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices, one
 from agentrl.errors import ConfigError, suggestion
 
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
-_NO_RAY = "agentrl uses a running Ray cluster: cluster.address"
+_NO_RAY = "agentrl starts no Ray cluster; it connects to cluster.address"
 _KEPT = "complete checkpoints are kept in the run's folder; trainer.max_actor_ckpt_to_keep sets how many"
 
 
@@ -66,7 +66,7 @@ TRAINER: tuple[Row, ...] = (
         "trainer.total_epochs",
         "trainer.total_epochs",
         30,
-        note="rows left at the end of an epoch start the next one; verl drops them",
+        note="rows left at the end of an epoch start the next epoch; verl drops them",
     ),
     Mapped("trainer.total_training_steps", "trainer.total_training_steps"),
     Mapped("trainer.project_name", "trainer.project_name", "verl_examples"),
@@ -81,7 +81,7 @@ TRAINER: tuple[Row, ...] = (
         "trainer.logger",
         "trainer.logger",
         read=read_loggers,
-        note="a name or a list; metrics.jsonl (file) is always written; unsupported ones are dropped",
+        note="a name or a list; metrics.jsonl (file) is always written; unsupported loggers are dropped",
     ),
     Mapped("trainer.save_freq", "trainer.save_freq", -1, _every, "-1 becomes 0: only at the end"),
     Mapped("trainer.test_freq", "trainer.test_freq", -1, _every, "-1 becomes 0: only at the end"),
@@ -108,10 +108,12 @@ TRAINER: tuple[Row, ...] = (
         "trainer.resume_from_path",
         "trainer.resume_from_path",
         read=_checkpoint,
-        note="a checkpoints/step-N of a run; has no effect without resume_mode=resume_path",
+        note="a folder checkpoints/step-N of a run; has no effect without resume_mode=resume_path",
     ),
     *(
-        Mapped(key, "trainer.max_checkpoints_to_keep", read=_count, note="the best one is always kept; 0 keeps all")
+        Mapped(
+            key, "trainer.max_checkpoints_to_keep", read=_count, note="the best checkpoint is always kept; 0 keeps all"
+        )
         for key in ("trainer.max_actor_ckpt_to_keep", "trainer.max_ckpt_to_keep")
     ),
     Mapped(
@@ -139,7 +141,7 @@ TRAINER: tuple[Row, ...] = (
     Hint("trainer.v1.*", "agentrl has only one trainer"),
     Hint("trainer.use_v1", "agentrl has only one trainer"),
     Hint("trainer.use_legacy_worker_impl", "agentrl has only one trainer"),
-    Hint("trainer.balance_batch", "one process trains on the complete batch"),
+    Hint("trainer.balance_batch", "tokens are always balanced over the processes"),
     *(
         Hint(f"trainer.{key}", "a run's samples.json and report.html show rollouts")
         for key in ("rollout_data_dir", "validation_data_dir")

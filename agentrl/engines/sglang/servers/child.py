@@ -1,7 +1,7 @@
 """Program that runs a server and kills it when the trainer ends: `python -I child.py <pid of the trainer> <command>`.
 
-A separate program with the standard library only. The trainer may be killed without cleanup, so an exit handler is not
-enough. The trainer may also start servers from threads that end, so the kernel's parent-death signal alone is not
+This separate program uses only the standard library. The trainer may be killed without cleanup, so an exit handler is
+not enough. The trainer may also start servers from threads that end, so the kernel's parent-death signal alone is not
 enough either.
 """
 

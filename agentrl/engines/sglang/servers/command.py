@@ -38,7 +38,7 @@ def server_environment(
 ) -> dict[str, str]:
     """Environment of a server with these options at this address; `env` has precedence.
 
-    Without the variables of a launcher of several processes: a server is none of them, and would wait for the others.
+    It has no variables of `torchrun`: with them, a server would wait for the other processes of the launcher.
     """
     cpu = CPU_ENVIRONMENT if options.get("device") == "cpu" else {}
     # all gloo peers are on the network of this address

@@ -1,4 +1,4 @@
-"""Where a run starts its SGLang servers: on this machine, or where a cluster has room."""
+"""Machines on which a run starts its SGLang servers: this machine, or machines of a cluster."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from agentrl.engines.sglang.servers.server import LocalServer
 
 
 class Server(Protocol):
-    """A server that the run started. See `LocalServer`; a server elsewhere has its address when it is ready."""
+    """A server that the run started. See `LocalServer`; a remote server has its address only when it is ready."""
 
     log_file: Path
 
     @property
     def url(self) -> str:
-        """Its address; a restart may change it."""
+        """Address of the server; a restart may change it."""
         ...
 
     @property
     def api_key(self) -> str | None:
-        """Its key; a restart may change it."""
+        """API key of the server; a restart may change it."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists; True also for a hung process."""
+        """Whether the server's process exists; True also for a hung process."""
         ...
 
     def start(self) -> None:
-        """Start it; `ready` waits until it serves."""
+        """Start the server; `ready` waits until it serves."""
         ...
 
     async def ready(self, timeout_s: float) -> None:
@@ -40,11 +40,11 @@ class Server(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop it. A second call does nothing."""
+        """Stop the server. A second call does nothing."""
         ...
 
     async def restart(self, timeout_s: float) -> None:
-        """Kill it and start it again with its first weights."""
+        """Kill the server and start it again with its original weights."""
         ...
 
 
@@ -63,7 +63,7 @@ _remote: list[MakeServer] = []  # global, because a process takes part in one ru
 
 
 def start_remotely(make: MakeServer) -> None:
-    """Let all servers that this process starts be made by `make`."""
+    """Create all servers that this process starts with `make`."""
     _remote[:] = [make]
 
 

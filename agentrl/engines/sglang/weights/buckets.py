@@ -19,7 +19,7 @@ from agentrl.engines.sglang.weights.transfer import UpdateFailedError, to_each, 
 Shapes = Mapping[str, tuple[int, ...]]
 """Name -> shape of each weight in a checkpoint of the server's model."""
 Allocate = Callable[[int], Tensor]
-"""Returns memory of so many bytes."""
+"""Function from a number of bytes to a tensor of that size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def in_own_memory(num_bytes: int) -> Tensor:
 
 
 class ReusedMemory:
-    """Memory for buckets, used again for the next weights: their buckets have the same sizes.
+    """Memory for buckets, reused for the next weights, whose buckets have the same sizes.
 
     New memory is slow: the system clears each page.
     """
@@ -90,7 +90,7 @@ class ReusedMemory:
         return data
 
     def reuse(self) -> None:
-        """Allow all memory to be overwritten. What was free and not needed since the last call is released."""
+        """Allow all memory to be overwritten. Memory that was unused since the last call is released."""
         self._free, self._used = self._used, []
 
 
@@ -133,7 +133,7 @@ def _module(name: str) -> str:
 class BucketTransfer(ABC):
     """Base of transfers in buckets, see `WeightTransfer`.
 
-    Keeps the last weights in host memory, without `memory` also the previous weights while new weights are read.
+    Keeps the last weights in host memory. Without `memory`, also keeps the previous ones while new weights are read.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.

@@ -25,7 +25,7 @@ MEGABYTE = 2**20
 def choose_transfer(
     config: SglangConfig, shapes: Shapes, features: Features, folder: Path, *, delta: bool = False
 ) -> WeightTransfer:
-    """The transfer that `config.weight_transfer` names.
+    """Return the transfer selected by `config.weight_transfer`.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint, see `models.folder.checkpoint_shapes`.
@@ -34,7 +34,7 @@ def choose_transfer(
         delta: send differences (`rollout.weight_sync=delta`).
 
     Raises:
-        ConfigError: the servers accept weights only from files, or no differences.
+        ConfigError: the servers accept weights only from files, or do not accept differences.
     """
     dtype: torch.dtype | None = None if features.dtype == "auto" else getattr(torch, features.dtype)
     bucket_bytes = config.weight_bucket_mb * MEGABYTE

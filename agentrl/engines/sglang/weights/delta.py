@@ -29,9 +29,9 @@ class Update:
     """A new bucket, and its difference from the bucket that was sent before.
 
     Attributes:
-        difference: see `compare`; None: there is no bucket before it, or the difference would not be smaller.
-        base: checksum of the bucket before it.
-        num_changed, num_compared: numbers of words; 0 without a bucket before it.
+        difference: see `compare`; None: there is no previous bucket, or the difference would not be smaller.
+        base: checksum of the previous bucket.
+        num_changed, num_compared: numbers of words; 0 without a previous bucket.
     """
 
     bucket: Bucket
@@ -70,7 +70,7 @@ def update_of(bucket: Bucket, before: Update | None) -> Update:
 
 
 def _word(bucket: Bucket) -> int:
-    """Bytes of a word: those of the smallest value of the bucket."""
+    """Bytes of a word: the size of the smallest value type in the bucket."""
     return min(LONGEST_WORD, *(entry.dtype.itemsize for entry in bucket.entries))
 
 
@@ -78,7 +78,7 @@ def check_loader(replica: Replica) -> None:
     """Check that the server can apply differences.
 
     Raises:
-        ServerError: it was started without the option; the message has the option.
+        ServerError: the server was started without the option; the message names the option.
     """
     if LOADER not in replica.features.weight_loaders:
         raise RefusedError(

@@ -27,7 +27,7 @@ GetWeights = Callable[..., object]
 
 
 class Model(Protocol):
-    """The part of a model of SGLang that is used."""
+    """The methods of an SGLang model that this module uses."""
 
     def load_weights(self, weights: list[tuple[str, Tensor]]) -> object:
         """Load weights with the names of the model's checkpoint."""

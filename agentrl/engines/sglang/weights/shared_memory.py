@@ -17,9 +17,9 @@ FOLDER = Path("/dev/shm")
 
 
 def allocate(num_bytes: int) -> Tensor:
-    """Return uninitialised bytes in shared memory; in own memory where the system has too little shared memory.
+    """Return uninitialised bytes in shared memory, or in private memory if the system has too little shared memory.
 
-    The memory is freed when no process uses it any more, also after a kill: torch starts a process that watches this.
+    The memory is freed when no process uses it any more, even after a kill: torch starts a process for this.
     """
     if not FOLDER.is_dir() or shutil.disk_usage(FOLDER).free < num_bytes:
         return in_own_memory(num_bytes)
@@ -44,7 +44,7 @@ class Name:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # Any: as in pickle
         storage = self._data.untyped_storage()
-        # the reader's opening takes one reference away
+        # opening by the reader takes one reference away
         storage._shared_incref()  # type: ignore[no-untyped-call]  # torch does not type it
         opened = _Call(rebuild_storage_filename, torch.UntypedStorage, *storage._share_filename_cpu_())
         typed = _Call(rebuild_typed_storage, opened, torch.uint8)

@@ -53,7 +53,7 @@ def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[s
 
 
 def as_text(payload: object) -> str:
-    """Return a payload as a server on the CPU and a server on another machine can read it."""
+    """Return a payload in the form that servers on the CPU and servers on other machines can read."""
     return base64.b64encode(pickle.dumps(payload, protocol=5)).decode()
 
 

@@ -49,7 +49,7 @@ class NemoGymServer:
 
 def _client(options: NemoGymOptions, api_key: str) -> aiohttp.ClientSession:
     proxy = environment_proxy(options.url)
-    # each rollout has cookies of its own
+    # each rollout has its own cookies
     return open_session(options.max_sessions, api_key or None, proxy, keeps_cookies=False)
 
 

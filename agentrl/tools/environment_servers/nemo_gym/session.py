@@ -87,7 +87,7 @@ class NemoGymSession:
         return finite(content.get("reward"))
 
     async def close(self) -> None:
-        """Nothing to close: the protocol has no end of a session."""
+        """Do nothing: the protocol has no message that ends a session."""
 
     async def _seed(self, body: bytes) -> None:
         answer = await self._send("/seed_session", body, self._options.start_timeout_s)
@@ -119,7 +119,7 @@ def _cookies(header: str) -> dict[str, str]:
 
 
 def row_of(task: Task, tools: list[ToolSchema]) -> dict[str, JsonValue]:
-    """Return the row as the server knows it: all columns, with the request."""
+    """Return the row in the server's format: all columns, and the request."""
     columns = {name: value for name, value in task.extra_info.items() if name not in _OF_AGENTRL}
     if task.ground_truth is not None and "answer" not in columns:
         columns["ground_truth"] = task.ground_truth

@@ -45,7 +45,7 @@ def read_message(text: str) -> Observed:
 
     Raises:
         ErrorReplyError: the answer is an error.
-        InfraError: the answer is no message of OpenEnv.
+        InfraError: the answer is not an OpenEnv message.
     """
     try:
         message = read_json(text)
@@ -87,7 +87,7 @@ def _one_error(error: JsonValue) -> str:
 
 
 def observation_text(observation: Mapping[str, JsonValue], field: str | None) -> str:
-    """Return what the model reads: one field, or the observation as JSON; an observation of one text is that text.
+    """Return the text for the model: one field, the only text of the observation, or the observation as JSON.
 
     Raises:
         InfraError: the observation does not have the field.

@@ -40,7 +40,7 @@ class Socket:
 
         Raises:
             ErrorReplyError: the server answers with an error.
-            InfraError: the connection is lost, or the answer is no message of OpenEnv.
+            InfraError: the connection is lost, or the answer is not an OpenEnv message.
         """
         try:
             await self._socket.send_str(orjson.dumps({"type": kind, "data": data}).decode())
@@ -52,7 +52,7 @@ class Socket:
         return read_message(message.data)
 
     async def close(self) -> None:
-        """Say goodbye and close the connection."""
+        """Send a close message and close the connection."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 if not self._socket.closed:
@@ -71,7 +71,7 @@ async def connect(session: aiohttp.ClientSession, options: OpenEnvOptions) -> So
     """Open a WebSocket.
 
     Raises:
-        TryAgainError: the server does not accept it.
+        TryAgainError: the server cannot be reached or refuses the connection.
     """
     url = f"ws{options.url.removeprefix('http')}/ws"
     try:
@@ -82,10 +82,10 @@ async def connect(session: aiohttp.ClientSession, options: OpenEnvOptions) -> So
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a connection needs to know of its rollout.
+    """Data of the rollout that its connection needs.
 
     Attributes:
-        where: server and row, for messages.
+        where: server and row, for error messages.
         reset: arguments of reset.
     """
 

@@ -48,7 +48,7 @@ class OpenEnvServer:
         return Connection(self._opened, self._retries, self.options, self._tools, place)
 
     def check_row(self, task: Task) -> None:
-        """Reject a row without a column of the key `reset`."""
+        """Reject a row that lacks a column listed under the key `reset`."""
         for name in self.options.reset:
             if name not in task.extra_info:
                 hint = suggestion(name, task.extra_info)

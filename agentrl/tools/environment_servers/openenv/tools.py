@@ -22,7 +22,7 @@ class OpenEnvTools:
     """The tools, and how calls become actions.
 
     Attributes:
-        listed: whether the server lists tools: an action then names one of them.
+        listed: whether the server lists tools; each action then names one of them.
         field: field of an observation that the model reads; None: all.
     """
 
@@ -35,11 +35,11 @@ class OpenEnvTools:
         return {"type": "call_tool", "tool_name": tool, "arguments": {**arguments}} if self.listed else arguments
 
     def text(self, observation: Mapping[str, JsonValue]) -> str:
-        """Return what the model reads after reset. Servers that list tools often answer nothing."""
+        """Return the text for the model after reset. Servers that list tools often send an empty observation."""
         return "" if self.listed and not observation else observation_text(observation, self.field)
 
     def answer(self, observation: Mapping[str, JsonValue]) -> str:
-        """Return what the model reads after an action.
+        """Return the text for the model after an action.
 
         Raises:
             ToolError: a listed tool failed.
@@ -54,7 +54,7 @@ class OpenEnvTools:
 
 
 def _result_text(result: JsonValue) -> str:
-    """Text of a result of MCP: its data, else its texts, else the JSON."""
+    """Text of an MCP result: its data, else its texts, else its JSON."""
     if isinstance(result, dict):
         parts = result.get("content")
         texts = (
@@ -98,7 +98,7 @@ def listed_tools(tools: JsonValue) -> list[ToolSchema]:
     """Return the tools that a server lists.
 
     Raises:
-        ServerFailedError: the list, or a tool of it, cannot be offered.
+        ServerFailedError: the list, or a tool in it, cannot be offered.
     """
     if not isinstance(tools, list) or not tools:
         raise ServerFailedError(f"expected a list of tools, it sent {tools!r:.100}")
