@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -11,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from source_files import syntax
 
 from agentrl.cli.main import main
 from agentrl.reporting.chart_topics import TOPICS as CHARTS
