@@ -11,7 +11,7 @@ MEGATRON := .venv-megatron
 MEGATRON_READY := $(MEGATRON)/ready
 MEGATRON_SGLANG := $(MEGATRON)/sglang-ready
 # 'megatron and not gpu' adds the complete contract, and the matrix of layouts on one and four processes
-MEGATRON_TESTS ?= megatron and not slow and not weekly and not gpu
+MEGATRON_TESTS ?= megatron and not slow and not nightly and not gpu
 # what depends most on other libraries' versions
 NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
 # two test processes; a file's tests share what they make, so they stay together; the files start in tests/conftest.py's order
@@ -22,7 +22,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: docs quickstart reference templates test test-all test-slow test-weekly newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node environment-servers other-environments pictures check types style bench clean
+.PHONY: docs quickstart reference templates test test-all test-slow test-nightly newest lock sglang megatron megatron-sglang test-megatron test-megatron-beside browser bubblewrap node environment-servers other-environments pictures check types style bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,13 +46,13 @@ test-all: $(READY)
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
 test-slow: $(READY) bubblewrap templates
-	$(PYTEST) -m 'slow and not weekly and not gpu and not megatron' $(TWO_AT_ONCE)
+	$(PYTEST) -m 'slow and not nightly and not gpu and not megatron' $(TWO_AT_ONCE)
 
 # further cases of the tests above, and many examples of each property test
-test-weekly: $(READY) bubblewrap templates
+test-nightly: $(READY) bubblewrap templates
 	$(MAKE) --no-print-directory -j 2 sglang browser node environment-servers
-	$(PYTEST) -m '(weekly or property) and not gpu and not megatron' $(TWO_AT_ONCE)
-	$(MAKE) --no-print-directory test-megatron MEGATRON_TESTS='megatron and (slow or weekly) and not gpu'
+	$(PYTEST) -m '(nightly or property) and not gpu and not megatron' $(TWO_AT_ONCE)
+	$(MAKE) --no-print-directory test-megatron MEGATRON_TESTS='megatron and (slow or nightly) and not gpu'
 
 # installing Megatron and its tests keep one core busy at a time; what they print comes at their end
 test-megatron-beside:

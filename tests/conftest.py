@@ -45,8 +45,8 @@ PEERS = Path(__file__).parents[1] / "benchmarks/peers"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test-weekly` runs property tests with more examples than the other commands."""
-    settings.load_profile("few" if "not weekly" in config.option.markexpr else "all")
+    """`make test-nightly` runs property tests with more examples than the other commands."""
+    settings.load_profile("few" if "not nightly" in config.option.markexpr else "all")
     gc.disable()  # imported modules and collected tests are millions of objects that nothing frees
 
 
@@ -63,7 +63,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark property tests, and all but every n-th case of a test with `one_in(n)` as weekly; put `minutes` first.
+    """Mark property tests, and all but every n-th case of a test with `one_in(n)` as nightly; put `minutes` first.
 
     A process that begins with the longest file does not finish long after the other one.
     """
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def mark_further(cases: list[pytest.Item], number: int) -> None:
-    """Mark as weekly all cases of a test but one of n. The next n are shifted by one, so all parameters get a turn.
+    """Mark as nightly all cases of a test but one of n. The next n are shifted by one, so all parameters get a turn.
 
     In a file with the mark, such as a contract suite, the first case is shifted by the number of the test in it.
     """
@@ -90,7 +90,7 @@ def mark_further(cases: list[pytest.Item], number: int) -> None:
     first = 0 if any(mark.name == "one_in" for mark in cases[0].own_markers) else number
     for index, case in enumerate(cases):
         if (index + index // n - first) % n:
-            case.add_marker("weekly")
+            case.add_marker("nightly")
 
 
 @pytest.fixture

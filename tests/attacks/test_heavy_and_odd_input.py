@@ -82,6 +82,7 @@ print("measured", status, *[f"{mib:.0f}/{num}" for mib, num in measured])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_memory_and_descriptors_stay_constant_over_two_hundred_steps(task_folder, tmp_path):

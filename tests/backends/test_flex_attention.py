@@ -145,6 +145,7 @@ def test_gradients_with_gradient_checkpointing(family: str, tmp_path: Path):
     assert relative(found, padded) < 2e-6
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", ["qwen3", "mistral"])
@@ -244,6 +245,7 @@ def test_memory_for_copied_keys_is_not_counted():
         assert (len(counted) > 1, len(free)) == (True, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_other_lengths_compile_no_further_kernels(monkeypatch: pytest.MonkeyPatch):
     counter = CompileCounterWithBackend("aot_eager")

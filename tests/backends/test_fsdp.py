@@ -454,12 +454,12 @@ ON_FOUR = f"not ({ON_TWO_ONLY}) and (plain or lora or -row or copies or complete
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", ["not weekly", pytest.param("weekly", marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("cases", ["not nightly", pytest.param("nightly", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("size", "selected"),
     [
         ({"RANKS_OF_TESTS": "3"}, ON_THREE),
-        ({"RANKS_OF_TESTS": "4", "FSDP_SIZE_OF_TESTS": "2"}, ON_FOUR),
+        pytest.param({"RANKS_OF_TESTS": "4", "FSDP_SIZE_OF_TESTS": "2"}, ON_FOUR, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")

@@ -140,6 +140,7 @@ def test_two_groups_of_two_ranks_have_the_gradients_of_one_process(ranks, folder
     check_gradients(ranks, folders["llama"], LOSSES["rollout"], make_samples(7), 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the four ranks")
 def test_two_groups_of_two_ranks_pass():

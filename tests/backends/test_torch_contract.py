@@ -13,7 +13,7 @@ from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, lo
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 
-pytestmark = pytest.mark.one_in(5)  # `make test-weekly` runs each test with all models
+pytestmark = pytest.mark.one_in(5)  # `make test-nightly` runs each test with all models
 
 PARTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "": ({}, {}),

@@ -8,7 +8,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.weekly
+@pytest.mark.nightly
 def test_mcp_benchmark_smallest_case_runs(monkeypatch, capfd):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr("sys.argv", ["mcp_calls.py", "--calls", "2", "--at-once", "1", "--rollouts", "1"])

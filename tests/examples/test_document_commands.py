@@ -32,16 +32,20 @@ SUMMARY_KEYS = {
     "seed",
 }
 ELSEWHERE = {"tutorial.md"}  # test_tutorial.py runs it outside a clone
+EVERY_CHANGE = {"README.md", "replay.md", "sglang.md"}  # pages whose commands run at each change
 
 
-def pages_with(*kinds: str) -> list[Path]:
+def pages_with(*kinds: str) -> list[object]:
     """The pages with commands of these kinds that no earlier page has."""
     seen, found = set[str](), list[Path]()
     for page in PAGES:
         own = {block.commands for block in blocks_of(page) if block.language == "sh" and block.kind in kinds}
         found += [page] * (page.name not in ELSEWHERE and not own <= seen)
         seen |= own
-    return found
+    return [
+        pytest.param(page, id=page.name, marks=() if page.name in EVERY_CHANGE else pytest.mark.nightly)
+        for page in found
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -126,14 +130,14 @@ def run_page(page: Path, folder: Path, kinds: set[str], agentrl: list[str]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", pages_with("", "gpu"), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages_with("", "gpu"))
 def test_every_command_runs(page, fresh_folder, reader_agentrl):
     run_page(page, fresh_folder, {"", "gpu"}, reader_agentrl)
 
 
 @pytest.mark.slow
 @pytest.mark.sglang
-@pytest.mark.parametrize("page", pages_with("sglang"), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages_with("sglang"))
 def test_every_command_with_sglang_runs(page, fresh_folder, reader_agentrl):
     run_page(page, fresh_folder, {"sglang"}, reader_agentrl)
 

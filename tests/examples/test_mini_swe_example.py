@@ -103,6 +103,7 @@ def test_rollouts_have_exactly_the_tokens_of_the_demonstrations(example, mini_py
     assert [rollout.tool_rewards["verifier"] for rollout in rollouts] == [1.0] * 8 + [0.0] * 12
 
 
+@pytest.mark.nightly
 def test_the_commands_of_the_page_train(mini_python, tmp_path):
     """With short runs: see `short_agentrl.py`."""
     (block,) = (block for block in blocks_of(ROOT / "docs/harnesses.md") if block.kind == "harness")

@@ -67,7 +67,7 @@ def test_interrupted_run_stops_quickly_and_cleanly(results, case):
     check(case, results[case])
 
 
-@pytest.mark.weekly
+@pytest.mark.nightly
 def test_interrupt_in_every_phase_and_signal_resumes(task_folder, tmp_path):
     for case, result in interrupt(task_folder, tmp_path, [case for case in ALL if case not in FAST]).items():
         check(case, result)

@@ -76,6 +76,7 @@ def test_kill_in_every_phase_resumes(task_folder, tmp_path):
         check_named(result)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", VARIED)
@@ -84,7 +85,7 @@ def test_kill_resumes_with_other_options(task_folder, tmp_path, name):
         check_named(result)
 
 
-@pytest.mark.weekly
+@pytest.mark.nightly
 def test_kills_at_random_moments_resume(task_folder, tmp_path):
     results = run(task_folder, tmp_path, RANDOM)
     for result in results:

@@ -49,6 +49,7 @@ def test_a_run_with_a_critic_is_that_of_the_torch_backend(task_folder, tmp_path)
     assert other["score.weight"].any()
 
 
+@pytest.mark.nightly
 def test_a_reward_model_is_that_of_the_torch_backend(task_folder, tmp_path):
     file = tmp_path / "pairs.jsonl"
     file.write_text("\n".join(map(json.dumps, ROWS["reward_pairs"])))

@@ -19,6 +19,7 @@ def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
     return run_uninterrupted(task_folder, tmp_path_factory.mktemp("run"), len(DEATHS["killed"]) + 2, *LAYOUT)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("deaths", "in_background"), CASES)
 def test_the_run_continues_with_the_same_updates(task_folder, tmp_path, uninterrupted, deaths, in_background):
     check_deaths(task_folder, tmp_path, deaths, uninterrupted, *LAYOUT, f"trainer.async_save={in_background}")

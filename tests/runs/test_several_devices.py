@@ -95,6 +95,7 @@ def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
     return run_uninterrupted(task_folder, tmp_path_factory.mktemp("uninterrupted"), len(DEATHS["killed"]) + 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", DEATHS)
 def test_a_process_that_ends_in_any_phase_costs_at_most_one_step(task_folder, tmp_path, uninterrupted, name):

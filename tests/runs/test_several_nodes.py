@@ -125,6 +125,7 @@ def test_killed_rank_ends_the_run_and_is_named(cluster, task_folder, tmp_path):
     assert passes_audit(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
     tag = uuid.uuid4().hex
@@ -138,6 +139,7 @@ def test_interrupt_ends_the_run(cluster, task_folder, tmp_path):
     wait_for_the_end(tag)
 
 
+@pytest.mark.nightly
 def test_run_continues_after_losing_a_training_node(task_folder, tmp_path):
     tag = uuid.uuid4().hex
     with ray_cluster({"CPU": 0}, {"CPU": 1}, {"CPU": 1}, {"CPU": 1}) as cluster:  # the head cannot be replaced
@@ -211,6 +213,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("method", "error"), [("fail", "ValueError"), ("hang", "WorkerError"), ("die", "WorkerError")])
 def test_one_error_of_a_worker_group_is_raised(cluster, tmp_path, method, error):

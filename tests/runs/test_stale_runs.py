@@ -127,7 +127,7 @@ def test_killed_run_loses_and_duplicates_no_task(task_folder, tmp_path):
     assert (one["hit"], other["hit"]) == ("update", "publish")
 
 
-@pytest.mark.weekly
+@pytest.mark.nightly
 def test_kills_in_every_phase_lose_and_duplicate_no_task(task_folder, tmp_path):
     named = ["rollout=40,rollout=25,tool=30", "optimizer=9,validation=3,store=5", "checkpoint=2,run_state=1"]
     randomly = [f"random={seed}" for seed in range(2)]

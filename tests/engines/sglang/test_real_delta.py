@@ -67,6 +67,7 @@ async def answer_of(replica: Replica) -> tuple[object, object]:
     return answer["output_ids"], [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]]
 
 
+@pytest.mark.nightly
 def test_weights_are_bitwise_those_of_a_full_publication(tmp_path):
     """The Llama of SGLang reports its weights by name: those of the checkpoint, taken out of its fused ones."""
     model = save_tiny_model(tmp_path / "llama", "llama")

@@ -207,6 +207,7 @@ def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp
         asyncio.run(engine_at(other, tmp_path, urls=[sglang_server.url]))
 
 
+@pytest.mark.nightly
 def test_a_server_that_hangs_loses_no_session(sglang_model, tmp_path):
     """Each of 30 conversations runs three turns while the server's processes are stopped."""
     from sglang_server import require_sglang
