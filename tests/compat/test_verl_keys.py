@@ -248,7 +248,7 @@ def test_values_are_translated(given, target, value) -> None:
     [
         ({f"{ROLLOUT}.gpu_memory_utilization": 0.4}, "uses rollout.max_num_seqs"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 1}, "one device"),
-        ({f"{ACTOR}.fsdp_config.forward_prefetch": True}, "whole policy"),
+        ({f"{ACTOR}.fsdp_config.forward_prefetch": True}, "an FSDP option"),
         ({"algorithm.kl_ctrl.kl_coef": 0.001}, "use_kl_in_reward"),
         ({f"{ACTOR}.optim.total_training_steps": 100}, "actor.optim.total_updates"),
         ({"critic.optim.lr": 1e-5}, "no critic"),

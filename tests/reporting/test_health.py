@@ -82,7 +82,7 @@ def warnings(steps, tools=("search",), compares=True):
         ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
         ("replay", {"actor/replayed_share": 0.0}, 1, "keep_routed_experts"),
         ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) crashed or hung"),
-        ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of the repeated tokens"),
+        ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of the tokens of earlier turns"),
         ("guards", {"reward/guard/repetition": 0.3}, 5, "(repetition 2% to 13%)"),
         ("length", {"response_length/mean": 20.0}, 20, "0.2 times"),
         ("length", {"response_length/mean": 400.0}, 20, "4 times"),

@@ -96,11 +96,16 @@ def test_process_that_fails_to_start_is_an_infra_error(act, tmp_path):
     assert asyncio.run(main()).outcome is Outcome.INFRA_ERROR
 
 
-def test_a_function_is_found_by_module_or_by_file(act, tmp_path):
+def test_a_function_is_found_by_module_or_by_file(tmp_path):
     from agentrl.tools.calculator import calculator
 
     assert import_path(calculator) == "agentrl.tools.calculator:calculator"
-    assert import_path(act) == f"{tmp_path / 'acting.py'}:act"
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "found_twice.py").write_text(SOURCE)
+    first, second = (load_file(tmp_path / folder / "found_twice.py").act for folder in ("first", "second"))
+    assert import_path(first) == "found_twice:act"  # `import found_twice` finds this file
+    assert import_path(second) == f"{tmp_path / 'second/found_twice.py'}:act"
 
 
 @pytest.mark.slow
