@@ -37,7 +37,7 @@ AnyReward: TypeAlias = str | RewardLike
 """Name of a built-in reward, or functions."""
 Loop: TypeAlias = str | type[AgentLoop] | Callable[..., AgentLoop] | None
 Environment: TypeAlias = str | Callable[[], object] | None
-"""A class, a function that returns an object, or a name."""
+"""A class, a function that returns an environment, or a name."""
 Settings: TypeAlias = Mapping[str, object] | None
 
 _ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
@@ -65,8 +65,8 @@ def train(
         reward: a function, TRL's reward functions, or the name of a built-in reward.
         agent_loop: a class or a name, for rows without an agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
-        environment: a class whose methods are tools with the state of one rollout. Without other rewards, its own one
-            is the score.
+        environment: a class whose methods are tools; each rollout has its own object. If no other reward is given, the
+            environment's reward is the score.
         settings: other configuration keys, dotted or nested, as on the command line. If the value of a key is a name,
             you can pass an object instead: `{"algorithm.adv_estimator": my_estimator}`.
 
@@ -92,7 +92,7 @@ def evaluate(
     settings: Settings = None,
     quiet: bool = False,
 ) -> Evaluated:
-    """Run validation of `model` on `data`; return a mapping of the metrics `val/...`, with attribute `.rollouts`.
+    """Validate `model` on `data`; return a mapping of the metrics `val/...`, with the attribute `.rollouts`.
 
     Args:
         quiet: print nothing. Other arguments as in `train`.
@@ -162,7 +162,7 @@ class _Inputs:
 
     @property
     def _environment_scores(self) -> bool:
-        """Whether only the environment can give a reward, and it does."""
+        """Whether the environment defines a reward and no other reward is given."""
         chosen = self.reward is not None or any(key.startswith("reward") for key in plain_settings(self.settings))
         return not chosen and has_reward(self.environment)
 

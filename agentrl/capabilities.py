@@ -37,8 +37,8 @@ class EngineSpec:
             heavy libraries itself, so that importing a spec stays fast.
         options: the options among `ENGINE_OPTIONS` that the engine reads.
         images: requests may contain images.
-        deterministic: sampled tokens are bitwise reproducible, if need be only with `rollout.deterministic`.
-        fixed_rows: type of device -> rows that each step of decoding computes with `rollout.deterministic`.
+        deterministic: sampled tokens are bitwise reproducible, at least with `rollout.deterministic`.
+        fixed_rows: type of device -> fixed batch size of decoding steps with `rollout.deterministic`.
         checkpoint_weights: `Engine.load_weights` expects checkpoint names, with LoRA adapters merged. If false, it
             expects the names of `Backend.weights`, with separate adapters.
         colocate: the engine can release GPU memory during training; it implements `Colocated`.
@@ -63,15 +63,15 @@ class BackendSpec:
         load: `load(config, request) -> Backend`, called with the RunConfig and a ModelRequest. It imports heavy
             libraries itself, so that importing a spec stays fast.
         options: the options among `BACKEND_OPTIONS` that the backend reads.
-        optimizers: the values of `actor.optim.name` that it knows.
+        optimizers: the values of `actor.optim.name` that the backend supports.
         lora: trains LoRA adapters.
         value_head: trains models that output one number per token: critics and reward models.
         routed_experts: trains with the experts that the engine recorded.
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
         async_save: writes checkpoints in the background (`Backend.begin_save`).
-        without: keys of `actor.megatron` that the backend does not read, if it reads this section.
-        python: lowest version of Python; None for every version that agentrl supports.
+        without: keys of `actor.megatron` that the backend does not read although it reads the section.
+        python: lowest supported version of Python; None: every version that agentrl supports.
         modules: modules that must be installed.
         extra: dependency group of agentrl that installs `modules`.
     """
@@ -129,7 +129,7 @@ def check_installed(name: str) -> None:
     """Refuse the backend `name` if this version of Python or the installed libraries cannot run it.
 
     Raises:
-        ConfigError: one line that says how to install what is missing.
+        ConfigError: one line with the command that installs the missing modules.
     """
     spec = backend_spec(name)
     install = install_command(spec.extra)

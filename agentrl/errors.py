@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
     UNKNOWN_KEY = "unknown_key"
     MISSING = "missing"
-    """A required key that is not set, or a key that another key's value requires."""
+    """A key that must be set, always or because of another key's value."""
     WRONG_VALUE = "wrong_value"
     UNUSED = "unused"
     """An option that has no effect."""
@@ -65,7 +65,7 @@ class ConfigError(AgentRLError):
 
     An error consists of problems, one per line. A problem about a key names the key and the kind: `ConfigError.at`.
     A problem about anything else, for example a command-line argument, a file or a Python object, has no key:
-    `ConfigError.keyless`. Helpers that do not know the key also raise the latter; their caller adds the key.
+    `ConfigError.keyless`. Helpers that do not know the key also raise a keyless error; the caller adds the key.
     """
 
     def __init__(self, first: Problem, *others: Problem) -> None:
@@ -74,7 +74,7 @@ class ConfigError(AgentRLError):
 
     @classmethod
     def at(cls, key: str, kind: Kind, text: str) -> ConfigError:
-        """Return an error with one problem, about a key."""
+        """Return an error with one problem, which concerns a key."""
         return cls(Problem(key, kind, text))
 
     @classmethod
@@ -128,7 +128,7 @@ def install_command(extra: str) -> str:
 
 
 _MOST, _SOME = 40, 8
-"""All valid names are listed up to the first number; above it, only the second number of names."""
+"""Up to `_MOST` valid names, all are listed; of more names, only the first `_SOME` are."""
 
 
 def suggestion(name: str, valid: Iterable[str]) -> str:

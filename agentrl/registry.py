@@ -36,7 +36,7 @@ class Registry(Generic[T]):
     """Names of one kind of component.
 
     Args:
-        kind: what is registered, for error messages ("agent loop").
+        kind: kind of the registered objects, for error messages ("agent loop").
         builtin: name -> "pkg.module:Name", imported lazily, so that listing names is fast.
         aliases: alias -> name.
         families: prefix, such as "sglang/" -> "pkg.module:function". The function finds an object by the name after the
@@ -167,7 +167,7 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the
     """Import `pkg.module:Name`, `pkg.module.Name` or `path/to/file.py:Name`.
 
     Raises:
-        UnknownNameError: the file, module or attribute does not exist, or the import failed. The message says why.
+        UnknownNameError: the file, module or attribute does not exist, or the import failed; the message says why.
     """
     if target in _GIVEN:
         return _GIVEN[target]
@@ -209,7 +209,7 @@ def load_module(where: str) -> ModuleType:
 
 
 def make_importable(folder: Path) -> None:
-    """Make the modules of `folder` importable. It is added last in `sys.path`, so its files never shadow a library."""
+    """Append `folder` to `sys.path`: its modules become importable, but never shadow a library."""
     name = str(folder.resolve())
     _FOLDERS.add(name)
     if name not in sys.path:
@@ -217,7 +217,7 @@ def make_importable(folder: Path) -> None:
 
 
 _FOLDERS: set[str] = set()
-"""Folders that `make_importable` was called with."""
+"""Folders passed to `make_importable`."""
 
 
 def child_path() -> str:
@@ -275,7 +275,7 @@ def _origin(name: str) -> str | None:
 
 
 def _check_neighbours(path: Path) -> None:
-    """Refuse a file that would import a file of another folder in place of a file beside it with the same name.
+    """Refuse a file whose import would find a file of that name in another folder, not the one in its own folder.
 
     Raises:
         UnknownNameError: the message names both files.
@@ -283,7 +283,7 @@ def _check_neighbours(path: Path) -> None:
     for name in _imported_names(path):
         beside = [str(path.with_name(f"{name}.py")), str(path.parent / name / "__init__.py")]
         found = _origin(name) if any(map(os.path.isfile, beside)) else None
-        # a library is meant, not the file beside it, if both have the name
+        # if a library has this name too, the import means the library
         if found is not None and found not in beside and str(Path(found).parent.resolve()) in _FOLDERS:
             raise UnknownNameError(
                 f"'{path}' imports '{name}', which is '{found}' in this process: rename one of the two files"

@@ -41,7 +41,7 @@ class SharedByRun(Protocol):
 
 
 class AgentLoop:
-    """One rollout of a task. Subclass it and implement `run`; every rollout gets a new instance.
+    """One rollout of a task. Subclass `AgentLoop` and implement `run`; every rollout gets a new instance.
 
         @register("my_agent")
         class MyAgent(AgentLoop):
@@ -54,28 +54,29 @@ class AgentLoop:
                 return chat.rollout()
 
     A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
-    stop tokens and `data.max_response_length`. With `rollout.routed_experts` such a loop calls
-    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check prompts,
-    answers and calls of such rollouts: only conversations record what they do.
+    stop tokens and `data.max_response_length`. With `rollout.routed_experts`, such a loop must call
+    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check the prompts,
+    tool answers and calls of such a rollout, because only a `Conversation` records its operations.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
-        roles: message roles that the loop may append after a model turn; the chat template is checked for them first.
-        uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
+        roles: roles of the messages that the loop may append after a model turn. At the start of the run, the chat
+            template is checked for these roles.
+        uses_tools: whether the loop calls tools. If no loop of the run calls tools, configured tools are rejected.
         runs_task_folders: whether a loop without tools runs task folders and sets their reward itself.
         uses_task_sandbox: whether a loop without tools works in the sandbox of a task folder. The loop starts
             `task_folder_state(tools.data)` (`agentrl.tools.task_folders`), and the folder's tests give the reward.
         follows_steps: whether the loop asks for the next step of a task folder (`next_step` of
-            `agentrl.agent_loops.tool`); otherwise tasks of several steps are refused.
-        strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise it is refused. A loop
-            that builds its `Rollout` itself sets it to False.
+            `agentrl.agent_loops.tool`); otherwise task folders of several steps are refused.
+        strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise the option is refused.
+            A loop that builds its `Rollout` itself sets `strips_thinking` to False.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
         operations: operations of the conversations of this rollout, for the audit (`agentrl.types.operation`).
-        places: place of each trajectory, see `agentrl.agent_loops.places`.
+        places: the `Place` of each trajectory, see `agentrl.agent_loops.places`.
         call_format: name of the tool-call format of `parser`.
-        resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). Loops with
-            their own state over several turns cannot use it.
+        resume_point: saved state from which the rollout continues, instead of the prompt (`agentrl replay RUN
+            from-turn`). A loop that keeps its own state over several turns cannot resume.
     """
 
     tool_format: ClassVar[str | None] = None
@@ -109,12 +110,15 @@ class AgentLoop:
     ) -> Rollout:
         """Run one rollout of `task`.
 
-        An exception ends this rollout only; `InfraError` marks it as `infra_failed`. An `AgentRLError` ends the run.
+        An exception ends this rollout only; `InfraError` marks the rollout as `infra_failed`. An `AgentRLError` ends
+        the run.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check_template(self, schemas: Sequence[ToolSchema], *, with_users: bool) -> None:
-        """Check what `roles` does not cover in the chat template. Override it in a loop that adds other messages.
+        """Check that the chat template supports messages that `roles` does not cover.
+
+        By default, nothing is checked. Override this method in a loop that appends such messages.
 
         Args:
             schemas: the tools of the run; empty if the loop calls none.
@@ -125,7 +129,7 @@ class AgentLoop:
         """
 
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
-        """Open the conversation only to measure its prompt; nothing can be sampled."""
+        """Open a conversation only to measure the task's prompt; sampling in it raises an error."""
         return self.open(task, _no_samples, tools if self.uses_tools else None, None, SamplingParams())
 
     def open(
@@ -144,8 +148,10 @@ class AgentLoop:
 
         Args:
             parent: the conversation whose last model turn started the sub-agent. In the rollout, the sub-agent's
-                trajectories come before that of `parent`. Its seeds do not depend on what runs at the same time.
-            limits: other values of `rollout.multi_turn` for this conversation, such as `max_assistant_turns`.
+                trajectories come before that of `parent`. The sub-agent's seeds do not depend on the timing of other
+                conversations.
+            limits: values that replace those of `rollout.multi_turn` in this conversation, such as
+                `max_assistant_turns`.
         """
         own = Limits.of(self.config, sampling, task.tool_options.max_tool_calls).with_values(limits or {})
         bindings = ConversationContext(
@@ -192,8 +198,8 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "react_agent_loop": "react_agent",
     },
 )
-"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class with such a factory
-named `as_agent_loop` (an adapter for loops with another interface).
+"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class whose method
+`as_agent_loop` is such a factory (an adapter for loops with another interface).
 """
 
 register = agent_loops.register

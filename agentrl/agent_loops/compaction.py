@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from agentrl.tools.toolbox import ToolSession
 
 SUMMARY = "\n\nSummary of your work so far:\n"
-"""Text between the task and the summary."""
+"""Text between the task and the summary in the new prompt."""
 _PROBE = "zqASKqz"
 
 
 class CompactionConversation(Conversation):
-    """A conversation that asks the model for a summary when it is long.
+    """A conversation that asks the model for a summary once the conversation is long.
 
-    The request is a user message after the answers of tools or of the simulated user, in the same segment.
+    The request is a user message after the answers of tools or of the simulated user, in the same segment as these.
 
     Attributes:
-        asked: whether the model was asked, so that its next turn is the summary.
-        num_compactions: number of summaries of the rollout before this conversation.
+        asked: whether a summary was requested; the model's next turn is then the summary.
+        num_compactions: number of summaries that the model wrote in this rollout before this conversation.
     """
 
     asked = False
     num_compactions = 0
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Add the request for a summary if these answers fill the conversation to the configured share."""
+        """Add the request for a summary if `messages` fill the conversation to the configured share."""
         options = self._limits.multi_turn.compaction
         if self.num_compactions == options.max_compactions or self._share_with(messages) < options.share:
             return messages
@@ -62,7 +62,7 @@ class CompactionConversation(Conversation):
         return successor
 
     def _share_with(self, messages: Sequence[Message]) -> float:
-        """Share of the tokens allowed after the prompt that are used once these messages are appended."""
+        """Return the used share of the tokens allowed after the prompt, with `messages` appended."""
         num_used = len(self.trajectory.token_ids) - self._opening_lengths[1]
         *_, num_added = self._addition(messages)
         return (num_used + num_added) / (num_used + self.num_tokens_left)
@@ -72,8 +72,8 @@ class CompactionAgent(AgentLoop):
     """Calls tools like `tool_agent`. When the conversation is long, the model writes a summary of it.
 
     The summary is trained like every turn. The rollout continues in a further trajectory, whose prompt is the task's
-    prompt with the summary at its end. Limits of turns and calls apply to the rollout, `data.max_response_length` to
-    each trajectory.
+    prompt with the summary appended. Limits on turns and calls apply to the whole rollout; `data.max_response_length`
+    applies to each trajectory.
     """
 
     conversation_class = CompactionConversation
@@ -88,7 +88,7 @@ class CompactionAgent(AgentLoop):
             except TemplateError as error:
                 shown, why = "", f": {error}"
             else:
-                why = ", its text is lost"
+                why = ": the rendered prompt does not contain the request"
             if _PROBE not in shown:
                 role = answer["role"]
                 raise TemplateError(
@@ -118,5 +118,5 @@ class CompactionAgent(AgentLoop):
 
 
 def summary_text(turn: ParsedTurn) -> str:
-    """Return the summary as it is shown in the next prompt: its text never becomes a control token."""
+    """Return the summary for the next prompt, escaped so that its text never becomes a control token."""
     return escape_control_text(turn.content.strip())

@@ -28,13 +28,13 @@ class ConversationContext:
     """Everything that a conversation needs. All conversations of one rollout share the lists and mappings.
 
     Attributes:
-        trajectories: the trajectories of all conversations; a conversation has several if its history was rendered
-            again.
-        images: name in messages -> image bytes, for images of the task and of tool answers.
+        trajectories: the trajectories of all conversations; a conversation has several trajectories if its history was
+            rendered again.
+        images: name of the image in messages -> image bytes, for images of the task and of tool answers.
         operations: the operations of all conversations, in the order in which they ended.
         call_format: name of the tool-call format that `parser` reads.
-        places: place of each trajectory.
-        path: path of the agent whose conversation this is, see `agent_loops.places`.
+        places: the `Place` of each trajectory, see `agent_loops.places`.
+        path: path of the agent that has this conversation, see `agent_loops.places`.
     """
 
     chat: ChatFormat

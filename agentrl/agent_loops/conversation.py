@@ -36,18 +36,18 @@ from agentrl.utils.images import content_hash
 
 
 class Conversation:
-    """One trajectory while it grows: `model_turn`, `tool_turn`, `user_turn` and `say` each append to it.
+    """A conversation with the model. `model_turn`, `tool_turn`, `user_turn` and `say` each append to its trajectory.
 
-    With `rollout.multi_turn.thinking=strip`, answers may begin a further trajectory: see `agent_loops.further`.
+    With `rollout.multi_turn.thinking=strip`, a further trajectory may begin after a turn: see `agent_loops.further`.
 
     The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
     - A turn that reached a length limit is kept. Tool calls in this turn are not run.
-    - If answers would leave no token for the model's reply, they are not appended, and the conversation stops with the
-      reason `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
+    - Answers that leave no token for the model's reply are not appended; the conversation stops with
+      `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
     - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error that the model reads. If the
-      model calls again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
-    - Calls of the last allowed turn are not run: `limit_error`. The simulated user still scores the turn.
+      model calls a tool again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
+    - Calls of the last allowed turn are not run (`limit_error`). The simulated user still scores this turn.
 
     Attributes:
         schemas: list of `ToolSchema`, the tools of this rollout.
@@ -55,9 +55,10 @@ class Conversation:
         stop: the `Stop` reason; None while the conversation can continue.
         tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
         turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
-        last_turn: trajectory and segment of the model's last turn.
+        last_turn: index of the trajectory, and index of the segment in it, of the model's last turn.
         num_running_calls: number of calls that run now and count towards `max_tool_calls`.
-        form: wording of openings and answers, for the audit: `chat`, `react`, or `own` for a class that overrides them.
+        form: format of the first messages and of tool answers, for the audit: `chat`, `react`, or `own` if a subclass
+            overrides the methods that write them.
     """
 
     form: ClassVar[str] = "chat"
@@ -73,17 +74,17 @@ class Conversation:
         self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
-        self._further: Further | None = None  # entered when the operation has ended
-        self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
+        self._further: Further | None = None  # becomes `trajectory` after the operation
+        self._num_turns = 0  # counting the turns again each time would take quadratic time
         self._num_user_turns = 0
-        self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # the last token of the model's turn
+        self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # last token of the model's last turn
         self.last_turn = self._number, 0
         self._warned_no_calls_left = False
         self._image_starts: list[int] = []
         bindings.conversations.append(self)
         self.trajectory.messages += (first := self.opening(messages))
         prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
-        self._opening_lengths = len(first), len(prompt_ids)  # messages and tokens
+        self._opening_lengths = len(first), len(prompt_ids)  # number of messages, number of tokens
         self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
@@ -109,7 +110,7 @@ class Conversation:
         with self._operation(OperationKind.MODEL_TURN):
             self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
             if self.stop is not None:
-                await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
+                await asyncio.sleep(0)  # so that the deadline can cancel a loop that calls `model_turn` forever
                 return None
             stop = self._parser.stop if self.schemas else ()
             sampling = self._limits.turn_sampling(self._bound.sampling, stop, self.num_tokens_left)
@@ -121,7 +122,7 @@ class Conversation:
     async def tool_turn(self, turn: ParsedTurn) -> bool:
         """Run the calls of `turn` concurrently, and append the answers in call order; without calls, append nothing.
 
-        Return False if the conversation stopped.
+        Return False if the conversation has stopped.
 
         Raises:
             InfraError: a call failed for reasons outside the policy. All results are recorded first.
@@ -131,7 +132,7 @@ class Conversation:
             return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
-        """Append the simulated user's answer. Return False if the conversation stopped: no user, user done, a limit."""
+        """Append the simulated user's answer. Return False if there is no user, the user is done, or at a limit."""
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
@@ -141,7 +142,7 @@ class Conversation:
             return self._say(text)
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Continue in a new trajectory with rewritten messages as its prompt (compaction); then use only that one.
+        """Return a new conversation whose prompt is `messages` (for compaction). Then use only the new conversation.
 
         Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
@@ -152,7 +153,7 @@ class Conversation:
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
-        """Restore the state of a saved rollout before a model turn, with the counters of the limits."""
+        """Restore the state of a saved rollout before a model turn, including the counts of turns and calls."""
         messages = resume_point.messages_after(len(self.trajectory.messages))
         self.trajectory = self._bound.trajectories[self._number] = Trajectory((), messages)
         self._image_starts = []
@@ -169,7 +170,7 @@ class Conversation:
         self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:
-        """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
+        """Return the loop's rollout: all conversations that it opened, with the stop reason of this conversation."""
         return self._bound.rollout(self.stop or Stop.FINISHED)
 
     async def _tool_turn(self, turn: ParsedTurn) -> bool:
@@ -221,7 +222,7 @@ class Conversation:
 
     @property
     def num_tokens_left(self) -> int:
-        """Number of tokens, of any author, that the conversation may still get."""
+        """Number of tokens, of any author, that may still be appended to the trajectory."""
         return self._limits.tokens_left(len(self.trajectory.token_ids), self._opening_lengths[1])
 
     @property
@@ -242,7 +243,7 @@ class Conversation:
         self._num_turns += 1
         self._last_id = next(reversed(completion.token_ids), None)
         text = self._bound.chat.opened + self._bound.chat.text(completion.token_ids)
-        turn = plain_turn(self._parser, text)  # no calls in a truncated turn, or without tools
+        turn = plain_turn(self._parser, text)  # a truncated turn, or a turn without tools, has no calls
         try:
             if self.stop is None and self.schemas:
                 turn = await parse(self._parser, text)
@@ -255,7 +256,7 @@ class Conversation:
         assert tools is not None  # without tools no turn has calls
         self.num_running_calls = num_allowed = self._limits.allowed(len(calls), num_left)
         results = [aborted()] * len(calls)
-        tools.data.messages = self.trajectory.messages  # seen by tools with the argument `agent_data`
+        tools.data.messages = self.trajectory.messages  # for tools with the argument `agent_data`
         tools.data.images = self._bound.images
         try:
             await run_calls(tools, calls[:num_allowed], results)
@@ -273,7 +274,7 @@ class Conversation:
         return tokens_of_answers(messages, len(calls), num_added, lambda some: len(self._render(some)))
 
     def _append(self, author: Author, messages: Sequence[Message]) -> int:
-        """Append messages and return their number of tokens; stop and return 0 if the model could not reply."""
+        """Append messages and return their number of tokens. If no token is left for a reply, stop and return 0."""
         messages = self.completed(messages)
         following, token_ids, added = self._addition(messages)
         if added >= self.num_tokens_left:

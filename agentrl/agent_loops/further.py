@@ -1,14 +1,14 @@
-"""Further trajectories of a conversation: its history as a server renders it (`rollout.multi_turn.thinking=strip`).
+"""Further trajectories of a conversation, for `rollout.multi_turn.thinking=strip`.
 
-Some chat templates drop the thoughts of earlier turns. A server renders the messages again for every turn, so it shows
-the model a context without these thoughts. With `strip`, answers after a turn are handled as follows:
+Some chat templates drop the thoughts of earlier turns. An inference server renders all messages again for every turn,
+so the model's context lacks these thoughts. With `strip`, the answers to a turn are appended as on such a server:
 
-- The template renders all messages so far. If the result begins with the tokens of the trajectory, the rest is
-  appended, and the trajectory continues.
+- The template renders all messages so far. If the result begins with the tokens of the trajectory, the remaining tokens
+  are appended, and the trajectory continues.
 - Otherwise the trajectory ends with the model's turn. The conversation continues in a further trajectory of the same
-  rollout, whose prompt is the result. Sampled tokens are prompt tokens there, so each is trained once.
+  rollout, whose prompt is the result. Earlier sampled tokens are prompt tokens in it, so each is trained only once.
 - If the template refuses the messages, for example because a malformed call has no arguments, the trajectory continues
-  as with `keep`. A server would end the conversation.
+  as with `thinking=keep`. A server would end the conversation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def served(
 ) -> list[int] | Further | None:
     """Return the tokens to append for `messages`, or the further trajectory that they begin.
 
-    None if the context is kept (`thinking=keep`), or if the template refuses the messages.
+    None with `thinking=keep`, or if the template refuses the messages; the caller then renders only `messages`.
 
     Args:
         num_opening: number of messages with which the conversation was opened.

@@ -9,7 +9,7 @@ from agentrl.engines.base import Completion, SamplingParams
 
 
 class Generate(Protocol):
-    """Samples one model turn. Bound to one rollout: its session, its deadline, and a seed per turn."""
+    """Samples one model turn. Belongs to one rollout, with its session, its deadline and one seed per turn."""
 
     async def __call__(
         self,
@@ -25,8 +25,8 @@ class Generate(Protocol):
 
         Args:
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
-            draw: if given, the seed depends on the context and this number, not on the number of earlier turns. Use it
-                in loops whose turns have no fixed order. None: the seed of the trajectory's next turn.
+            draw: if given, the seed depends on the context and on `draw`, not on the number of earlier turns. Use
+                `draw` in loops whose turns have no fixed order. None: the seed of the trajectory's next turn.
         """
         ...
 

@@ -19,10 +19,10 @@ class Limits:
     """Limits from `rollout.multi_turn` and `data.max_response_length`; None: no limit.
 
     Attributes:
-        max_turn_tokens: maximum tokens that the model may sample in one turn.
-        max_response_tokens: maximum tokens after the prompt, by any author.
-        max_context_tokens: maximum tokens of prompt and response. Only prompts that a loop wrote itself are so long
-            that this limit is reached first.
+        max_turn_tokens: maximum number of tokens that the model may sample in one turn.
+        max_response_tokens: maximum number of tokens after the prompt, by any author.
+        max_context_tokens: maximum number of tokens of prompt and response. This limit is reached before
+            `max_response_tokens` only if the loop itself wrote a longer prompt.
     """
 
     multi_turn: MultiTurnConfig
@@ -32,7 +32,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: RunConfig, sampling: SamplingParams, max_tool_calls: int | None = None) -> Self:
-        """Read the limits from `config`; `sampling` may lower the limit per turn, a row may set `max_tool_calls`."""
+        """Read the limits from `config`. `sampling` may lower the limit per turn; a row may set `max_tool_calls`."""
         multi_turn = config.rollout.multi_turn
         if max_tool_calls is not None:
             multi_turn = multi_turn.model_copy(update={"max_tool_calls": max_tool_calls})
@@ -42,16 +42,16 @@ class Limits:
         )
 
     def with_values(self, values: Mapping[str, int]) -> Self:
-        """Return the limits with other values of `rollout.multi_turn`."""
+        """Return the limits with `values` in place of those of `rollout.multi_turn`."""
         multi_turn = self.multi_turn.model_copy(update=dict(values))
         return replace(self, multi_turn=multi_turn, max_turn_tokens=values.get("max_turn_tokens", self.max_turn_tokens))
 
     def tokens_left(self, num_tokens: int, num_prompt: int) -> int:
-        """Tokens that may follow the `num_tokens` of a context whose first `num_prompt` tokens are the prompt."""
+        """Number of tokens that may follow `num_tokens` tokens, of which the first `num_prompt` are the prompt."""
         return min(num_prompt + self.max_response_tokens, self.max_context_tokens) - num_tokens
 
     def turn_tokens(self, num_left: int) -> int:
-        """Maximum tokens of the next turn if the response has `num_left` tokens left."""
+        """Maximum number of tokens of the next turn if the response has `num_left` tokens left."""
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
 
     def turn_sampling(self, sampling: SamplingParams, stop: Sequence[str], num_left: int) -> SamplingParams:
@@ -59,7 +59,7 @@ class Limits:
         return replace(sampling, stop=(*sampling.stop, *stop), max_new_tokens=self.turn_tokens(num_left))
 
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
-        """The limit that truncated this turn; the response had `num_left` tokens left before the turn."""
+        """Return the limit that truncated this turn; the response had `num_left` tokens left before the turn."""
         if completion.finish_reason is FinishReason.ABORT:
             return Stop.ABORTED  # the runner changes it to DEADLINE if the deadline was the cause
         if completion.finish_reason is FinishReason.LENGTH:
@@ -70,7 +70,7 @@ class Limits:
     def allowed(self, num_calls: int, num_left: int | None) -> int:
         """How many of a turn's calls may run if the rollout has `num_left` calls left.
 
-        `num_left` may be negative, in a continued rollout with a lower limit.
+        `num_left` may be negative if a saved rollout is continued with a lower limit.
         """
         left = [] if num_left is None else [max(0, num_left)]
         return min(num_calls, self.multi_turn.max_parallel_calls, *left)
@@ -92,9 +92,9 @@ MARKER = "...(truncated)..."
 
 
 def truncate(text: str, max_chars: int, side: Literal["left", "middle", "right"]) -> str:
-    """`text` if it has at most `max_chars` characters, else the kept part with a marker at the cut.
+    """Return `text` if it has at most `max_chars` characters, else the kept characters with a marker at the cut.
 
-    left cuts the left and keeps the TAIL, right keeps the head, middle keeps both ends:
+    `side` is the side that is cut: left keeps the tail, right keeps the head, middle keeps both ends:
 
         truncate("abcdef", 4, "left") = "...(truncated)...cdef"     "middle" = "ab...(truncated)...ef"
 

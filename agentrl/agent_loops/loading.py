@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoopEntry:
-    """One entry of the YAML file: the target to build and its options; `where` names the entry in errors."""
+    """One entry of the agent loop file: the class to build and its options; `where` names the entry in errors."""
 
     target: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class LoopEntry:
 
 
 class LoopFactory:
-    """Builds agent loops by name. Each rollout gets a new one, because a loop may keep state on `self`.
+    """Builds agent loops by name. Each rollout gets a new loop, because a loop may keep state on `self`.
 
     A name is an entry of `rollout.agent.agent_loop_config_path`, or any name that the registry accepts.
 
     Raises:
-        ConfigError, UnknownNameError: the file is wrong, or the default agent loop cannot be built.
+        ConfigError, UnknownNameError: the agent loop file is invalid, or the default agent loop cannot be built.
     """
 
     def __init__(self, chat: ChatFormat, config: RunConfig) -> None:
@@ -67,7 +67,7 @@ class LoopFactory:
 
         Raises:
             ConfigError, UnknownNameError: the loop is unknown, or does not accept its options or this format.
-            DataError: a row names code, see `refuse_code_of_row`.
+            DataError: a row has a path to code, see `refuse_code_of_row`.
         """
         key = (name or self._config.rollout.agent_loop, tool_format)
         if key not in self._makers:
@@ -78,7 +78,7 @@ class LoopFactory:
         return loop
 
     def _format(self, tool_format: str | None) -> str:
-        """Name of the tool-call format: of the row, of the configuration, or the one that fits the chat template."""
+        """Return the row's tool-call format, else the configured one; `auto` is the one that fits the template."""
         configured = self._config.rollout.multi_turn.format
         return format_of(configured if tool_format in (None, AUTO) else tool_format, self._chat)
 
@@ -119,7 +119,7 @@ def configured_loops(config: RunConfig) -> dict[str, LoopEntry]:
     """Return the entries of `rollout.agent.agent_loop_config_path`, by name.
 
     Raises:
-        ConfigError: the file is wrong.
+        ConfigError: the file is invalid.
     """
     path = config.rollout.agent.agent_loop_config_path
     return read_entries(path) if path else {}
@@ -128,7 +128,7 @@ def configured_loops(config: RunConfig) -> dict[str, LoopEntry]:
 def refuse_code_of_row(
     config: RunConfig, entries: Mapping[str, LoopEntry], agent_name: str | None, tool_format: str | None
 ) -> None:
-    """Reject a row with a path to code, unless the configuration has the same path. Datasets must not run code.
+    """Reject a row with a path to code that the configuration does not name. Datasets must not run code.
 
     Raises:
         DataError: the row is rejected; the message names the field and what to add to the configuration.
@@ -148,10 +148,13 @@ def refuse_code_of_row(
 
 
 def refuse_strip(loop: object, name: str) -> None:
-    """Reject `rollout.multi_turn.thinking=strip` for a loop, or its class, that does not support it.
+    """Reject `rollout.multi_turn.thinking=strip` if the agent loop does not support it.
+
+    Args:
+        loop: the agent loop or its class.
 
     Raises:
-        ConfigError: the loop is rejected.
+        ConfigError: the agent loop does not support it.
     """
     if not getattr(loop, "strips_thinking", True):
         key = "rollout.multi_turn.thinking"

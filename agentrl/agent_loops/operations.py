@@ -1,4 +1,4 @@
-"""Recording of a conversation's operations, from which the audit checks agent loops that it does not know."""
+"""Recording of a conversation's operations. The audit uses the record to check rollouts of any agent loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDING = {"opening", "answer_messages", "template_schemas"}
 
 
 class RecordedOperation:
-    """Context in which a conversation runs one operation. Records it at the end, also after an exception.
+    """Context manager for one operation of a conversation. Records the operation at the end, also after an exception.
 
     An operation that changed nothing is not recorded.
 
@@ -67,7 +67,7 @@ def opening(
     parent: int | None,
     segment: int | None,
 ) -> Operation:
-    """Return the operation that opened `chat`: everything in its trajectory belongs to it."""
+    """Return the operation that opened `chat`. It added all segments and messages of the trajectory so far."""
     num_segments, num_messages, num_calls, *_ = _state(chat)
     num_calls = num_calls if kind is OperationKind.RESUME else 0
     tools, shown = (tuple(schema.name for schema in each) for each in (chat.schemas, chat.template_schemas))
@@ -76,7 +76,7 @@ def opening(
 
 
 def _form(kind: type[Conversation]) -> str:
-    """Return the `form` of a class of conversations; `own` if a subclass overrides what `form` describes."""
+    """Return the `form` of a conversation class; `own` if a subclass overrides a method in `_WORDING`."""
     for base in kind.__mro__:
         if "form" in vars(base):
             return str(vars(base)["form"])
@@ -100,7 +100,7 @@ def _detail(
 
 
 def moved(operation: Operation, number_of: Mapping[int, int]) -> Operation:
-    """Return the operation with other numbers of trajectories: old number -> new one."""
+    """Return the operation with new trajectory numbers; `number_of` maps old to new numbers."""
     detail = operation.detail
     if detail and "parent" in (facts := json.loads(detail)):
         detail = json.dumps({**facts, "parent": number_of[facts["parent"]]})

@@ -1,4 +1,4 @@
-"""Places of the trajectories of a rollout: their order and seeds do not depend on which conversation was faster."""
+"""Places of a rollout's trajectories. They make the trajectories' order and seeds independent of timing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agentrl.types.rollout import Rollout
 from agentrl.utils.seeds import derive_seed
 
 Place = tuple[int, ...]
-"""Place of a trajectory. (3,): the fourth one that the agent opened. (3, 1, 0): the first trajectory of the second
-sub-agent that was started in trajectory (3,)."""
+"""Place of a trajectory. (3,) is the fourth trajectory of the rollout's own agent. (3, 1, 0) is the first trajectory of
+the second sub-agent that was started in trajectory (3,)."""
 
 
 def place_of_next(places: Sequence[Place], path: Place) -> Place:
@@ -33,7 +33,7 @@ def stream_of(place: Place) -> int:
 
 
 def in_order(rollout: Rollout, places: Sequence[Place]) -> Rollout:
-    """Put each sub-agent's trajectories before the trajectory that started it; the rollout's answer is in the last."""
+    """Put each sub-agent's trajectories before the trajectory that started the sub-agent."""
     order = sorted(range(len(places)), key=lambda number: (*places[number], math.inf))
     if order == list(range(len(places))):
         return rollout

@@ -27,7 +27,7 @@ Final Answer: the answer"""
 
 
 class ReactConversation(Conversation):
-    """A conversation with tools and tool answers as plain text."""
+    """A conversation in which tools and tool answers are plain text."""
 
     form = "react"
 
@@ -52,7 +52,7 @@ class ReactConversation(Conversation):
 
 
 class ReactAgent(ToolAgent):
-    """Describes tools in the system message, and returns answers as "Observation: ..." in a user message.
+    """Describes tools in the system message, and sends tool answers as "Observation: ..." in a user message.
 
     Works with any chat template. The model's turn ends at "Observation:"; a turn without an action ends the rollout.
     """

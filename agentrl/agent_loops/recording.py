@@ -12,7 +12,7 @@ from agentrl.types.trajectory import Author, Segment, VersionSpan
 V = TypeVar("V")
 
 _TAIL = 32
-"""Number of context tokens compared, besides the context's length: comparing all tokens takes quadratic time."""
+"""Number of last context tokens that are compared, besides the length: comparing all tokens takes quadratic time."""
 
 
 def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
@@ -22,7 +22,7 @@ def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
         completion.token_ids,
         completion.logprobs,
         completion.policy_versions,
-        sampling.temperature or 1.0,  # greedy sampling reports log-probabilities of temperature 1
+        sampling.temperature or 1.0,  # greedy sampling reports log-probabilities at temperature 1
     )
 
 
@@ -34,7 +34,7 @@ class _Sampled:
 
 
 class Recording:
-    """The completions of one rollout. Each can be claimed once, so a sampled token is trained exactly once."""
+    """The completions of one rollout. Each can be claimed only once, so no sampled token is trained twice."""
 
     def __init__(self) -> None:
         self._unclaimed: list[_Sampled] = []
@@ -51,7 +51,7 @@ class Recording:
     def claim(self, token_ids: Sequence[int], start: int, stop: int, logprobs: Sequence[float] = ()) -> list[Segment]:
         """Return the model segments that `token_ids[start:stop]` consists of; a completion may be cut at `stop`.
 
-        If the same context has several equal completions, `logprobs` of the tokens select the right one.
+        If the same context has several equal completions, the tokens' `logprobs` select the right one.
 
         Raises:
             ValueError: the tokens were never sampled, were sampled in another context, or are claimed twice.
@@ -91,12 +91,12 @@ class Recording:
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._unclaimed):
             return "but were sampled after a different context: return one trajectory for each context"
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._claimed):
-            return "but are already in another place: put a copy into a prompt"
+            return "but are already in another trained segment: put a copy into a prompt"
         return "but the engine did not sample them"
 
 
 def _tail(context: Sequence[int], num_context: int) -> int:
-    """Hash of the last `_TAIL` context tokens. A number, because stored objects slow down garbage collection."""
+    """Hash of the last `_TAIL` context tokens. Storing the tokens themselves would slow down garbage collection."""
     return hash(tuple(context[max(0, num_context - _TAIL) : num_context]))
 
 

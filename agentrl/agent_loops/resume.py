@@ -18,7 +18,7 @@ class ResumePoint:
     Attributes:
         segments: saved segments with their tokens. Sampled tokens become prompt tokens, so they are not trained again.
         messages: all saved messages.
-        tool_calls, turn_rewards: tool calls and rewards of earlier turns.
+        tool_calls, turn_rewards: tool calls and rewards of the turns before `num_turns`.
     """
 
     segments: Sequence[Segment]
@@ -29,7 +29,7 @@ class ResumePoint:
 
     @classmethod
     def of(cls, saved: Rollout, num_turns: int) -> Self | None:
-        """Return the state; None if `saved` has no such turn in its first trajectory, or rewrote its history."""
+        """Return the state; None if the first trajectory of `saved` lacks this turn, or its history was rewritten."""
         if not saved.trajectories or len(saved.dialogues) > 1:
             return None
         trajectory = saved.trajectories[0]
@@ -47,7 +47,7 @@ class ResumePoint:
 
     @property
     def num_user_turns(self) -> int:
-        """Number of answers of the simulated user."""
+        """Number of answers of the simulated user so far."""
         return sum(segment.author is Author.USER for segment in self.segments)
 
     def had_refused_calls(self, num_left: int | None) -> bool:
@@ -57,7 +57,7 @@ class ResumePoint:
         return num_left is not None and len(last) > num_left + num_run
 
     def messages_after(self, num_opening: int) -> Sequence[Message]:
-        """Return the messages before the turn; the first `num_opening` messages came before the first model turn."""
+        """Return the messages before the model turn. The first `num_opening` messages are the opening."""
         turns = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         return self.messages[: [place for place in turns if place >= num_opening][self.num_turns]]
 

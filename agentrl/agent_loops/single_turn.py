@@ -28,7 +28,7 @@ class SingleTurnAgent(AgentLoop):
         interaction: InteractionSession | None,
         sampling: SamplingParams,
     ) -> Rollout:
-        """Sample one turn and end."""
+        """Sample one turn, then end the rollout."""
         chat = self.open(task, generate, None, None, sampling)
         await chat.model_turn()
         return chat.rollout()

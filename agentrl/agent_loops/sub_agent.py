@@ -1,4 +1,4 @@
-"""Agent loop with a tool that starts agents (docs/context.md)."""
+"""Agent loop with a tool that starts sub-agents (docs/context.md)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class SubAgent(ToolAgent):
         """Start a conversation that can start sub-agents, unless they would be nested too deeply.
 
         Raises:
-            ConfigError: the run has no tool that starts sub-agents, because only single rows select this loop.
+            ConfigError: only rows select this loop, but the tool that starts sub-agents exists only if it is the
+                default.
         """
         options, depth = self.config.rollout.multi_turn.sub_agent, self._depth(parent)
         agents, view = None, tools
@@ -65,7 +66,7 @@ class SubAgent(ToolAgent):
         return chat
 
     def _depth(self, parent: Conversation | None) -> int:
-        """0 for the rollout's own agent, 1 for those that it starts, and so on."""
+        """Return 0 for the rollout's own agent, 1 for the sub-agents that it starts, and so on."""
         return 0 if parent is None else len(self.places[parent.last_turn[0]]) // 2 + 1
 
 
@@ -74,7 +75,7 @@ class _SubAgents:
     """Runs the sub-agents that one conversation starts.
 
     Attributes:
-        parent: that conversation; None until it is open.
+        parent: the conversation that starts the sub-agents; None until it is open.
     """
 
     loop: SubAgent
@@ -85,9 +86,9 @@ class _SubAgents:
     parent: Conversation | None = None
 
     async def __call__(self, text: str) -> Answer:
-        """Run a sub-agent on its task; return its last answer.
+        """Run a sub-agent on the task `text`; return the sub-agent's last answer.
 
-        The conversation is opened before anything is awaited, so that agents of one turn are opened in call order.
+        The conversation is opened before the first await, so that sub-agents of one turn are opened in call order.
         """
         options = self.loop.config.rollout.multi_turn.sub_agent
         limits = {name: value for name in _LIMITS if (value := getattr(options, name)) is not None}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class ToolAgent(AgentLoop):
     """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout.
 
-    In a task folder with several steps, it ends the step; the next user message is the instruction of the next step.
+    In a task folder with several steps, such a turn ends the step. The next user message is the next step's
+    instruction.
     """
 
     follows_steps = True

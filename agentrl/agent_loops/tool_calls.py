@@ -1,4 +1,4 @@
-"""Tool calls: run concurrently, converted to messages and to records."""
+"""Runs tool calls concurrently, and converts them to messages and to records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def parse(parser: ToolParser, text: str) -> ParsedTurn:
-    """Parse a turn, in a thread if the parser may need seconds."""
+    """Parse a turn, in a thread if the parser may take seconds."""
     return await asyncio.to_thread(parser.parse, text) if getattr(parser, "off_loop", False) else parser.parse(text)
 
 
@@ -49,7 +49,7 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
 
 
 def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) -> list[Message]:
-    """Add the names of each call's images before its text; if one message answers all calls, it gets all images."""
+    """Add each answer's image names before its text; if one message answers all calls, it gets all images."""
     if not any(images):
         return list(messages)
     shown = images if len(images) == len(messages) else [*[()] * (len(messages) - 1), list(chain(*images))]
@@ -104,7 +104,7 @@ async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: li
     async def run(position: int) -> None:
         results[position] = await tools.call(calls[position])
 
-    if len(calls) == 1:  # no asyncio tasks in the common case
+    if len(calls) == 1:  # the common case needs no asyncio task
         await run(0)
         return
     async with asyncio.TaskGroup() as group:
@@ -122,12 +122,12 @@ def raise_failures(calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -
 def tokens_of_answers(
     messages: Sequence[Message], num_calls: int, num_added: int, length: Callable[[Sequence[Message]], int]
 ) -> list[int]:
-    """Return the number of tokens each answer added; surrounding template tokens count for the first or last.
+    """Return the number of tokens that each answer added. Template tokens count for the first or the last answer.
 
     Args:
-        messages: the answers, one for each call or one for all.
+        messages: the answers: one message for each call, or one message for all calls.
         num_added: number of tokens that were appended.
-        length: number of tokens of some messages.
+        length: function that returns the number of tokens of given messages.
     """
     if len(messages) < num_calls or num_calls == 1 or not num_added:
         return [num_added] + [0] * (num_calls - 1)
@@ -185,4 +185,4 @@ def _call_ids(calls: Sequence[ParsedCall], turn_number: int) -> list[str]:
 
 
 def _new_id(turn_number: int, position: int) -> str:
-    return f"c{turn_number:05d}{position:03d}"  # some templates require nine letters and digits
+    return f"c{turn_number:05d}{position:03d}"  # some chat templates require ids of nine letters or digits

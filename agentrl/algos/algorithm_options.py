@@ -17,7 +17,7 @@ from agentrl.registry import Registry
 
 Options: TypeAlias = dict[str, Any]  # each estimator and loss defines the types of its options
 Named: TypeAlias = Mapping[str, tuple[str, object]]
-"""option -> (configuration key, value or None if it is not set)."""
+"""option -> (configuration key, value); the value is None if the key is not set."""
 Found = TypeVar("Found")
 
 _LOSS_KEY = "actor.policy_loss.loss_mode"
@@ -43,7 +43,7 @@ def estimator_options(algorithm: AlgorithmConfig) -> Options:
 
 
 def policy_loss_options(name: str, actor: ActorConfig) -> Options:
-    """Return the options of the policy loss `name`. `clip_ratio` applies if `clip_ratio_low` or `_high` is not set.
+    """Return the options of the policy loss `name`. Where `clip_ratio_low` or `_high` is not set, use `clip_ratio`.
 
     Raises:
         ConfigError: a key is set that the loss does not accept.
@@ -87,7 +87,7 @@ def _taken(
     given = {option: value for option, (_, value) in named.items() if value is not None}
     for option in given.keys() - set(takes):
         key = named[option][0]
-        if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may set two options
+        if not any(named[each][0] == key for each in given.keys() & set(takes)):  # a key may set two options
             text = f"`{key}` has no effect: {what} accepts {', '.join(takes) or 'no options'}"
             raise ConfigError(Problem(key, Kind.UNUSED, text))
     for option, value in others.items():
@@ -107,7 +107,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": 
 def _check_kind(key: str, function: Callable[..., object], option: str, value: object) -> None:
     """Check the value's type, if the function annotates the option with a simple type."""
     annotation = inspect.signature(function).parameters[option].annotation
-    type_name = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
+    type_name = getattr(annotation, "__name__", str(annotation))  # postponed annotations are strings
     kinds = _KINDS.get(type_name)
     if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
         raise ConfigError(Problem(key, Kind.WRONG_VALUE, f"`{key}`: input should be a {type_name}, got {value!r}"))

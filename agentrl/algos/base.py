@@ -1,4 +1,4 @@
-"""Protocol of an algorithm: required scores, advantages and loss. All are pure functions, for any backend."""
+"""Protocol of an algorithm: required scores, advantages and loss. Algorithms are pure functions, for any backend."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class TokenBatch:
 
     Attributes:
         logprobs: [B, T], log-probabilities under the trained policy, with gradient; 0 outside the mask.
-        scalars: [B, T], outputs of the trained value or reward model, with gradient; 0 outside the mask. Such a model
-            has no log-probabilities: its `logprobs` and `entropy` are 0.
-        entropy: [B, T] of the policy's distribution, in nats; with gradient if the loss sets `needs_entropy`.
+        scalars: [B, T], outputs of the trained value or reward model, with gradient; 0 outside the mask. With
+            scalars, `logprobs` and `entropy` are 0, because such a model has no log-probabilities.
+        entropy: [B, T], entropy of the policy's distribution, in nats; with gradient if the loss sets `needs_entropy`.
         loss_mask: [B, T] bool.
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
             returns: [B, T] or None, as in `Sample`.
         rollouts, groups: [B] long; rows of one rollout (or group) have the same number. None: each row is separate.
         weights: [B], the weight of each sample's tokens, from `algos.aggregation_weights` over the mini-batch.
-        denominator: the divisor of the weighted sum, also computed over the mini-batch. So the losses of micro-batches
-            add up to the loss of the mini-batch, for any split.
-        num_groups: number of groups in the mini-batch. None: the mini-batch is not split, so the loss counts them.
+        denominator: the divisor of the weighted sum of token losses, also computed over the mini-batch. So the losses
+            of micro-batches add up to the loss of the mini-batch, for any split.
+        num_groups: number of groups in the mini-batch. None: the batch is the complete mini-batch, and the loss counts
+            its groups.
     """
 
     logprobs: Tensor
@@ -60,8 +61,8 @@ class LossFunction(Protocol):
     """A loss of one micro-batch, and the weighting of tokens in its mini-batch.
 
     Attributes:
-        aggregation: the name of an aggregation in `algos.aggregation`.
-        norm_length: divisor of `seq-mean-token-sum-norm`.
+        aggregation: name of an aggregation mode; see `algos.aggregation_weights`.
+        norm_length: divisor of the aggregation `seq-mean-token-sum-norm`.
         needs_entropy: whether the entropy must be computed with gradient.
         scope: rows that one call of the loss needs; a backend passes at least these rows.
     """
@@ -101,11 +102,11 @@ class Algorithm(Protocol):
         ...
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-        """Return `samples` with advantages. `samples` must have the scores in `needs`; `groups` is a complete step."""
+        """Return `samples` with advantages. `samples` must have the scores in `needs`; `groups` are all of a step."""
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Return (samples for the loss, metrics). Importance weights are set, and rejected tokens are removed."""
+        """Return (samples for the loss, metrics). Importance weights are set, rejected tokens leave the loss mask."""
         ...
 
 

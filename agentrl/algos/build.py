@@ -46,7 +46,7 @@ class BuiltAlgorithm:
 
     @property
     def credits_by_scores(self) -> bool:
-        """Whether advantages depend on the samples' scores, not only on rewards."""
+        """Whether advantages depend on scores of the samples (log-probabilities or values), not only on rewards."""
         return self.kl_reward is not None or "values" in self.needs
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
@@ -74,7 +74,7 @@ def build_algorithm(config: RunConfig) -> BuiltAlgorithm:
 
     `old_logprobs`, under the weights at the start of the step, are needed only for decoupled PPO, importance weights
     and rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
-    has several updates. `ref_logprobs` are needed for a KL term or a preference relative to the reference, and
+    has several updates. `ref_logprobs` are needed for a KL term or a preference loss with a reference, and
     `values` if the estimator uses them.
 
     Raises:

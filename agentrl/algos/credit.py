@@ -41,7 +41,7 @@ def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
 
 
 def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
-    """Set advantage 1 for tokens of rollouts with score >= `threshold`, 0 for others (rejection sampling)."""
+    """Set advantage 1 (times weight) for rollouts with score >= `threshold`, else 0 (rejection sampling)."""
     accepted = {rollout_id for rollout_id, rollout in _rollouts(groups).items() if rollout.reward >= threshold}
     return [credited(sample, sample.weight * (sample.rollout_id in accepted)) for sample in samples]
 
@@ -124,7 +124,7 @@ def _values(samples: Sequence[Sample]) -> torch.Tensor | None:
 
 
 def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> torch.Tensor:
-    """Reward of the greedy rollout of each sample's task, [B]; NaN if there is none or it failed."""
+    """Reward of the greedy rollout of each sample's task, [B]; NaN if there is no greedy rollout or it failed."""
     rollouts = _rollouts(groups)
     return torch.tensor([rollouts[sample.rollout_id].rewards.get(BASELINE, math.nan) for sample in samples])
 
@@ -191,7 +191,7 @@ class Turns:
             rollout has turn rewards.
         step_ends: [B, T] bool, true at the end of each turn that has a turn reward, even a reward of 0. None if no
             rollout has turn rewards: then each rollout is one step.
-        observation_keys: `[B][turns]`.
+        observation_keys: `[B][turns]`; None for a turn without a key.
         components: name -> [B] float32, the rewards of each sample's rollout; 0 where a rollout has no such reward.
             Guard rewards and the greedy baseline are excluded.
     """

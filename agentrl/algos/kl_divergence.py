@@ -26,8 +26,8 @@ def kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         k2, mse          d^2 / 2             small bias; its gradient is the unbiased gradient of the KL
         k3, low_var_kl   exp(-d) + d - 1     unbiased, never negative; -d is clamped to ±20, the result to 10 (verl)
 
-    A suffix + (k1+, k3+, ...) keeps the value but uses the gradient of k2 (straight-through). In a loss, only the
-    gradient of k2 is that of the KL.
+    A suffix + (k1+, k3+, ...) keeps the value but uses the gradient of k2 (straight-through). As a loss term, only k2
+    has the gradient of the KL.
 
     Raises:
         UnknownNameError: there is no such estimator.
@@ -37,7 +37,7 @@ def kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     if not kind.endswith("+"):
         return value
     k2 = KL_ESTIMATORS.get("k2")(d)
-    return value.detach() + (k2 - k2.detach())  # the bracket is exactly 0
+    return value.detach() + (k2 - k2.detach())  # the value in brackets is exactly 0
 
 
 @KL_ESTIMATORS.register("k1")

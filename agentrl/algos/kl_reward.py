@@ -1,4 +1,4 @@
-"""KL penalty: the KL to the reference is subtracted from each token's reward (Ouyang et al. 2022, arXiv:2203.02155)."""
+"""KL penalty on token rewards: minus coefficient x KL to the reference (Ouyang et al. 2022, arXiv:2203.02155)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, Kind
 from agentrl.types.sample import Sample
 
 MAX_ERROR = 0.2
-"""Relative errors are clipped to this value before an update, as in the paper."""
+"""The relative error of the KL is clipped to -0.2 and 0.2 in an update of the coefficient, as in the paper."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class AdaptiveKL:
     Attributes:
         value: the coefficient; starts at `init`.
         target: the target KL, in nats.
-        horizon: number of rollouts over which the coefficient adapts; larger is slower.
+        horizon: number of rollouts over which the coefficient adapts; with a larger horizon, it adapts more slowly.
     """
 
     init: InitVar[float]

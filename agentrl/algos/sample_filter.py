@@ -14,9 +14,9 @@ Keep = Callable[[Sequence[Sample]], list[Sample]]
 def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
     """Return the filter that `algorithm` configures; None if nothing is filtered.
 
-    - Imitation: samples that reach the threshold are kept.
-    - Pair loss: the two rollouts of each pair. Ranking loss: groups whose scores differ.
-    - Policy gradient: all samples, or with `zero_variance_groups=drop` only samples with a nonzero advantage.
+    - Imitation: keep demonstrations, and rollouts that reach the threshold.
+    - Pair loss: keep the two rollouts of each pair. Ranking loss: keep groups whose scores differ.
+    - Policy gradient: keep all samples, or with `zero_variance_groups=drop` only samples with a nonzero advantage.
 
     `overlong_filter` drops rollouts truncated by a length limit (DAPO, arXiv:2503.14476) and the other rollout of their
     pair.
@@ -53,7 +53,7 @@ def excluded_by_loss(samples: Sequence[Sample], corrected: Sequence[Sample], *, 
 
 
 def _of_informative_groups(samples: Sequence[Sample]) -> list[Sample]:
-    """Keep groups whose rollouts have different advantages. In a preference, a rollout has only one advantage."""
+    """Keep groups whose rollouts have different advantages. All tokens of a rollout have the same one."""
     advantages_of: dict[str, set[float]] = {}
     for sample in samples:
         advantages_of.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))

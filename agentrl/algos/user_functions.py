@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 Batch = TypeVar("Batch")
 
 Check = Callable[[object], str]
-"""Returns what is wrong with a value; an empty string if nothing is wrong."""
+"""Returns an error text if a value is wrong, else an empty string."""
 
 
 def is_own(function: Callable[..., object]) -> bool:
@@ -44,7 +44,7 @@ def call_own(
 
 
 def wrong_tensors(returned: object, names: Sequence[str], shape: Sequence[int], mask: Tensor | None = None) -> str:
-    """Check a tuple of tensors: number, shape, dtype, and finite values where `mask` is true."""
+    """Check a tuple of tensors (number, shape, dtype, finite values where `mask` is true); return an error text."""
     if not isinstance(returned, tuple) or len(returned) != len(names):
         return f"must return ({', '.join(names)}), not {_shown(returned)}"
     wrong = (wrong_tensor(value, name, shape, mask) for name, value in zip(names, returned, strict=True))
@@ -52,7 +52,7 @@ def wrong_tensors(returned: object, names: Sequence[str], shape: Sequence[int], 
 
 
 def wrong_tensor(value: object, name: str, shape: Sequence[int], mask: Tensor | None = None) -> str:
-    """Check one tensor: shape, dtype, and finite values where `mask` is true."""
+    """Check one tensor (shape, dtype, finite values where `mask` is true); return an error text."""
     if not isinstance(value, Tensor):
         return f"must return {name} as a tensor, not {_shown(value)}"
     if list(value.shape) != list(shape):

@@ -89,7 +89,7 @@ def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range
 
 
 def _factors(step: Step, found: Credited) -> Floats:
-    """[tokens of trajectories that were trained on], the weight of their trajectory."""
+    """[tokens of trajectories that were trained on], the weight of each token's trajectory."""
     factors: Floats = np.repeat(weights(step)[found.has], found.lengths[found.has])
     return factors
 

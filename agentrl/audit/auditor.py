@@ -1,9 +1,9 @@
 """Audit every invariant, file by file.
 
-Some values cannot be recomputed. For these the audit checks only bounds, and the seals (checksums) detect changes:
+Some values cannot be recomputed. The audit checks only their bounds, and seals (checksums) detect later changes:
 `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score,
 the text of `error`, tool results that did not fit into the conversation, `segments.logprobs`, the scores computed for
-training, `excluded`, and the task columns in a group of one rollout.
+training, `excluded`, and the task columns of groups with only one rollout.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Auditor:
     """Audit files, each with its own metadata. Tokenizers are cached across files.
 
     Attributes:
-        split: `train` or `val`, required of every row; None: the split in each file's rows.
-        tokenizer: a folder with the tokenizer to use in place of the run's own tokenizer.
+        split: the split that every row must have, `train` or `val`; None: the split in the rows of each file.
+        tokenizer: folder of a tokenizer to use instead of the run's own tokenizer.
         folder: the run's folder; its latest checkpoint also contains the tokenizer.
         overrides: nested configuration keys that replace the saved values.
     """
@@ -56,7 +56,8 @@ class Auditor:
 
         Args:
             steps: steps to check in files whose names contain no step; None: all.
-            complete: `files` should be all files of a run's split, each named by its step. A missing file is reported.
+            complete: whether `files` should be all files of a run's split, named by their steps. Then each missing file
+                is reported.
         """
         ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:

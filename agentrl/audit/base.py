@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 MAX_PROBLEMS = 20
-"""Number of problems to keep per invariant; further ones are only counted."""
+"""Number of problems to keep per invariant; further problems are only counted."""
 
 INVARIANTS: Mapping[str, str] = {
     "file": "every step has a readable file with all columns of its schema and its provenance",
@@ -21,15 +21,15 @@ INVARIANTS: Mapping[str, str] = {
     "siblings": "all rollouts of a group have the same task",
     "identity": "uid and seed derive from the run's seed",
     "segments": "authors are known and in order, ids are in the vocabulary, no turn is empty",
-    "messages": "messages start with those of the task; each model turn is one of them",
+    "messages": "messages start with the task's messages; each model turn is one message",
     "operations": "each message, segment and call was added by a recorded operation of its conversation, in order",
     "prompt tokens": "prompt tokens equal the text of the template, tokenized again",
     "further prompts": "the prompt of a further trajectory equals the messages so far, rendered and tokenized again",
     "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
     "calls": "messages and calls equal the text of the model, parsed again",
-    "answers": "tool messages equal the results of the calls, and their token counts add up",
+    "answers": "tool messages equal the results of the calls, and the token counts of the calls add up",
     "outcomes": "the outcome of each tool call agrees with the call, its result and the limits of the run",
-    "advantages": "advantages are on model tokens only, and equal those computed from the rewards",
+    "advantages": "advantages are on model tokens only, and equal the advantages computed from the rewards",
     "scores": "log-probabilities and values for training are finite, and on model tokens only",
     "logprobs": "log-probabilities are finite and at most 0, and on model tokens only",
     "policy versions": "each sampled token has a policy version that is possible at its step",
@@ -41,7 +41,7 @@ INVARIANTS: Mapping[str, str] = {
     "times": "durations are finite; calls are within their rollout, in the order of turns",
     "rescored": "the scores of `rescore` equal the saved scores",
 }
-"""Every invariant, and its meaning."""
+"""Invariant -> its meaning."""
 
 Status: TypeAlias = Literal["passed", "failed", "not checkable"]
 
@@ -51,7 +51,7 @@ class Problem:
     """One value that breaks an invariant.
 
     Attributes:
-        column: column with the position of the value, as in `trajectories[0].segments[2].token_ids[5]`.
+        column: column and position of the value, as in `trajectories[0].segments[2].token_ids[5]`.
     """
 
     invariant: str
@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def merge_key(self) -> tuple[str, int, str, int, str]:
-        """The place without the last position. Problems with equal keys are merged: errors often repeat per token."""
+        """The place without the last index. Of problems with equal keys, only the first is kept."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 
@@ -92,7 +92,7 @@ class Finding:
 
     @property
     def uncheckable(self) -> bool:
-        """Whether nothing could be checked although there was something to check."""
+        """Whether no item could be checked, although there were items to check."""
         return self.status == "not checkable" and bool(self.unchecked)
 
 

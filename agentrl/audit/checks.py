@@ -20,10 +20,10 @@ class Checker:
         self.ledger.report(Problem(invariant, *self.step.key(row), column, shown(expected), shown(found)))
 
     def require(self, invariant: str, path: str, good: Truths, expected: object) -> None:
-        """Count all values of a leaf as checked, and report each value that is not `good`.
+        """Count all values of a leaf as checked, and report each value for which `good` is false.
 
         Args:
-            expected: a description, or an array of the expected values.
+            expected: a description of the expected values, or an array of them.
         """
         self.ledger.count(invariant, len(good))
         for index in np.flatnonzero(~good).tolist():

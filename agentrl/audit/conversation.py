@@ -32,7 +32,7 @@ class Operation:
     """One recorded operation of a conversation; `index` is its position in the column's flat arrays.
 
     Attributes:
-        num_before: number of operations of the rollout that had ended when this one began.
+        num_before: number of operations of the rollout that had ended when this operation began.
         first_segment, first_message: number of segments and messages of the trajectory before the operation.
     """
 
@@ -54,12 +54,12 @@ class Wording:
 
     Attributes:
         form: `chat` (tool messages), `react` (observations in a user message), `gateway` (a program writes everything),
-            or `own`: not known.
+            or `own` (unknown).
         call_format: the format of calls in the model's text; None: calls are not parsed.
         names: the tools that the model may call.
         template_tools: schemas that the chat template shows; None if they were not saved.
         tools: schemas of the tools that the model may call.
-        turn_format: the format of the model's turns, also if calls are not parsed; some have marks around thoughts.
+        turn_format: the format of the model's turns, set even if calls are not parsed: it may have marks for thoughts.
     """
 
     form: str
@@ -81,9 +81,9 @@ class Turn:
         closed: whether the turn ends with the end token.
         position: position of its message.
         replies: the messages that follow the turn; `reply` is their segment, -1 if there is none.
-        ran: whether the loop passed the calls on; a custom loop may ignore calls.
-        num_used: number of calls of the rollout before the calls of this turn; None: the calls of earlier turns.
-        num_beside: number of calls of parallel conversations that may have come before.
+        ran: whether the loop passed the turn's calls to the tools; a custom loop may ignore calls.
+        num_used: number of calls of the rollout before this turn's calls; None: count those of the trajectory's turns.
+        num_beside: number of calls of parallel conversations that may have begun before this turn's calls.
     """
 
     segment: int
@@ -115,15 +115,15 @@ class AuditedTrajectory:
     Attributes:
         index: position in the flat arrays.
         number: position in its rollout.
-        fits: messages and segments match one to one, so that they can be compared.
-        first_turn: number of model turns before the trajectory that count for it (after a restart).
-        parent: the trajectory that the trajectory continues.
+        fits: whether messages and segments match one to one, so that they can be compared.
+        first_turn: number of the first model turn, counted from the first trajectory that this trajectory continues.
+        parent: the trajectory that this trajectory continues.
         branches: whether its prompt is a copy of the beginning of `parent`, which may be a later trajectory.
-        rendered: whether its prompt is the history of `parent`, rendered again; its turns belong to one conversation.
+        rendered: whether its prompt is the history of `parent`, rendered again. Both belong to one conversation.
         first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the prompt
             of the trajectory.
         opened_with_task: whether the first messages come from the task.
-        of_agent: whether a model turn started it, so that limits of sub-agents apply.
+        of_agent: whether a model turn started it as a sub-agent, so that limits of sub-agents apply.
         appended: everything that a custom loop appended between and after model turns.
         opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
@@ -168,7 +168,7 @@ class AuditedRollout:
 
     @property
     def by_gateway(self) -> bool:
-        """Whether a program sampled the rollout through the gateway. Limits of turns count all its conversations."""
+        """Whether a program sampled the rollout through the gateway. Then its conversations share the turn limit."""
         return any(trajectory.wording.form == "gateway" for trajectory in self.trajectories)
 
     @property

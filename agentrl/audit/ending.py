@@ -101,7 +101,7 @@ class Ending:
 
 
 def check_limit(end: Ending, what: str, number: int, limit: float | None) -> None:
-    """Report a trajectory with more than `limit` of something; None: no limit."""
+    """Report a trajectory whose number of items is above `limit`; None: no limit. `what`: name of the items."""
     if limit is not None and number > limit:
         column = f"trajectories[{end.trajectory.number}].segments"
         end.check.problem("limits", end.rollout.row, column, f"at most {limit} {what}", number)

@@ -115,7 +115,7 @@ def _trained(steps: Collection[int], known: RunInfo) -> set[int]:
 
 
 def _logged(path: Path) -> Iterator[tuple[int, bool]]:
-    """Yield (step, whether it was validated) from `metrics.jsonl`, up to the first incomplete line (killed run)."""
+    """Yield (step, whether it has validation metrics) from `metrics.jsonl`, up to the first incomplete line."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             metrics = json.loads(line)

@@ -1,4 +1,4 @@
-"""Checks of calls that were run and answered by a program that samples through the gateway."""
+"""Checks of tool calls that a program executed and answered while it sampled through the gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_given(
     ids: Sequence[Json],
     replies: Sequence[Mapping[str, Json]],
 ) -> None:
-    """Check the outcomes of a turn's calls, which only show whether a call was well-formed and answered.
+    """Check the outcomes of a turn's calls. These outcomes only show whether a call was well-formed and answered.
 
     Args:
         ids: the ids of the calls.

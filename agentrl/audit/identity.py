@@ -24,7 +24,9 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Assumed maximum factor by which the batch became smaller. A large factor is safe: a wrong uid matches no epoch."""
+"""Assumed maximum factor by which a resumed run reduced its batch size. A large factor is safe, because a wrong uid
+matches no epoch.
+"""
 
 
 def check_step(check: Checker, split: str | None) -> None:
@@ -83,7 +85,7 @@ def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
 
 
 def check_siblings(check: Checker, groups: Sequence[range]) -> None:
-    """Report rows whose task differs from the majority of their group; all rows if there is no majority."""
+    """Report task values that differ from the most frequent value in their group; all values if there is a tie."""
     step = check.step
     check.ledger.count("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
     for column in SHARED:
@@ -140,7 +142,7 @@ def _seed(known: RunInfo, base: int, uid: str, number: int) -> int:
 
 
 def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Sequence[range]) -> None:
-    """Check training uids by trying all possible epochs, because the epoch is not saved.
+    """Check training uids. The epoch is not saved, so all possible epochs are tried.
 
     The largest possible epoch is the largest possible number of draws, divided by the smallest possible number of rows.
     The exact number of draws is unknown, because a run may have been resumed with a smaller batch.
@@ -150,7 +152,7 @@ def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Seq
     draws = _BATCH_SHRINKS_BY * max(step.number, 1) * len(groups)
     weighted = bool(known.get("data.dataset_weights"))
     last_epoch = draws if weighted else draws // max(1, max(indices, default=0) + 1)
-    drawings = (0, 1)  # a group that became too old in flight is restarted once
+    drawings = (0, 1)  # 1: the group was restarted because it became stale during its rollouts
     likely = 0
     for rows, index in zip(groups, indices, strict=True):
         uid = step["uid"][rows[0]]

@@ -18,7 +18,7 @@ _SUMMARY = "\n\nSummary of your work so far:\n"
 
 
 def check_links(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check the prompts that a loop made from the model's text, and the results made from a sub-agent's answer."""
+    """Check the prompts that a loop built from the model's text, and the results built from sub-agents' answers."""
     if not rollout.own or not all(trajectory.fits for trajectory in rollout.trajectories):
         return  # other checks report why
     name = check.step["agent_name"][rollout.row]
@@ -30,13 +30,13 @@ def check_links(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
 
 
 def without_request(turn: Turn, request: Json) -> Turn:
-    """The turn without the request for a summary that follows its answers."""
+    """Return the turn without the request for a summary at the end of its replies."""
     asked = request is not None and len(turn.replies) > 1 and turn.replies[-1] == request
     return replace(turn, replies=turn.replies[:-1]) if asked else turn
 
 
 def _check_summary(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, request: Json) -> None:
-    """A trajectory that continues from a summary begins with the task and the summary, the last turn before it."""
+    """Check that a trajectory after a summary begins with the task and the summary, its parent's last turn."""
     by_number = {each.number: each for each in rollout.trajectories}
     before = by_number.get(-1 if trajectory.parent is None else trajectory.parent)
     if before is None or trajectory.rendered or not before.turns:
@@ -46,7 +46,7 @@ def _check_summary(check: Checker, rollout: AuditedRollout, trajectory: AuditedT
         root = by_number[root.parent]
     column = f"trajectories[{trajectory.number}].messages"
     if before.messages[last.position - 1] != request:
-        check.problem("messages", rollout.row, column, "a summary that was asked for", before.messages[-2:])
+        check.problem("messages", rollout.row, column, "a summary that the loop requested", before.messages[-2:])
     summary = _SUMMARY + _escaped(str(last.message.get("content")).strip())
     first = root.messages[: root.num_opening]
     expected = [*first[:-1], _longer(first[-1], summary)]
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _check_agents(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Each call that starts a sub-agent has a sub-agent with the call's task; the sub-agent's answer is the result."""
+    """Check that each sub-agent call has a sub-agent with the call's task, and the sub-agent's answer as its result."""
     started: dict[tuple[int | None, int | None], list[int]] = {}
     for operation in rollout.operations:
         opening = Opening.of(operation) if operation.kind == "messages" else None
@@ -111,7 +111,7 @@ def _check_agent(check: Checker, rollout: AuditedRollout, call: Call, number: in
 
 
 def _line(trajectories: Sequence[AuditedTrajectory], number: int) -> list[AuditedTrajectory]:
-    """The trajectory, and the trajectories that continue it."""
+    """Return trajectory `number`, and the trajectories that continue it (`rendered`)."""
     found: list[AuditedTrajectory] = []
     for trajectory in trajectories:
         numbers = {each.number for each in found}

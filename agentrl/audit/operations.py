@@ -19,7 +19,7 @@ _PATH = "operations"
 
 T = TypeVar("T")
 Wrong = Iterator[tuple[Operation | None, str, str, object]]
-"""Problems: (operation, None if it is missing; name of its value; expected; found)."""
+"""Problems: (operation or None if it is missing, name of the operation's field, expected value, found value)."""
 
 
 def rows(step: Step) -> set[int]:
@@ -109,7 +109,7 @@ def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Seq
 
 
 def _calls(rollout: AuditedRollout) -> Wrong:
-    """Every recorded call was made by a tool turn."""
+    """Each trajectory has as many saved calls as its operations recorded."""
     for number in {operation.trajectory for operation in rollout.operations}:
         own = [operation for operation in rollout.operations if operation.trajectory == number]
         recorded = sum(operation.num_calls for operation in own)
@@ -124,7 +124,7 @@ def _calls(rollout: AuditedRollout) -> Wrong:
 def _shapes(
     rollout: AuditedRollout, operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]
 ) -> Wrong:
-    """Each operation added what its kind adds."""
+    """Each operation added only segments and messages that its kind can add."""
     for operation in operations:
         roles = [message["role"] for message in _slice(messages, operation.first_message, operation.num_messages)]
         added = _slice(authors, operation.first_segment, operation.num_segments)
@@ -162,7 +162,7 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
 
 
 def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
-    """A trajectory begins with one opening; built-in loops open one conversation, and take turns."""
+    """A trajectory begins with one opening. In built-in loops, model turns and answers alternate after it."""
     first, *others = operations
     if first.kind not in OPENINGS:
         yield first, "kind", "an opening", first.kind
@@ -187,18 +187,18 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
     if not rollout.own and (not all(turns[:1]) or any(one == other for one, other in pairwise(turns))):
-        yield first, "kind", "model turns and answers in turn", " ".join(each.kind for each in operations)
+        yield first, "kind", "alternating model turns and answers", " ".join(each.kind for each in operations)
 
 
 def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
-    """Whether a model turn of a later trajectory started this one, and had ended before."""
+    """Whether a model turn of a later trajectory started this trajectory, and had ended before it was opened."""
     ended = rollout.operations[: max(0, first.num_before)]
     turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
     return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)
 
 
 def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:
-    """Trajectories that the opened trajectory may continue: an earlier one, or for a branch any other one."""
+    """Trajectories that the opened trajectory may continue: earlier ones, or for a branch all other trajectories."""
     if first.kind == "branch":
         return {each.number for each in rollout.trajectories} - {first.trajectory}
     return set(range(first.trajectory))

@@ -60,7 +60,7 @@ class CallLimits:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
-        """Number of calls that were left; if calls of parallel conversations may have begun first, as many as ran."""
+        """Number of calls that were left; fewer if parallel calls that may have begun first explain what ran."""
         ran = sum(call.outcome != "limit_error" for call in made)
         parallel = self._known.limit("max_parallel_calls") or 1
         return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)

@@ -19,7 +19,7 @@ def _num_turns(end: Ending) -> int:
 
 
 def _num_users(end: Ending) -> int:
-    """Number of turns of the simulated user, in the trajectory and in those before its restarts; each has a score."""
+    """Number of turns of the simulated user in the trajectory and those it continues: each has a turn reward."""
     parents = {trajectory.number: trajectory.parent for trajectory in end.rollout.trajectories}
     chain = [end.trajectory.number]
     while (parent := parents.get(chain[-1])) is not None and parent < chain[-1]:

@@ -12,7 +12,7 @@ from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTraj
 from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo
 from agentrl.audit.template import TemplateOracle
 
-OWN_SCORE = "the agent loop scored it, or nothing did"
+OWN_SCORE = "a custom agent loop may score it itself"
 _SLACK_S = 1e-3
 """Tolerance in seconds: clocks are not read at the same moment."""
 
@@ -65,7 +65,7 @@ def _check_turn_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo)
     turns = {(t.number, turn.segment - int(first[t.index])) for t in rollout.trajectories for turn in t.turns}
     for index in range(start, end):
         if rollout.own and step["turn_rewards.name"][index] != "interaction":
-            continue  # a reward of the loop
+            continue  # the custom loop set this reward itself
         place = (int(step["turn_rewards.trajectory"][index]), int(step["turn_rewards.segment"][index]))
         if not known.has_user or place not in turns or step["turn_rewards.name"][index] != "interaction":
             expected = "a model turn" if known.has_user else "none: no simulated user is configured"
@@ -101,12 +101,13 @@ def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle
     if len(rollout.trajectories) != check.step.items["trajectories"].lengths[rollout.row]:
         return None
     if rollout.own and not all(trajectory.fits for trajectory in rollout.trajectories):
-        return None  # their turns are unknown
+        return None  # the turns of a trajectory that does not fit are unknown
     if known.get("reward.include_tool_text"):
         responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
         within = all(map(oracle.can_read, responses))
         return "\n".join(oracle.texts(responses)) if within and responses else "" if within else None
-    authors = check.step["trajectories.segments.author"]  # not scored: turns before a continuation point
+    # turns before a continuation point are in prompt segments, and are not scored
+    authors = check.step["trajectories.segments.author"]
     turns = [turn for trajectory in rollout.trajectories for turn in trajectory.turns]
     texts = [turn.text for turn in turns if turn.segment >= 0 and authors[turn.segment] != "prompt"]
     return None if None in texts else "\n".join(text or "" for text in texts)
@@ -123,7 +124,7 @@ def _response(check: Checker, trajectory: AuditedTrajectory) -> list[int]:
 
 
 def check_times(check: Checker, first_turn: int) -> None:
-    """Check times: finite and not negative; calls end before their rollout ends and start after earlier turns.
+    """Check times: finite, not negative; calls end before their rollout ends, and start after calls of earlier turns.
 
     Args:
         first_turn: the turn from which a replay continued; earlier calls have the times of the saved rollout.

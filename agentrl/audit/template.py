@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _TOOLS: Sequence[Json] = [{"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}]
-_DATE = "2026-01-01"  # the date that templates read from the clock, unless a variable has another
+_DATE = "2026-01-01"  # date for templates that read the clock; the variable `template_date` overrides it
 _MAX_CACHED = 100_000
 
 
@@ -67,7 +67,7 @@ class TemplateOracle:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Special tokens."""
+        """Ids of the special tokens."""
         listed = self.tokenizer.added_tokens_decoder.items()
         return frozenset([*self.tokenizer.all_special_ids, *(number for number, token in listed if token.special)])
 
@@ -78,7 +78,7 @@ class TemplateOracle:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end a model turn, first the one of a turn without calls; the EOS token if there is none."""
+        """Ids of tokens that end a model turn; the first one ends a turn without calls. Default: the EOS token."""
         eos: int | None = self.tokenizer.eos_token_id
         found = tuple(self.added[text] for text in self.ends.sampled if text in self.added)
         return found or (() if eos is None else (eos,))
@@ -195,7 +195,7 @@ class TemplateOracle:
         return pieces if len(pieces) > len(turns) else [*pieces, ""]
 
     def _renders_at_once(self, tools: Sequence[Json]) -> bool:
-        """Whether both methods agree on a test conversation with all kinds of turns, except after the last turn."""
+        """Whether `_at_once` and `_turn_by_turn` agree on test conversations, ignoring text after the last turn."""
         key = bool(tools)
         if key not in self._at_once_agrees:
             try:
@@ -214,7 +214,7 @@ class TemplateOracle:
         return {}
 
     def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
-        """Return how tokens differ from `text`; "" if they agree. Message contents in `text` look like added tokens.
+        """Return how tokens differ from `text`, in which message contents look like added tokens; "" if they agree.
 
         Tokenizing `text` again would convert these contents to added tokens. So two things are compared: the decoded
         text, and the control tokens (special tokens, and added tokens that the template writes).

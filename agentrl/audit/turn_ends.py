@@ -12,7 +12,7 @@ from agentrl.audit.reading.run_info import Json
 
 Conversation = Sequence[Mapping[str, Json]]
 Render = Callable[[Conversation, bool], str]
-"""Renders a conversation, with or without a generation prompt; raises `TemplateRefusesError`."""
+"""Function that renders a conversation, with or without a generation prompt; it may raise `TemplateRefusesError`."""
 
 MARK = "zqw{:05d}wqz"  # placeholder for a model turn; templates do not change letters and digits
 MARKED = re.compile(r"zqw(\d{5})wqz")
@@ -27,9 +27,10 @@ class TurnEnds:
     """Texts of the tokens that end a model turn.
 
     Attributes:
-        text, calls: the end of a turn before a user message, and of a turn with calls before the answers.
-        sampled: end tokens that a model may sample, first the one of a turn without calls.
-        own: whether a last turn has an end token; otherwise the token that begins the next message ends the turn.
+        text: the end of a turn before a user message.
+        calls: the end of a turn with calls, before the answers.
+        sampled: end tokens that a model may sample; the first one ends a turn without calls.
+        own: whether a conversation's last turn has an end token; if not, the start of the next message ends a turn.
         answers_begin: whether `calls` also begins the answers.
     """
 
@@ -46,7 +47,12 @@ class TurnEnds:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a model turn with answers is rendered: with all its calls, with the first, or (0) as text."""
+    """How a model turn with calls is rendered.
+
+    Attributes:
+        max_calls: maximum number of calls in the turn; 0: the turn is rendered as text without calls.
+        as_text: whether arguments are JSON text, not objects.
+    """
 
     max_calls: int
     as_text: bool = False
@@ -56,7 +62,7 @@ FORMS = (CallForm(1000), CallForm(1), CallForm(1000, as_text=True), CallForm(1, 
 
 
 def calling(answers: Conversation, mark: str, form: CallForm, first: str = "x") -> Mapping[str, Json]:
-    """A turn that calls the tools of these answers, with `mark` as the argument of the last call."""
+    """Return a turn that calls the tools of `answers`, with `mark` as the argument of the last call."""
     calls: list[Json] = []
     for answer in answers[: form.max_calls]:
         arguments: dict[str, Json] = {"x": first}
@@ -122,7 +128,7 @@ def _first(added: re.Pattern[str], text: str) -> str | None:
 
 
 def _inside(render: Render, two: Mapping[str, Json], refused: type[Exception]) -> str:
-    """Text between the arguments of two calls; "" if the template writes only one."""
+    """Text between the arguments of two calls; "" if the template writes only one call."""
     try:
         parts = MARKED.split(render([_USER, two], False).partition("zqvqz")[2])
     except refused:

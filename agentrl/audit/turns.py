@@ -22,7 +22,7 @@ from agentrl.audit.long_tasks import without_request
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
-OWN_WORDING = "the loop's class of conversations writes them"
+OWN_WORDING = "the custom loop's own conversation class writes them"
 _OLDER_FORMATS = (None, "hermes", "react")
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 
@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """The text of a turn, with the beginning of its thoughts. Older runs did not separate thoughts."""
+    """The text of a turn, with thoughts that begin in the generation prompt. Older runs did not separate thoughts."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 

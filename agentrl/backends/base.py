@@ -20,13 +20,13 @@ from agentrl.types.sample import Sample
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Per-token numbers of samples, aligned with their tokens; 0 off the loss mask.
+    """Scores of samples: one number per token, 0 where the loss mask is 0.
 
     Attributes:
         logprobs: `[num samples][T]`, log-softmax(logits / temperature) at each trained token.
         entropy: `[num samples][T]`, entropy of the same distribution, in nats.
-        values: `[num samples][T]` of a value or reward model. A token's value depends only on the tokens before it.
-            Such a model has no log-probabilities: `logprobs` and `entropy` are then empty.
+        values: `[num samples][T]`, outputs of a value or reward model; None for a language model. A token's value
+            depends only on earlier tokens. With values, `logprobs` and `entropy` are empty.
     """
 
     logprobs: list[list[float]]
@@ -39,7 +39,7 @@ Score: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Scores]]
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """Metrics of one update: `loss`, `grad_norm`, `lr`, `num_tokens`, `num_micro_batches` and the loss's metrics."""
+    """Metrics of one update: `loss`, `grad_norm`, `lr`, `num_tokens`, `num_micro_batches`, and metrics of the loss."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -49,12 +49,12 @@ class ModelRequest:
     """A model that a backend should load: the policy, a reference, a critic or a reward model.
 
     Attributes:
-        actor: training options; a critic or a reward model has its own options in the form of an `actor` section.
-        total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
-        trainable: False for a model that only scores, such as a reference.
+        actor: training options of this model, in the form of an `actor` section.
+        total_updates: length of the learning rate schedule in updates, unless `actor.optim.total_updates` is set.
+        trainable: false for a model that only scores, such as a reference policy.
         value_head: the model outputs one number per token, as a critic or a reward model does.
-        key: the configuration key that `model.path` came from, for error messages.
-        routed_experts: train with the experts recorded in samples.
+        key: the configuration key that contains the model's path, for error messages.
+        routed_experts: tokens use the experts recorded in their samples (routing replay).
     """
 
     model: ModelConfig
@@ -83,10 +83,10 @@ class Backend(Protocol):
         ...
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """Do one optimizer update on all of `samples` (one mini-batch), split into micro-batches by token budget.
+        """Do one optimizer update on `samples`, a complete mini-batch, which is split into micro-batches.
 
-        The gradient does not depend on the split. A non-finite gradient skips the update and is counted
-        (`skipped_updates`).
+        The gradient does not depend on the split. If the gradient is not finite, the update is skipped and counted in
+        the metric `skipped_updates`.
         """
         ...
 
@@ -95,9 +95,9 @@ class Backend(Protocol):
         ...
 
     def reference_score(self) -> Score | None:
-        """Return `score` under the reference policy, if this backend has one (the base model of a LoRA adapter).
+        """Return a function that scores under the reference policy: the base model of this backend's LoRA adapter.
 
-        Return None if a reference policy needs a separate backend.
+        Return None without an adapter. The reference policy then needs a separate backend.
         """
         ...
 
@@ -106,19 +106,19 @@ class Backend(Protocol):
         ...
 
     def checkpoint_weights(self) -> WeightStream:
-        """Yield the same weights with checkpoint names and shapes; an adapter is merged into its layers."""
+        """Yield the result of `weights` with the names and shapes of a checkpoint, and with the adapter merged."""
         ...
 
     async def copy_weights(self, weights: WeightStream) -> None:
-        """Replace the weights by `weights` of another backend with the same model."""
+        """Replace this backend's weights by `weights`, which come from another backend with the same model."""
         ...
 
     async def save(self, path: Path) -> None:
-        """Write weights (safetensors, Hugging Face layout), tokenizer, optimizer, schedule and random states."""
+        """Write a checkpoint: weights (safetensors, Hugging Face layout), tokenizer, optimizer and random states."""
         ...
 
     async def begin_save(self, path: Path) -> Future[None]:
-        """Copy the state to host memory, and write it to the empty folder `path` while the backend continues.
+        """Copy the state to CPU memory, and write the copy to the empty folder `path` while the backend continues.
 
         The folder is complete when the returned future is done; the future raises disk errors. Folders are
         written in the order of the calls. Only backends with the capability `async_save` have this method.
@@ -138,7 +138,7 @@ def load_backend(config: RunConfig, request: ModelRequest) -> Backend:
     """Load a model with the backend `actor.backend`.
 
     Raises:
-        ConfigError: the backend is not installed or cannot hold this kind of model, or the model or device cannot be
+        ConfigError: the backend is not installed or does not support a value head, or the model or device cannot be
             used.
     """
     name = config.actor.backend

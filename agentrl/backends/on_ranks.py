@@ -1,4 +1,7 @@
-"""A backend whose model is on all ranks: rank 0 hands out samples, collects results and reads weights."""
+"""Base of backends that distribute a model over all ranks (FSDP, Megatron).
+
+Rank 0 assigns samples to the ranks, and collects their results and weights.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class HeldModel(HeldWeights, Protocol):
-    """The part of a model on one rank. All ranks call its methods together."""
+    """The part of a model on one rank. All ranks call each method at the same time."""
 
     @property
     def vocabulary_size(self) -> int: ...  # noqa: D102  # see `Backend`
@@ -35,7 +38,7 @@ class HeldModel(HeldWeights, Protocol):
     def max_positions(self) -> int | None: ...  # noqa: D102
 
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
-        """Accumulate the gradient of this rank's samples of `batch`; return this rank's part of the metrics."""
+        """Accumulate the gradient of this rank's samples (indices `own` of `batch`); return this rank's metrics."""
         ...
 
     def update(self) -> dict[str, float]:
@@ -47,16 +50,16 @@ class HeldModel(HeldWeights, Protocol):
         ...
 
     def copy_part(self, source: Any, names: Sequence[str]) -> None:  # Any: a model of the same class
-        """Copy the named weights of another model of the same shape, on the same ranks."""
+        """Copy the named weights from `source`, a model of the same shape on the same ranks."""
         ...
 
     def place(self, weights: dict[str, Tensor]) -> None:
-        """Copy complete weights over this rank's parts."""
+        """Overwrite this rank's parts of the given complete weights."""
         ...
 
     @property
     def saving(self) -> Future[None]:
-        """The checkpoint that `begin_writing` writes; done when all ranks have written their parts."""
+        """Future of the checkpoint that `begin_writing` writes; done when all ranks have written their parts."""
         ...
 
     def save_part(self, folder: Path, ranks: Ranks) -> None:
@@ -64,7 +67,7 @@ class HeldModel(HeldWeights, Protocol):
         ...
 
     def begin_writing(self, folder: Path, ranks: Ranks) -> None:
-        """Copy the state to CPU memory, and write it in the background; see `saving`."""
+        """Copy the state to CPU memory, and write the copy in the background; see `saving`."""
         ...
 
     def load_part(self, folder: Path) -> None:
@@ -74,7 +77,7 @@ class HeldModel(HeldWeights, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankWeights:
-    """Weights of a model on all ranks, collected while they are read; see `StreamedWeights`. Can be read repeatedly."""
+    """Weights of a distributed model. Each iteration collects them again on rank 0; see `StreamedWeights`."""
 
     ranks: Ranks
     number: int
@@ -98,26 +101,29 @@ class RankWeights:
         """See `StreamedWeights.passing`."""
         return collected(self.ranks, self.number, self.names)
 
-    def _facts(self) -> Any:  # Any: names and facts of the weights
+    def _facts(self) -> Any:  # Any: names -> `WeightFacts`
         return self.ranks.held[self.number].facts()
 
 
 class RankBackend:
-    """See `Backend`. Only rank 0 has one; it calls a model on every rank.
+    """See `Backend`. Only rank 0 creates this object, which calls the `HeldModel` of every rank.
 
     Args:
-        load: makes the model of a rank, from (ranks, request, seed); a module-level function or class.
+        load: creates the `HeldModel` of a rank from (ranks, request, seed); a function or class that can be pickled.
     """
 
     def __init__(self, ranks: Ranks, request: ModelRequest, load: Callable[..., HeldModel], seed: int) -> None:
         self._ranks, self._number = ranks, next(ranks.numbers)
         self._request = request
         self._each(_load, self._number, load, request, seed)
-        self._model: Any = ranks.held[self._number]  # Any: what `load` returns
+        self._model: Any = ranks.held[self._number]  # Any: the class that `load` returns
         self._group_of, self._reporting = self._sample_groups()
 
     def _sample_groups(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the group of each rank, and each group's reporting rank. Ranks of a group compute the same samples."""
+        """Return the group number of each rank, and for each group the rank that reports results.
+
+        The ranks of a group compute the same samples.
+        """
         everyone = range(self._ranks.size)
         return everyone, everyone
 
@@ -134,7 +140,7 @@ class RankBackend:
         return most
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """See `Backend.train_step`. Metrics include `rank_imbalance`: most tokens on one rank, divided by the mean."""
+        """See `Backend.train_step`. The metric `rank_imbalance` is the most tokens on a rank, divided by the mean."""
         return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
@@ -163,13 +169,13 @@ class RankBackend:
         await self._run(work)
 
     async def begin_save(self, path: Path) -> Future[None]:
-        """See `Backend.begin_save`. Every rank copies its part."""
+        """See `Backend.begin_save`. Every rank copies and writes its part."""
         await self._run(lambda: self._each(_begin_save, self._number, path))
         saving: Future[None] = self._model.saving
         return saving
 
     async def load(self, path: Path) -> None:
-        """See `Backend.load`; the checkpoint may come from any number of ranks."""
+        """See `Backend.load`. Any number of ranks may have written the checkpoint."""
         await self._run(lambda: self._each(_call, self._number, "load_part", path))
 
     async def close(self) -> None:
@@ -184,7 +190,7 @@ class RankBackend:
         return self._ranks.each(function, [arguments] * self._ranks.size)
 
     def _each_group(self, function: Callable[..., Result], arguments: Sequence[tuple[object, ...]]) -> list[Result]:
-        """Call `function` with the arguments of each group of ranks; return the results of the reporting ranks."""
+        """Call `function` on all ranks with the arguments of their groups; return the reporting ranks' results."""
         found = self._ranks.each(function, [arguments[group] for group in self._group_of])
         return [found[rank] for rank in self._reporting]
 
@@ -222,7 +228,7 @@ class RankBackend:
         self._each(_save, self._number, folder)
 
     def _copy(self, weights: WeightStream) -> None:
-        if isinstance(weights, RankWeights):  # every rank has its part of both models
+        if isinstance(weights, RankWeights):  # each rank copies its part from model to model
             self._each(_copy, self._number, weights.number, weights.names)
             return
         for name, value in weights:
@@ -230,12 +236,12 @@ class RankBackend:
 
 
 def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[MiniBatch, Sequence[int]]:
-    """Return what a rank needs of a mini-batch: everything if the loss needs all samples together."""
+    """Return the mini-batch for a rank, and the indices of its samples. For scope "batch", it has all samples."""
     return (batch, own) if loss.scope == "batch" else (batch.part(own), range(len(own)))
 
 
 def _summed(parts: Sequence[dict[str, float]], *, whole: bool) -> dict[str, float]:
-    """Join the metrics of the ranks; with `whole`, each rank has the metrics of the complete mini-batch."""
+    """Add up the metrics of the ranks. With `whole`, each rank already has the metrics of the complete mini-batch."""
     found: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

@@ -1,4 +1,4 @@
-"""Split a mini-batch into micro-batches. Pure functions, the same for every backend."""
+"""Split a mini-batch into micro-batches. Pure functions for all backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from agentrl.types.sample import Sample
 
-IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # Any: of any shape
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # Any: any shape
 
 
 _MOST_EXPERTS = 4096
@@ -21,37 +21,38 @@ _MOST_EXPERTS = 4096
 def used_tokens(sample: Sample) -> IntArray:
     """Return a sample's tokens before its last trained token.
 
-    Later tokens predict no trained token, so the model does not compute them. The sample must have a trained token.
+    The last trained token and later tokens predict no trained token, so the model does not compute them. The sample
+    must have a trained token.
     """
     last = len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)
     return np.array(sample.token_ids[:last], dtype=np.int64)
 
 
 def token_keys(sample: Sample) -> IntArray:
-    """Return a number for each used token, [T']. Samples whose first numbers are equal can share their computation.
+    """Return a key for each of the `used_tokens`, [T']. Samples share the computation of a common prefix of keys.
 
-    The numbers are the token ids, combined with recorded experts if there are any. Rollouts of the same task may have
-    different experts at the same token.
+    A key is the token id, combined with the recorded experts if there are any. The engine may have used different
+    experts for the same token in two rollouts.
     """
     tokens = used_tokens(sample)
     if sample.routed_experts is None:
         return tokens
     experts = sample.routed_experts[: len(tokens)].numpy()
     words = _words(experts.shape[1])[np.arange(experts.shape[1])[:, None], experts]
-    # hash collisions have probability 2^-64; about 10^6 tokens are compared in a step
-    tokens[: len(experts)] ^= words.sum(axis=(1, 2))  # independent of the order of a layer's experts
+    # a hash collision has probability 2^-64, and a step compares about 10^6 tokens
+    tokens[: len(experts)] ^= words.sum(axis=(1, 2))  # a sum is independent of the order of a layer's experts
     return tokens
 
 
 @cache
 def _words(num_layers: int) -> IntArray:
-    """Random number for each expert of each layer. The seed is fixed: packing must be the same in every run."""
+    """Random hash of each expert of each layer. The seed is fixed, so that packing is the same in every run."""
     bounds = np.iinfo(np.int64)
     return np.random.Generator(np.random.PCG64(0)).integers(bounds.min, bounds.max, (num_layers, _MOST_EXPERTS))
 
 
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
-    """Sort sequences lexicographically and return indices. Each shares its longest prefix with the previous one."""
+    """Return indices in lexicographic order: of all earlier sequences, the previous one shares the longest prefix."""
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
 
@@ -67,16 +68,16 @@ def pack(
 ) -> list[list[int]]:
     """Split samples into micro-batches of indices, longest first, so that an out-of-memory error happens early.
 
-    Every sample is in exactly one micro-batch. The number of rows times the longest row (with padding) is at most
-    `max_tokens`; without padding, the sum of the lengths. A single longer sample gets a separate micro-batch. None: no
-    bound.
+    Every sample is in exactly one micro-batch. The size of a micro-batch is at most `max_tokens`. If `padded`, its size
+    is the number of samples times the longest length, else the sum of the lengths. A sample that is longer than
+    `max_tokens` gets a separate micro-batch. For both limits, None means no limit.
 
         pack([3, 5, 4, 1], max_tokens=10) == [[1, 2], [0, 3]]
     """
     packs: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         last = packs[-1] if packs else []
-        # the first sample of a micro-batch is the longest, so it sets the width
+        # the first sample of a micro-batch is the longest, so it determines the padded width
         size = (
             (len(last) + 1) * lengths[last[0]] if padded and last else sum(lengths[other] for other in [*last, index])
         )
@@ -94,16 +95,16 @@ def pack_shared(
     enough_tokens: int | None = None,
     keys_per_token: int | None = 16,
 ) -> list[list[int]]:
-    """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
+    """Split sequences into micro-batches without padding, in which common prefixes are computed once (prefix tree).
 
-    Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
-    its keys and values, padded to the longest sample. `keys_per_token` copies count as one token of `max_tokens`;
-    None: keys are not copied.
+    Samples with a common prefix stay together if they fit. If a sample attends to a shared prefix, the keys and values
+    of the complete sample are copied, padded to the longest such sample. `keys_per_token` copies count as one token of
+    `max_tokens`; None: keys are not copied.
     Beyond `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is
-    None, every micro-batch except one has exactly `max_samples`.
+    None, every micro-batch except one has exactly `max_samples` samples.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
-        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, copies for D and B; and 2
+        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, with copies for D and B; 2
     """
     packs: list[_Pack] = []
     before: IntArray = np.empty(0, dtype=np.int64)
@@ -122,7 +123,7 @@ def pack_shared(
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """Samples of one micro-batch. `num_attending` of them attend to shared tokens; the longest has `longest` tokens."""
+    """Samples of one micro-batch. `num_attending` samples attend to shared tokens, and have up to `longest` tokens."""
 
     members: list[int] = field(default_factory=list)
     num_tokens: int = 0

@@ -1,6 +1,6 @@
-"""Collect the weights of a model on all ranks on rank 0, one bucket at a time.
+"""Collect the weights of a distributed model on rank 0, one bucket at a time.
 
-Ranks on the node of rank 0 write their parts to memory that they share with it; ranks on other nodes send theirs.
+Ranks on the node of rank 0 write their parts to memory shared with rank 0. Ranks on other nodes send their parts.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ class WeightFacts:
 
 
 class HeldWeights(Protocol):
-    """Parts of weights on one rank."""
+    """The parts of a model's weights on one rank."""
 
     def facts(self) -> Mapping[str, WeightFacts]:
-        """Return the facts of all weights, by name."""
+        """Return the shape and data type of all weights, by name."""
         ...
 
     def places(self, name: str, complete: Tensor) -> Mapping[int, Sequence[Tensor]]:
-        """Return the places of each rank's parts, as views of the complete weight; ranks without parts have none."""
+        """Return rank -> views of `complete` to which the rank's parts belong; ranks without parts have no entry."""
         ...
 
     def own_parts(self, name: str) -> Sequence[Tensor]:
-        """Return the parts of this rank, in the order of their places."""
+        """Return this rank's parts of a weight, in the order of its views in `places`."""
         ...
 
 
 def collected(ranks: Ranks, number: int, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the complete named weights of the model `number`, in order; call this on rank 0 only.
+    """Yield the complete weights `names` of the model `ranks.held[number]`; call this on rank 0 only.
 
-    A weight is valid until the next one is requested, because its memory is reused. The complete model is never in
-    memory.
+    A weight is valid until the next one is requested, because its memory is reused. Only one bucket is in memory at a
+    time.
     """
     facts = ranks.held[number].facts()
     bucket_bytes = max(BUCKET_BYTES, *(_size(facts[name]) for name in names))
@@ -79,7 +79,7 @@ def _share(ranks: Ranks, num_bytes: int) -> None:
         return
     with tempfile.NamedTemporaryFile(prefix="agentrl-", dir=_FOLDER if _FOLDER.is_dir() else None) as file:
         os.truncate(file.fileno(), num_bytes)
-        # the mappings stay; the memory is freed with the processes, also after a kill
+        # the mapped memory stays until the processes end, and is freed even if they are killed
         ranks.each(_open, [(file.name, num_bytes)] * ranks.size)
 
 
@@ -104,7 +104,7 @@ def _fill(ranks: Ranks, number: int, names: Sequence[str]) -> None:
 
 
 def _exchange(ranks: Ranks, places: Mapping[int, Sequence[Tensor]]) -> None:
-    """Send the parts of this rank to rank 0, if it is on another node; rank 0 receives these parts."""
+    """Send the parts of ranks on other nodes to rank 0; every rank calls this."""
     for rank in (rank for rank in places if not ranks.is_near(rank)):
         for place in places[rank]:
             if ranks.rank == 0:
@@ -119,7 +119,7 @@ def send(part: Tensor, group: dist.ProcessGroup) -> None:
 
 
 def receive(place: Tensor, rank: int, group: dist.ProcessGroup) -> None:
-    """Receive the part of a weight that a rank sends."""
+    """Receive a part of a weight from `rank` into `place`."""
     received = torch.empty(place.shape, dtype=place.dtype)
     dist.recv(received.flatten().view(torch.uint8), rank, group)
     place.copy_(received)
@@ -144,5 +144,5 @@ def _buckets(facts: Mapping[str, WeightFacts], names: Sequence[str], num_bytes: 
 
 
 def _size(weight: WeightFacts) -> int:
-    """Return the bytes of a complete weight in a bucket."""
+    """Return the bytes that a complete weight occupies in a bucket, alignment included."""
     return -(-weight.num_bytes // _ALIGNED) * _ALIGNED

@@ -25,7 +25,7 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def read_verl_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
-    """Read the configuration from verl's keys for main_generation or main_generation_server (PPO trainer keys).
+    """Read the configuration from the keys of verl's main_generation, or of main_generation_server (PPO trainer keys).
 
     Raises:
         ConfigError: the configuration is invalid or not supported.
@@ -44,7 +44,7 @@ def for_generation(config: RunConfig) -> RunConfig:
 
     Training options (for example from a saved configuration) are overridden or have no effect.
     """
-    shown = tuple(name for name in config.trainer.logger if name != "console")  # the progress bar replaces the console
+    shown = tuple(name for name in config.trainer.logger if name != "console")  # a progress bar is shown instead
     once = {"mode": "rollout_only", "total_epochs": 1, "total_training_steps": None, "logger": shown}
     n = config.rollout.n or 1
     shuffle = config.data.shuffle and "shuffle" in config.data.model_fields_set

@@ -95,7 +95,7 @@ class _Saved:
         try:
             _, config = placed(gpus, self.config(), self.device)
         except ConfigError as error:
-            print(f"speeds: those of {hardware.name}, not calibrated. The run: {error}")
+            print(f"speeds: those of {hardware.name}, not calibrated, because the run cannot be planned: {error}")
             return None
         refuse_huge(config)
         path = config.model.path
@@ -119,7 +119,7 @@ def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValu
 def _times(
     config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, fitted: Calibration | None, prefix: str
 ) -> TimeAnswer | None:
-    """Print the times of the configuration; None if it uses more devices than there are."""
+    """Print and return the times of the configuration; None if it needs more devices than are available."""
     if problem := too_many(config, fleet):
         print(f"devices: not enough; {problem}")
         return None
@@ -154,7 +154,7 @@ def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: Tim
 
 
 def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
-    """The configuration of the command line. With `--from` and without an experiment: the run's, with overrides."""
+    """The configuration of the command line. With `--from` and no experiment: the saved run's one, with overrides."""
     composed = any(override.startswith("+") for override in options.overrides)
     if saved is None or composed or options.verl or options.config:
         return read_config(options)
@@ -204,7 +204,7 @@ def _shape(config: RunConfig) -> Shape:
 
 
 def _lengths(file: Path | None, measured: Measured | None, config: RunConfig) -> Lengths:
-    """The lengths of a file or of the run, or else assumed ones, which are printed."""
+    """Return the lengths in a file or of the saved run. If there are neither, assume lengths and print them."""
     if file is not None:
         return _read_lengths(file)
     if measured:

@@ -34,14 +34,15 @@ SAMPLES_PER_TASK = 2
 _MARKER = ".quickstart"
 _MADE = ("task", "sft", "test_before", "rl", "test_after", "summary.json")
 _OVERVIEW = (
-    "Creates a task and a tiny model. Trains the model with SFT on demonstrations, then with GRPO, and tests both.\n"
+    "Creates a task and a tiny model. Trains the model with SFT on demonstrations, then with GRPO.\n"
+    "Tests the model after SFT and after GRPO.\n"
     "Takes two to three minutes on two CPU cores."
 )
 _PLAIN = re.compile(r"[\w./-]+")
 
 
 def quickstart(options: argparse.Namespace) -> None:
-    """Make a task, fine-tune on demonstrations, train with GRPO, test both models and write summary.json."""
+    """Make a task, run SFT on demonstrations, then GRPO; test the model after each training; write summary.json."""
     demo = Demo(options.out, options.seed, tuple(options.overrides))
     demo.check()
     with fresh_folder(options.out):

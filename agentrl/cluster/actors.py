@@ -10,11 +10,12 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 Actor: TypeAlias = Any
-"""Any: Ray's types know only methods with its decorator, but these classes work without Ray too."""
+"""Any: Ray's types know only methods with Ray's decorator. These classes have none, because they also work without
+Ray."""
 
 
 def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:
-    """Return an actor of a class, which uses all CPUs and GPUs of a bundle; it starts in the background.
+    """Return an actor of the class `kind` with all CPUs and GPUs of bundle `index`; it starts in the background.
 
     Ray never restarts the actor, because a restarted actor would have lost its state.
     """
@@ -25,7 +26,7 @@ def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, 
 
 
 def actor_of(kind: type, *arguments: object, **options: object) -> Actor:
-    """Return an actor of a class with these options of Ray; it starts in the background."""
+    """Return an actor of the class `kind` with these options of Ray; it starts in the background."""
     return ray.remote(kind).options(**options).remote(*arguments)
 
 
@@ -38,7 +39,7 @@ def result_of(call: Any) -> Any:  # Any: the result of any method
 
 
 def raised_by(error: RayTaskError) -> BaseException:
-    """Return the error that a method raised, which Ray has wrapped."""
+    """Return the error that a method raised, which Ray has wrapped in `error`."""
     return error.cause if isinstance(error.cause, BaseException) else error
 
 

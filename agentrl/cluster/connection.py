@@ -19,7 +19,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to the Ray cluster. Processes that it starts on the cluster end when it disconnects.
+    """Connect this process to the Ray cluster. When it disconnects, the processes that it started there end.
 
     Args:
         address: address of the cluster. None: `RAY_ADDRESS`, or if that is not set, the cluster that runs on this

@@ -51,7 +51,7 @@ def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0, node: 
     passed on to rank 0, which ends the run.
 
     Args:
-        node: this node, if ranks run on several. Each node calls this function, without restarts.
+        node: this node, if ranks run on several nodes. Each node then calls this function, without restarts.
     """
     with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
         store = {} if node else {STORE: str(Path(folder) / "store")}
@@ -88,7 +88,7 @@ def _spec(command: Sequence[str], num_ranks: int, max_restarts: int, meeting: Re
 
 
 class _Agent(LocalElasticAgent):
-    """Reports a rank that is killed, before the others end because of it, and kills ranks that hang.
+    """Reports a killed rank before the other ranks end because of it, and kills ranks that hang.
 
     Attributes:
         status: exit status of rank 0, or 1 if another rank failed first.
@@ -111,7 +111,7 @@ class _Agent(LocalElasticAgent):
     def _check(self, rank: int, process: int) -> None:
         try:
             ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # the agent has seen the end of the process
+        except ChildProcessError:  # the agent has already noticed the end of the process
             return
         if ended and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             _say(rank, process, f"was killed by {signal.Signals(ended.si_status).name}")

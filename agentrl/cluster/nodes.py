@@ -1,4 +1,4 @@
-"""A training run on the nodes of a Ray cluster: started, watched, and restarted if a node fails."""
+"""Start a training run on the nodes of a Ray cluster, watch it, and restart it if a node fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE_PROGRAM = "agentrl.cli.ranks.node"
 PASSED_ON = re.compile(
     r"(AGENTRL|HF|HUGGINGFACE|WANDB|MLFLOW|TRACKIO|NCCL|TORCH|SGLANG|TOKENIZERS)_\w+|OMP_NUM_THREADS|\w+_(API_KEY|TOKEN)"
 )
-"""Names of the environment variables that processes on other nodes get."""
+"""Names of the environment variables that are passed on to processes on other nodes."""
 
 
 def train_on_nodes(config: RunConfig) -> int:
@@ -71,7 +71,7 @@ def _started(config: RunConfig, placement: Placement) -> Iterator[_Run]:
 
 
 def passed_on() -> dict[str, str]:
-    """Return the environment variables of this process that processes on other nodes get."""
+    """Return the environment variables of this process that are passed on to processes on other nodes."""
     return {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
 
 
@@ -106,7 +106,7 @@ class _Run:
         return None if status in (1, LOST_PEER_STATUS) or (failed_elsewhere and status == 0) else status
 
     def signal(self, number: int) -> None:
-        """Send a signal to the processes; send Ctrl-C only to the node of rank 0, which ends the run."""
+        """Send a signal to the processes of all nodes; Ctrl-C (SIGINT) only to node 0, whose rank 0 ends the run."""
         for actor in self._actors[: 1 if number == signal.SIGINT else None]:
             actor.signal.remote(number)
 
@@ -139,7 +139,7 @@ class _Run:
         return True
 
     def _overdue(self) -> bool:
-        """Whether `CLOSE_S` seconds have passed since a node failed, in which the other nodes should have ended."""
+        """Whether a node failed more than `CLOSE_S` seconds ago, so that the other nodes should have ended."""
         return self._failed_at is not None and time.monotonic() - self._failed_at > CLOSE_S
 
 

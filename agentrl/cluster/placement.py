@@ -1,4 +1,4 @@
-"""Where the processes of a run go on a Ray cluster: which resources, on which nodes."""
+"""Reserve the resources of a run on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def placed(config: RunConfig) -> Iterator[Placement]:
     """Reserve the resources of a run on the connected cluster.
 
     Raises:
-        ConfigError: the cluster does not have them, or they are in use for longer than `cluster.wait_s`.
+        ConfigError: the cluster lacks the resources, or they are in use for longer than `cluster.wait_s`.
     """
     nodes = nodes_there()
     demands = demands_of(config, with_gpus=any(own.get("GPU") for own in nodes.values()))
@@ -149,8 +149,8 @@ def placed(config: RunConfig) -> Iterator[Placement]:
 def in_order(demands: Demands) -> dict[str, list[Bundle]]:
     """Return the bundles of each pool in the order in which they are reserved.
 
-    Bundles with custom resources come first, because other bundles may take their CPUs. Otherwise training nodes come
-    first, because they need the largest part of a node, and tool workers come last.
+    Bundles with custom resources come first, because other bundles may take the CPUs of their nodes. Otherwise training
+    nodes come first, because they need the largest part of a node, and tool workers come last.
     """
     pools = {"nodes": demands.nodes, "servers": demands.servers, "tool_workers": demands.tool_workers}
     asked = {name: bundles for name, bundles in pools.items() if bundles}

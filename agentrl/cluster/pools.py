@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError, Kind
 
 @contextmanager
 def pools_of_run() -> Iterator[None]:
-    """Let this process start servers and other processes where its launcher has reserved resources, if it has.
+    """Inside the block, servers and other processes start on the resources that the launcher reserved for them.
 
     Raises:
         ConfigError: a node of the tool workers does not have this process's working folder.

@@ -1,4 +1,4 @@
-"""A process on another node: started, read and signalled by an actor on that node."""
+"""A process on another node. An actor on that node starts it, reads its output and sends it signals."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DRAIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a process has written since the last call.
+    """Output of a process since the last call.
 
     Attributes:
         pieces: (1 for stdout or 2 for stderr, bytes), in order.
-        status: exit status, once all output has been read; negative after a signal.
+        status: exit status, -N if signal N ended the process; None until all output has been read.
     """
 
     pieces: list[tuple[int, bytes]]
@@ -38,7 +38,7 @@ class Output:
 
 
 class NodeProcess:
-    """Runs one Python module at a time on the node of this object. Its actor needs two threads: `output` waits."""
+    """Runs one Python module at a time on the node of this object. The actor needs two threads, as `output` blocks."""
 
     def __init__(self) -> None:
         self._pieces: queue.Queue[tuple[int, bytes]] = queue.Queue()
@@ -53,12 +53,12 @@ class NodeProcess:
             return address, probe.getsockname()[1]
 
     def start(self, module: Sequence[str], file: bytes, folder: str, environment: Mapping[str, str]) -> None:
-        """Start `python -m` with `module` and the path of a file with the content `file`, in `folder`.
+        """Start `python -m` in `folder`. Arguments: `module`, and the path of a new file with the content `file`.
 
         Raises:
             FileNotFoundError: this node has no such folder.
         """
-        descriptor, path = tempfile.mkstemp(prefix="agentrl-config-")  # readable only by this user
+        descriptor, path = tempfile.mkstemp(prefix="agentrl-config-")  # the file is readable only by this user
         with os.fdopen(descriptor, "wb") as kept:
             kept.write(file)
         own = {"GLOO_SOCKET_IFNAME": interface} if (interface := interface_of(own_address())) else {}
@@ -78,7 +78,7 @@ class NodeProcess:
             self._readers.append(thread)
 
     def output(self, wait_s: float = 1.0) -> Output:
-        """Wait up to `wait_s` seconds for output or the end of the process."""
+        """Wait up to `wait_s` seconds for output; return it, or the exit status after all output was read."""
         pieces: list[tuple[int, bytes]] = []
         try:
             pieces.append(self._pieces.get(timeout=wait_s))
@@ -89,7 +89,7 @@ class NodeProcess:
         return Output(pieces, None if pieces else self._status())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs; SIGKILL goes to all its processes."""
+        """Send a signal to the process, if it runs; send SIGKILL to its process group."""
         if self._process is None or self._process.poll() is not None:
             return
         if number == signal.SIGKILL:
@@ -101,7 +101,7 @@ class NodeProcess:
         if self._process is None or (status := self._process.poll()) is None:
             return None
         for reader in self._readers:
-            reader.join(DRAIN_S)  # a process that it started may keep the pipe open
+            reader.join(DRAIN_S)  # a child of the process may keep the pipe open
         return status if self._pieces.empty() else None
 
     def _read(self, number: int, pipe: IO[bytes]) -> None:

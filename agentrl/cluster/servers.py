@@ -1,4 +1,4 @@
-"""SGLang servers on the nodes of a Ray cluster: an actor on the node of a server starts and stops it."""
+"""SGLang servers on the nodes of a Ray cluster: each server has an actor on its node, which starts and stops it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServerActor:
         self._server = LocalServer(options, log_file, env, own_address())
 
     async def start(self, timeout_s: float) -> tuple[str, str | None]:
-        """Start the server and return its URL and API key when it serves."""
+        """Start the server; wait until it accepts requests, and return its URL and API key."""
         self._server.start()
         await self._server.ready(timeout_s)
         return self._server.url, self._server.api_key
@@ -46,7 +46,7 @@ class ServerActor:
 
 
 class RemoteServer:
-    """See `Server`. A restart may move it to another node, if its node is lost.
+    """See `Server`. If the node is lost, a restart may move the server to another node.
 
     Args:
         group: reserved resources, one bundle for each server.
@@ -80,7 +80,7 @@ class RemoteServer:
         """See `Server.ready`.
 
         Raises:
-            ServerError: also if no node has room for it, or its node was lost.
+            ServerError: also if no node has room for the server, or its node was lost.
             ConfigError: see `LocalServer.ready`.
         """
         assert self._actor is not None, "it is not started"

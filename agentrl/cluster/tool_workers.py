@@ -40,7 +40,7 @@ class ToolWorker:
 
     Args:
         folder: working folder of the processes.
-        environment: environment variables of the processes, in addition to those of the node.
+        environment: environment variables of the processes, in addition to the node's variables.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ class ToolWorker:
         """Start a process with this name; see `ChildProcess.start`.
 
         Args:
-            path: folders from which it imports, as in `PYTHONPATH`.
+            path: folders from which the process imports, as in `PYTHONPATH`.
 
         Raises:
             EndedError: also if this node has no such working folder.
@@ -75,7 +75,7 @@ class ToolWorker:
         await self._in_thread(child.start)
 
     async def ask(self, name: str, question: str) -> str:
-        """Return the answer to `question`; both are JSON. See `ChildProcess.ask`."""
+        """Return the answer, as JSON, to a `question` in JSON. See `ChildProcess.ask`."""
         if (child := self._children.get(name)) is None:
             raise EndedError("was closed")
         return json.dumps(await self._in_thread(partial(child.ask, json.loads(question))))
@@ -121,7 +121,7 @@ class ToolWorkers:
         ready = [ready for _, ready in self._workers.values()]
         # wait for all workers: otherwise all first processes would start on the first worker that runs
         for done in ray.wait(ready, num_returns=len(ready), timeout=PLACE_S)[0]:
-            with suppress(RayActorError):  # lost again: `start` of a process notices it
+            with suppress(RayActorError):  # the worker was lost again; `RemoteChild.start` restarts it
                 result_of(done)
 
     def child(self, module: str, *arguments: str) -> RemoteChild:
@@ -129,10 +129,10 @@ class ToolWorkers:
         return RemoteChild(self, module, arguments)
 
     def next(self) -> Actor:
-        """Return the next worker that runs, in turn.
+        """Return a worker that runs; successive calls return different workers in turn.
 
         Raises:
-            EndedError: no node has room for one.
+            EndedError: no worker runs within `PLACE_S` seconds, because no node has room.
         """
         give_up = time.monotonic() + PLACE_S
         while not (there := self._there()):
@@ -170,7 +170,7 @@ class RemoteChild:
         self._ended: ObjectRef[None] | None = None
 
     def start(self) -> None:
-        """See `ChildProcess.start`. Another worker is tried if one is lost.
+        """See `ChildProcess.start`. If a worker is lost, another worker is tried.
 
         Raises:
             EndedError: also if no node has room for a worker.

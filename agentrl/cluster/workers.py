@@ -15,7 +15,7 @@ from agentrl.errors import AgentRLError
 
 
 class WorkerError(AgentRLError):
-    """A worker was lost, or a call was not done in time; all workers of the group are ended."""
+    """A worker was lost, or a call was not done in time. The group has then ended all its workers."""
 
 
 class WorkerGroup:
@@ -37,8 +37,8 @@ class WorkerGroup:
         """Call a method with the same arguments on all workers; return the results in the order of workers.
 
         Raises:
-            WorkerError: a worker was lost, or not all were done within `timeout_s` seconds.
-            Exception: the first error that the method raised on any worker. This also ends the group.
+            WorkerError: a worker was lost, or not all workers were done within `timeout_s` seconds.
+            Exception: the first error that the method raised on any worker. An error also ends the group.
         """
         return await self._each(method, [arguments] * len(self._workers), timeout_s)
 

@@ -25,13 +25,13 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Section):
-    """The optimizer and its schedule. A schedule counts updates, not steps."""
+    """The optimizer and its learning-rate schedule. The schedule counts updates, not steps."""
 
     name: Literal["adamw", "muon"] = "adamw"
     """adamw: AdamW. muon: Muon for hidden matrices, AdamW for all other weights."""
     lr: PositiveFloat | None = None
-    """Peak learning rate of AdamW. null for the actor: chosen by algorithm, model size and LoRA, and shown at the start
-    (1e-6 for full fine-tuning with RL from 0.5B parameters). null for other models: 1e-6."""
+    """Peak learning rate of AdamW. null for the actor: the run chooses it by algorithm, model size and LoRA, and prints
+    it (1e-6 for RL of all weights of a model with at least 0.5B parameters). null for other models: 1e-6."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's two moving averages."""
     eps: PositiveFloat = 1e-8
@@ -60,7 +60,7 @@ class OptimConfig(Section):
 
 
 class PolicyLossConfig(Section):
-    """The policy loss and its options; null: the default of the loss."""
+    """The policy loss and its options. An option that is null has the default of the loss."""
 
     loss_mode: Annotated[str, code("policy loss")] | None = None
     """Name of a loss (vanilla, gspo, cispo, ...) or file.py:function; null: the loss of algorithm.name."""
@@ -107,7 +107,8 @@ class ActorConfig(Section):
     """Compute attention over shared prefixes with torch's FlexAttention, without copies of keys, if the model allows
     it; no effect on a CPU, or without share_prefixes."""
     ulysses_sequence_parallel_size: PositiveInt = 1
-    """Number of processes that compute the same samples, each a slice of the positions, for long contexts."""
+    """Number of processes that compute the same samples together, each for a slice of the positions; for long
+    contexts."""
     freeze_modules: Modules = ()
     """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False
@@ -115,10 +116,12 @@ class ActorConfig(Section):
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
-    """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all."""
+    """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all
+    processes shard one copy."""
     reshard_after_forward: bool = True
     """Free gathered weights after each layer's pass. false: during an update, each process holds all weights and
-    gradients (critic included) and exchanges them once per update, not per micro-batch. No effect with one process."""
+    gradients, also of the critic. They are then exchanged once per update instead of once per micro-batch. No effect
+    with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     grad_clip: PositiveFloat = 1.0
@@ -126,8 +129,8 @@ class ActorConfig(Section):
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip range of the ratio, for each side that clip_ratio_low or _high does not set. null: the default of the loss,
-    0.2 for vanilla."""
+    """Clip range of the ratio, on each side whose own key (clip_ratio_low, clip_ratio_high) is null. null: the default
+    of the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
     """Clip range of the ratio below 1; 1: no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
@@ -141,7 +144,7 @@ class ActorConfig(Section):
     loss_agg_mode: Aggregation | None = None
     """How token losses are aggregated to one number. null: the default of algorithm.name, usually token-mean."""
     use_kl_loss: bool = False
-    """Add the KL divergence from the reference policy to the loss."""
+    """Add a KL penalty against the reference policy to the loss."""
     kl_loss_coef: NonNegativeFloat = 0.001
     """Coefficient of the KL loss."""
     kl_loss_type: KLKind = "low_var_kl"
@@ -171,7 +174,7 @@ class ActorConfig(Section):
 
 
 class RefConfig(Section):
-    """The reference policy of the KL term; loaded only if it is needed."""
+    """The reference policy of KL penalties and preference losses; loaded only if it is needed."""
 
     path: Folder | None = None
     """Model folder of the reference policy. null: the policy at the start of the run; with LoRA, the policy without its
@@ -182,7 +185,7 @@ class RefConfig(Section):
     """Keep the reference weights in CPU memory except during scoring. No effect on a CPU, or if the reference is the
     base model of the policy."""
     ulysses_sequence_parallel_size: PositiveInt | None = None
-    """Number of processes that compute the same samples; null: the actor's value."""
+    """Number of processes that compute the same samples together; null: the actor's value."""
 
 
 class HeadOptimConfig(OptimConfig):
@@ -206,7 +209,7 @@ class CriticConfig(Section):
     ppo_max_token_len_per_gpu: PositiveInt | None = None
     """Maximum number of tokens in a micro-batch; null: the actor's value."""
     ulysses_sequence_parallel_size: PositiveInt | None = None
-    """Number of processes that compute the same samples; null: the actor's value."""
+    """Number of processes that compute the same samples together; null: the actor's value."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     cliprange_value: NonNegativeFloat = 0.5
@@ -218,4 +221,5 @@ class CriticConfig(Section):
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
-    """Number of processes that shard one copy of the critic's weights, as `actor.fsdp_size`. null: all."""
+    """Number of processes that shard one copy of the critic's weights, as `actor.fsdp_size`. null: all processes
+    shard one copy."""

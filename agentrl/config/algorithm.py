@@ -33,9 +33,9 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 class RolloutCorrectionConfig(Section):
     """Correction for off-policy samples, caused by older weights or by differences between engine and backend.
 
-    r = backend / engine is a ratio of two probabilities of a sampled token: under the weights at the start of the step,
-    and at sampling time. Importance weights and rejections need r, which costs one more forward pass.
-    See docs/off-policy.md.
+    r is the probability of a sampled token under the weights at the start of the step (computed by the backend),
+    divided by its probability at sampling time (recorded by the engine). Importance weights and rejections need r,
+    which costs one more forward pass. See docs/off-policy.md.
     """
 
     bypass_mode: bool = True
@@ -44,16 +44,16 @@ class RolloutCorrectionConfig(Section):
     rollout_is: Literal["token", "sequence"] | None = None
     """Importance weights on the loss. token: r of each token. sequence: product of r over the rollout. null: none."""
     rollout_is_threshold: float | Text = 2.0
-    """A number: larger weights are truncated to it (TIS). "0.5_5.0": weights outside the range become 0 (masked,
-    IcePop)."""
+    """Limit of the importance weights. A number: larger weights are truncated to this number (TIS). "0.5_5.0": weights
+    outside the range become 0 (masked, IcePop)."""
     rollout_is_batch_normalize: bool = False
     """Divide the weights by their mean over the step."""
     rollout_rs: Text | None = None
-    """Rejection of tokens or rollouts with too large a divergence: token_k1, token_k2, token_k3, seq_sum_k1,
-    seq_mean_k1, seq_max_k3 and so on; several are separated by commas."""
+    """Divergences by which tokens or rollouts are rejected, separated by commas: token_k1, token_k2, token_k3,
+    seq_sum_k1, seq_mean_k1, seq_max_k3 and so on. null: nothing is rejected."""
     rollout_rs_threshold: float | Text | None = None
-    """Limit of rollout_rs: the largest divergence. For k1: a range "lower_upper" of engine / backend, or only the upper
-    end. Give one limit for all rejections, or one for each, separated by commas."""
+    """Limit of rollout_rs: the largest allowed divergence. For k1: an allowed range "lower_upper" of 1 / r, or only its
+    upper end. Give one limit for all rejections, or one for each, separated by commas."""
     loss_type: Literal["ppo_clip", "reinforce"] = "ppo_clip"
     """Loss in bypass mode: the configured policy loss, or REINFORCE with the weights of `rollout_is`."""
 
@@ -122,7 +122,7 @@ class FilterGroupsConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """The algorithm: `name` selects a preset; the other keys change parts of it."""
+    """The algorithm: `name` selects a preset; the other keys override the preset or set its options."""
 
     name: Text = "grpo"
     """The preset: grpo, dr_grpo, rloo, gae (PPO), gspo, cispo, pairwise, dpo, rft, sft and more: docs/algorithms.md."""
@@ -137,11 +137,11 @@ class AlgorithmConfig(Section):
     gdpo_reward_keys: tuple[Text, ...] = ()
     """gdpo: names of the rewards that are normalised separately; empty: all except score."""
     gdpo_reward_weights: tuple[float, ...] = ()
-    """gdpo: weights of these rewards; empty: 1 each."""
+    """gdpo: weights of the rewards in gdpo_reward_keys; empty: 1 each."""
     adv_options: Options = {}
     """Further options of the estimator, by name (docs/algorithms.md)."""
     use_kl_in_reward: bool = False
-    """Subtract the KL divergence from the reference policy from the reward of each token."""
+    """Subtract a KL penalty against the reference policy from the reward of each token."""
     kl_penalty: KLKind = "kl"
     """Estimator of the KL in the reward."""
     kl_ctrl: KLControlConfig = KLControlConfig()
@@ -149,17 +149,18 @@ class AlgorithmConfig(Section):
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Dynamic sampling."""
     zero_variance_groups: Literal["keep", "drop"] = "keep"
-    """Rollouts with advantage 0. keep: the means of the loss count their tokens. drop: they are excluded."""
+    """Rollouts whose advantages are all 0. keep: their tokens count in the means of the loss. drop: they are
+    excluded."""
     overlong_filter: bool = False
     """Exclude rollouts that reached a length limit from the loss; the group's baseline still counts them."""
     rft_threshold: float = 1.0
     """rft: train on rollouts with at least this score."""
     beta: PositiveFloat = 0.1
-    """Preferences: scale of the log-probability differences."""
+    """Preference losses: scale of the log-probability differences."""
     pairing: Literal["best_worst", "best_random"] = "best_worst"
-    """Preferences: the best rollout of a group is paired with the worst, or with a random rollout of lower score."""
+    """Preference losses: pair the best rollout of a group with the worst, or with a random rollout of lower score."""
     length_normalized: bool = False
-    """Preferences: compare the mean log-probability per token instead of the sum."""
+    """Preference losses: compare the mean log-probability per token instead of the sum."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
     """Correction of off-policy samples."""
     reward_training: RewardTrainingConfig = RewardTrainingConfig()

@@ -36,4 +36,4 @@ def chat_url(url: str) -> str:
 
 
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+", "k3+", "low_var_kl+"]
-"""Estimators of a KL divergence. With +: the value of the estimator, the gradient of k2 (straight-through)."""
+"""Estimators of a KL divergence. With +, the value is that of the estimator, but the gradient is that of k2."""

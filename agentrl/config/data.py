@@ -24,8 +24,8 @@ class CurriculumConfig(Section):
     """Curriculum: the order of the tasks."""
 
     by: Text | None = None
-    """A column: each epoch goes from small to large values. pass_rate: tasks whose measured pass rate is near target
-    are drawn more often. null: no curriculum."""
+    """Name of a column: each epoch is ordered from small to large values of this column. pass_rate: tasks whose
+    measured pass rate is near target are drawn more often. null: no curriculum."""
     values: tuple[Text, ...] = ()
     """Order of the values of a text column."""
     descending: bool = False
@@ -33,7 +33,7 @@ class CurriculumConfig(Section):
     target: float = Field(default=0.5, ge=0, le=1)
     """pass_rate: target pass rate; a task at the target is always drawn when its turn comes."""
     floor: Share = 0.1
-    """pass_rate: probability that the task with the largest possible distance from target is drawn in its turn."""
+    """pass_rate: probability that a task is drawn when its turn comes, at the largest possible distance from target."""
     smoothing: Share = 0.5
     """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 
@@ -46,7 +46,7 @@ class OnlineConfig(Section):
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
     """If the queue is full: drop the oldest waiting task, or refuse the new task."""
     share: Share = 0.5
-    """Fraction of the drawn tasks that come from the added tasks, while any are waiting."""
+    """Fraction of the draws that use an added task, while added tasks are waiting."""
 
 
 class CustomDatasetConfig(Section):
@@ -70,7 +70,7 @@ class DataConfig(Section):
     train_files: Files = ()
     """Training data: Parquet, JSON or JSONL files, or dataset names of the `datasets` library."""
     val_files: Files = ()
-    """Validation data, in the same formats."""
+    """Validation data, in the formats of train_files."""
     prompt_key: Text = "prompt"
     """Column of the prompt: text, or a list of chat messages."""
     dataset_weights: tuple[Weight, ...] = ()
@@ -84,10 +84,10 @@ class DataConfig(Section):
     max_response_length: PositiveInt = 1024
     """Maximum response length, in tokens: everything after the prompt, including tool answers."""
     truncation: Literal["error", "left", "middle", "right"] = "error"
-    """Treatment of longer prompts. error: refuse them. left, middle, right: cut the last user text on that side. Tools
-    and system message are never cut."""
+    """Treatment of prompts longer than max_prompt_length. error: refuse them. left, middle, right: cut the last user
+    text on that side. Tools and system message are never cut."""
     filter_overlong_prompts: bool = False
-    """Drop longer prompts instead of refusing or cutting them; their number is logged."""
+    """Drop rows whose prompt is longer than max_prompt_length; the number of dropped rows is printed."""
     filter_overlong_prompts_workers: PositiveInt | None = None
     """Threads that measure prompt lengths; null: one per core. The result is the same for any number."""
     shuffle: bool = True
@@ -107,7 +107,7 @@ class DataConfig(Section):
     apply_chat_template_kwargs: Options = {}
     """Extra variables for the chat template, such as enable_thinking."""
     output_path: File | None = None
-    """Generation: Parquet file of the rows, with the texts of their rollouts in an added column `responses`."""
+    """Generation: Parquet file to write, with the rows and the texts of their rollouts in a new column `responses`."""
 
     @property
     def max_sequence_length(self) -> int:

@@ -17,18 +17,18 @@ class MegatronConfig(Section):
     tensor_model_parallel_size: PositiveInt = 1
     """Number of processes that share each layer's matrices (TP)."""
     sequence_parallel: bool | None = None
-    """Also divide the positions among the TP processes, outside the matrices that TP divides; null: true if
-    tensor_model_parallel_size is above 1."""
+    """Divide the positions among the TP processes in operations that TP does not divide, such as layer norms. null:
+    true if tensor_model_parallel_size is above 1."""
     pipeline_model_parallel_size: PositiveInt = 1
     """Number of pipeline stages, each with a part of the layers (PP)."""
     virtual_pipeline_model_parallel_size: PositiveInt | None = None
-    """Parts of the layers per pipeline stage, for the interleaved schedule (VPP); null: one part."""
+    """Number of separate groups of layers per stage, for the interleaved pipeline schedule (VPP); null: 1."""
     num_layers_in_first_pipeline_stage: PositiveInt | None = None
-    """Layers of the first pipeline stage; null: an equal share of the layers that have no configured stage."""
+    """Number of layers in the first pipeline stage; null: an equal share of the layers that neither key sets."""
     num_layers_in_last_pipeline_stage: PositiveInt | None = None
-    """Layers of the last pipeline stage; null: an equal share of the layers that have no configured stage."""
+    """Number of layers in the last pipeline stage; null: an equal share of the layers that neither key sets."""
     context_parallel_size: PositiveInt = 1
-    """Number of processes that compute the same samples, each a slice of the positions, for long contexts (CP)."""
+    """Number of processes that compute the same samples together, each for a slice of the positions (CP)."""
     expert_model_parallel_size: PositiveInt = 1
     """Number of processes that share the experts of a layer, each with complete experts (EP)."""
     expert_tensor_parallel_size: PositiveInt | None = None
@@ -44,7 +44,7 @@ class MegatronConfig(Section):
     with model.enable_gradient_checkpointing, else none."""
     recompute_method: Literal["uniform", "block"] | None = None
     """With full: uniform recomputes all layers of a stage, in groups of recompute_num_layers; block recomputes only the
-    first recompute_num_layers layers of each part. null: uniform."""
+    first recompute_num_layers layers of each group of VPP. null: uniform."""
     recompute_num_layers: PositiveInt | None = None
     """With full: layers per group (uniform) or recomputed layers (block); null: 1."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
@@ -54,7 +54,7 @@ class MegatronConfig(Section):
     moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
     """How tokens reach the processes of their experts; both give the same results."""
     moe_router_dtype: Literal["fp32", "fp64"] | None = None
-    """Data type of the router's scores; null: that of the activations."""
+    """Data type of the router's scores; null: the data type of the activations."""
     moe_aux_loss_coeff: NonNegativeFloat = 0.0
     """Coefficient of the load-balancing loss; 0: off, as usual in RL."""
     moe_z_loss_coeff: NonNegativeFloat = 0.0
@@ -81,7 +81,7 @@ class MegatronConfig(Section):
 
     @property
     def num_layer_chunks(self) -> int:
-        """Parts of the layers per pipeline stage."""
+        """Number of separate groups of layers per pipeline stage."""
         return self.virtual_pipeline_model_parallel_size or 1
 
     @property

@@ -15,7 +15,7 @@ from agentrl.config.validate import section_of
 
 S = TypeVar("S", bound=Section)
 
-_NAMES = ("experiment_name",)  # only a part of a path
+_NAMES = ("experiment_name",)  # a part of a path, not a path itself
 _CODE = re.compile(r"(?P<file>[^:]+\.(py|ya?ml))(?P<name>:\w+)?")
 
 
@@ -38,7 +38,7 @@ def _section(section: S) -> S:
 
 
 def _use(field: FieldInfo) -> Use:
-    """The use of a field. Fields without a mark (sections, mappings of sections) count as code."""
+    """The effect of a field's value. Fields without a mark (sections, mappings of sections) count as code."""
     try:
         return Use.CODE if section_of(field) else mark_of(field).use
     except TypeError:

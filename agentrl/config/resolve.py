@@ -20,7 +20,7 @@ OPEN: Mapping[str, str | None] = {
     "actor.optim.lr": None,
     "rollout.multi_turn.format": "auto",
 }
-"""Keys for which the run can choose the value -> the value of the key that requests it."""
+"""Keys whose value the run can choose -> the value of the key that lets the run choose."""
 REFERENCE_SIZE = 500_000_000
 """Number of parameters from which the usual learning rates apply; smaller models get proportionally larger rates."""
 LORA_FACTOR = 10
@@ -71,7 +71,7 @@ def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") ->
 
     Args:
         model: facts about `model.path`.
-        purpose: the use of the configuration; keys that it does not need stay null.
+        purpose: the use of the configuration. Keys that this purpose does not need stay null.
 
     Raises:
         ConfigError: the given lengths do not fit the model's context.
@@ -122,7 +122,7 @@ def _learning_rate(config: RunConfig, num_parameters: int | None) -> Choice:
 
 
 def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
-    """Reduce lengths to the model's context. Lengths set by the user are not changed.
+    """Reduce prompt and response length to the model's context. Lengths set by the user are not changed.
 
     Raises:
         ConfigError: the given lengths do not fit.

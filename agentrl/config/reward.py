@@ -72,7 +72,7 @@ class OverlongBufferConfig(Section):
     penalty_factor: NonNegativeFloat = 1.0
     """Penalty of a response of maximum length."""
     log: bool = False
-    """Save the penalty with the score, as `overlong_reward` and `overlong`."""
+    """Save two more numbers with the score: the penalty as `overlong_reward`; 1 as `overlong` if there is a penalty."""
 
 
 class SandboxFusionConfig(Section):
@@ -117,16 +117,16 @@ class RewardConfig(Section):
     max_rpm: PositiveFloat | None = None
     """rate_limited: maximum number of calls per minute, evenly spaced; null: no limit."""
     max_tpm: PositiveFloat | None = None
-    """rate_limited: maximum number of tokens per minute of the model that scores; null: no limit."""
+    """rate_limited: maximum number of tokens that the calls use per minute; null: no limit."""
     estimated_tokens_per_request: PositiveInt = 2000
     """rate_limited: estimated tokens per call, for max_tpm."""
     overlong_buffer: OverlongBufferConfig = OverlongBufferConfig()
     """Soft overlong punishment, with any manager."""
     sandbox: Annotated[str | dict[str, JsonValue] | None, code()] = "local"
-    """Sandbox of rewards that test code: a kind, or a mapping with `kind` and its settings (docs/rewards.md). null: no
-    code runs."""
+    """Sandbox in which rewards test code: the name of a kind, or a mapping with `kind` and the settings of that kind
+    (docs/rewards.md). null: rewards run no code."""
     sandbox_fusion: SandboxFusionConfig = SandboxFusionConfig()
-    """Server that runs code, in place of `sandbox`."""
+    """Server that runs the code instead of `sandbox`."""
     components: Components = {}
     """Mixture of several rewards, by name; replaces `name`. The value of each component is saved with the score."""
     judge: JudgeConfig = JudgeConfig()
@@ -145,7 +145,7 @@ class RewardConfig(Section):
         return self
 
     def _idle(self) -> Iterator[str]:
-        """One message per option that the chosen manager ignores."""
+        """One message per given option that the chosen reward manager ignores."""
         manager = self.reward_manager
         for name, options in _OF_MANAGER.items():
             if manager.source == "importlib" or manager.name != name:

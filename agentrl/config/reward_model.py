@@ -23,9 +23,9 @@ class OnlineRewardConfig(Section):
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of first steps that use the outcome as the score; the reward model is trained in them, but not used."""
+    """Number of steps at the start in which the outcome is the score; the reward model is only trained in them."""
     buffer: PositiveInt = 512
-    """Number of newest rollouts used in a round of training."""
+    """Number of rollouts, the newest ones, on which a round of training trains the reward model."""
     batch_size: PositiveInt = 64
     """Rollouts per update."""
     epochs: PositiveInt = 1
@@ -52,13 +52,14 @@ class RewardModelConfig(Section):
     messages, rendered turn by turn as in agentrl's training. tokens: the tokens of the rollout, for a model with the
     policy's tokenizer. null: tokens if `path` is null, turns for a checkpoint of agentrl, else chat."""
     activation: Activation | None = None
-    """none: the output is the reward. sigmoid: the reward is a probability. verdict: 1 if the probability is 0.5 or
-    more, else 0, so that small differences within a group have no effect. null: verdict with `online`, else none."""
+    """none: the output is the reward. sigmoid: the reward is sigmoid(output), a probability. verdict: 1 if the
+    probability is 0.5 or more, else 0, so that small differences within a group have no effect. null: verdict with
+    `online`, else none."""
     max_length: PositiveInt | None = None
     """Maximum conversation length in tokens; null: the model's maximum."""
     too_long: Literal["error", "leave_out"] = "error"
-    """Treatment of longer conversations. error: end the run. leave_out: exclude the rollout (infra_failed).
-    Conversations are never truncated."""
+    """Treatment of conversations longer than max_length. error: end the run. leave_out: exclude the rollout
+    (infra_failed). Conversations are never truncated."""
     batch_tokens: PositiveInt = 16384
     """Maximum number of tokens in a scoring batch, including padding."""
     batch_size: PositiveInt | None = None

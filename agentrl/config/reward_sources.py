@@ -42,8 +42,9 @@ class JudgeConfig(Section):
     model: Text | None = None
     """Model name of the judge at the endpoint."""
     prompt: Annotated[str, code()] | None = None
-    """Jinja template or its path, with {{ question }}, {{ answer }}, {{ last_turn }}, {{ tool_text }},
-    {{ ground_truth }}, {{ data_source }}, {{ low }}, {{ high }}. null: a built-in prompt that asks for correctness."""
+    """Jinja template, or the path of one, with the variables {{ question }}, {{ answer }}, {{ last_turn }},
+    {{ tool_text }}, {{ ground_truth }}, {{ data_source }}, {{ low }}, {{ high }}. null: a built-in prompt that asks for
+    correctness."""
     answer_schema: Annotated[dict[str, JsonValue] | Path, PLACE] | None = None
     """JSON schema of the judge's answer, or a JSON file that contains it. null: a reason and a score."""
     score_key: Text = "score"
@@ -177,7 +178,7 @@ class GuardsConfig(Section):
     names: Annotated[tuple[GuardName, ...], BeforeValidator(one_or_many)] = GUARDS
     """Active guards. Each guard adds the reward `guard/<name>` to a rollout, 1 if the guard was triggered. []: none."""
     penalty: NonNegativeFloat = 0.0
-    """Subtracted from the score for each triggered guard, except for the guard length, which is only recorded."""
+    """Subtracted from the score for each triggered guard, except for the guard `length`, which is only recorded."""
     max_repeated: float = Field(default=0.6, ge=0, le=1)
     """Repetition: maximum fraction of a turn's 4-grams that are repetitions."""
     min_compressed: float = Field(default=0.12, ge=0, le=1)

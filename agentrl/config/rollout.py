@@ -129,7 +129,7 @@ class MultiTurnConfig(Section):
     function_tool_path: CodeFile | None = None
     """Python file with `@tool` functions."""
     environment: Annotated[str, code()] | None = None
-    """Class whose methods are tools with the state of one rollout, as `path/to/file.py:Class` or `pkg.module:Class`
+    """Class whose methods are tools; each rollout has its own object. As `path/to/file.py:Class` or `pkg.module:Class`
     (docs/environments.md). Or a server of another project: `openenv:URL`, `nemo_gym:URL`, or a YAML file with its
     address and options (docs/other_environments.md)."""
     interaction_config_path: CodeFile | None = None
@@ -147,7 +147,7 @@ class MultiTurnConfig(Section):
     max_tool_response_length: PositiveInt = 256
     """Maximum length of a tool answer, in characters."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
-    """Side on which a longer tool answer is cut."""
+    """Side on which a tool answer longer than max_tool_response_length is cut."""
     thinking: Literal["keep", "strip"] = "keep"
     """Thoughts of earlier turns. keep: they stay in the context. strip: the context is what the chat template renders
     for the messages, so thoughts that the template drops are not in it (docs/thinking.md)."""
@@ -187,7 +187,8 @@ class SglangConfig(Section):
     urls: Urls = ()
     """Addresses of running servers, such as http://node1:30000; empty: the run starts servers on this machine."""
     router_url: Url | None = None
-    """Address of an sglang-router in front of `urls`. Generation requests go to the router, others to the servers."""
+    """Address of an sglang-router in front of `urls`. Generation requests go to the router, all other
+    requests to the servers."""
     api_key_env: Annotated[str, ADDRESS] | None = None
     """Environment variable that contains the API key of `urls`. Servers started by the run get a new key."""
     num_replicas: PositiveInt = 1
@@ -211,7 +212,7 @@ class SglangConfig(Section):
     weight_bucket_mb: PositiveInt = 512
     """Megabytes of weights sent at a time."""
     colocate: bool = False
-    """Engine and trainer share a GPU: the engine's memory is released during policy updates."""
+    """Engine and trainer share a GPU: the engine releases its GPU memory during policy updates."""
     probe_tokens: NonNegativeInt = 8
     """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
 
@@ -228,12 +229,13 @@ class GatewayConfig(Section):
     """Which tokens are trained in rollouts that sample through the gateway (docs/gateway.md)."""
 
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
-    """Trajectories that are trained. all: all. main: the conversation with the most turns, and conversations with the
-    same tools and system texts. continued: all except discarded answers and, if any request offered tools, other
+    """Trajectories that are trained. all: all. main: the conversation with the most turns, and all with the same
+    tools and system texts as this one. continued: all except discarded answers and, if any request offered tools, other
     conversations of one turn without tools (such as titles). Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
-    """Advantage of the tokens of a trained trajectory. shared: that of the rollout. per_trajectory: that of the rollout
-    divided by its number of trained trajectories. Or a function that returns factors, as `path/to/file.py:name`."""
+    """Advantage of the tokens of a trained trajectory. shared: the rollout's advantage. per_trajectory: the rollout's
+    advantage divided by the number of its trained trajectories. Or a function that returns factors, as
+    `path/to/file.py:name`."""
 
 
 class RolloutConfig(Section):

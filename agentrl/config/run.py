@@ -51,7 +51,7 @@ class RunConfig(Section):
 
     @property
     def uses_reference(self) -> bool:
-        """Whether a reference policy is used. Your own preference losses are assumed to use it."""
+        """Whether a reference policy is used. Your own preference losses are assumed to use one."""
         compares = self.algorithm.preset.family == "preference" and self.loss_name not in ("pairwise", "ranking")
         return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward or compares
 

@@ -1,4 +1,4 @@
-"""`trainer.*`: length of the run, validation, checkpoints and logging. `cluster.*`: the Ray cluster it runs on."""
+"""`trainer.*`: length of the run, validation, checkpoints and logging. `cluster.*`: the Ray cluster of the run."""
 
 from __future__ import annotations
 
@@ -93,10 +93,11 @@ class TrainerConfig(Section):
     log_val_generations: NonNegativeInt = 0
     """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
-    """Steps that are profiled, with the tool of profiler."""
+    """Steps that are profiled, with the tool named by trainer.profiler."""
     profiler: Profiler = "torch"
-    """torch: torch.profiler writes profile/step-N.json to the run folder, and step-N-rank-R.json for further processes.
-    nsys: start the run under `nsys profile --capture-range=cudaProfilerApi` (docs/multi-gpu.md); needs a CUDA GPU."""
+    """torch: torch.profiler writes profile/step-N.json to the run folder, and step-N-rank-R.json for each other
+    process. nsys: start the run under `nsys profile --capture-range=cudaProfilerApi` (docs/multi-gpu.md); needs a CUDA
+    GPU."""
     nnodes: PositiveInt = 1
     """Number of nodes that train. More than one needs Ray (docs/cluster.md), or `torchrun` on each node."""
     n_gpus_per_node: PositiveInt = 1
@@ -135,10 +136,10 @@ class ClusterConfig(Section):
     rollout_resources: Resources = {}
     """Custom Ray resources that the node of each SGLang server must have, such as {rollout: 1}."""
     num_tool_workers: NonNegativeInt = 0
-    """Ray workers that run the processes of tools (`isolation: process`) and rewards (reward.num_workers), anywhere on
-    the cluster. 0: the processes run on the node of rank 0."""
+    """Number of Ray workers that run the processes of tools (`isolation: process`) and rewards (reward.num_workers),
+    anywhere on the cluster. 0: the processes run on the node of rank 0."""
     cpus_per_tool_worker: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each tool worker. Together, the workers run up to 8 processes of a tool per CPU."""
+    """CPUs that Ray reserves for each tool worker. All workers together run up to 8 processes of one tool per CPU."""
     tool_worker_resources: Resources = {}
     """Custom Ray resources that the node of each tool worker must have, such as {tools: 1}."""
     wait_s: PositiveFloat = 60.0

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 
 class Use(StrEnum):
-    """Effect of a value. If somebody else may have created a run, commands use only its plain values."""
+    """Effect of a value. If somebody else may have created a run, commands use only the plain values of its config."""
 
     PLAIN = "plain"
     """A text without effect outside the run, such as a column name."""

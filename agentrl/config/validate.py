@@ -59,7 +59,7 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 
 def _problems(config: RunConfig, checks: Sequence[Check]) -> list[Problem]:
-    """Problems that the checks find, without duplicates."""
+    """Return the problems that the checks find, without duplicates."""
     problems: dict[Problem, None] = {}
     for check in checks:
         try:
@@ -70,7 +70,7 @@ def _problems(config: RunConfig, checks: Sequence[Check]) -> list[Problem]:
 
 
 def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], checks: Sequence[Check]) -> list[Problem]:
-    """Problems found without the invalid keys. Problems that mention an invalid key are dropped."""
+    """Return the problems that remain if the invalid keys are removed. Problems that mention these keys are dropped."""
     wrong = [".".join(map(str, error["loc"])) for error in errors]
     readable: object = values
     for error in errors:

@@ -1,1 +1,1 @@
-"""Datasets: reading tasks and dialogues from files or the `datasets` library, and the order of draws."""
+"""Datasets: reads rows from files or the `datasets` library, and determines the order in which rows are drawn."""

@@ -12,11 +12,11 @@ TASK: Columns = {
     "prompts": ("text, [text] or messages", "used if `prompt` is missing"),
     "responses_create_params": (
         "object",
-        "NeMo-Gym: its `input` is used if there is no prompt, its `tools` name the tools",
+        "NeMo-Gym request: `input` is used if the row has no prompt, `tools` selects the tools",
     ),
     "ground_truth": ("any", "the reference of the reward; the model never sees it"),
     "answer": ("any", "used if `ground_truth` is missing"),
-    "reward_model": ("object", "verl: its key `ground_truth` is used first, its key `test_cases` last"),
+    "reward_model": ("object", "verl: contains `ground_truth` (first choice) or `test_cases` (last choice)"),
     "data_source": ("text", "selects the reward under `reward.name=auto`, and splits metrics; default `unknown`"),
     "agent_name": ("text", "agent loop of this row, in place of `rollout.agent.default_agent_loop`"),
     "tools_kwargs": (
@@ -25,7 +25,7 @@ TASK: Columns = {
     ),
     "interaction_kwargs": ("object", "`name` of the simulated user; other keys are its keyword arguments"),
     "images": ("list", "one image for each `<image>` in the prompt: a path, bytes, a data URL"),
-    "extra_info": ("object", "further values; `tools_kwargs`, `interaction_kwargs`, `tool_config` may be in it (verl)"),
+    "extra_info": ("object", "further values; in verl, also `tools_kwargs`, `interaction_kwargs`, `tool_config`"),
     "videos": ("list", "refused unless empty"),
     "audios": ("list", "refused unless empty"),
 }

@@ -45,7 +45,7 @@ class OneByOne(ABC):
         self._draw: Draw | None = None
 
     def at(self, position: int) -> Draw:
-        """Return the draw at `position`: the next position, or the last position again.
+        """Return the draw at `position`, which must be the last requested position or the one after it.
 
         The first call may use any position, because an earlier part of the run may have used another order.
         """
@@ -76,7 +76,7 @@ class OneByOne(ABC):
 
 
 class PassRateOrder(OneByOne):
-    """Visits the rows in the order of `turns`, epoch after epoch, and skips some of them.
+    """Visits the rows in the order of `turns`, epoch after epoch, and skips some rows.
 
     A visited row with pass rate r is drawn with probability
 
@@ -137,7 +137,7 @@ class PassRateOrder(OneByOne):
         return metrics
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return the last draw, the next visit, and the pass rates."""
+        """Return the last draw, the number of the next visit, and the pass rates."""
         rates: JsonValue = [[row, rate] for row, rate in self._rates.items()]
         return {**super().state_dict(), "turn": self._turn, "rates": rates}
 
@@ -186,5 +186,5 @@ def _key(task: Task, name: str, values: Sequence[str]) -> float:
             raise DataError(f"'{name}' is {value!r}: {suggestion(str(value), values)} (data.curriculum.values)")
         return values.index(str(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise DataError(f"'{name}' is {value!r}, expected a number, or its values in order in data.curriculum.values")
+        raise DataError(f"'{name}' is {value!r}, expected a number (list other values in data.curriculum.values)")
     return float(value)

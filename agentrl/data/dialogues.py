@@ -26,7 +26,7 @@ class Dialogue(NamedTuple):
 
 
 def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
-    """Load the dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, or its JSON text).
+    """Load the dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, also as JSON text).
 
     `config.system_prompt` is prepended to dialogues without a system message.
 
@@ -52,7 +52,7 @@ def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
 
 
 def read_variables(row: Row) -> Mapping[str, JsonValue]:
-    """Read the variables of the chat template, an object or its JSON text.
+    """Read the row's variables of the chat template: an object, or this object as JSON text.
 
     Raises:
         FieldError: the variables are invalid.
@@ -67,7 +67,7 @@ def check_order(messages: Sequence[Message], field: str) -> None:
     """Reject messages in an invalid order, or without an assistant turn.
 
     Raises:
-        FieldError: the order is invalid; the text names the message in `field`.
+        FieldError: the order is invalid, or there is no assistant turn; the message names `field`.
     """
     roles = [message["role"] for message in messages]
     for i, role in enumerate(roles):
@@ -77,13 +77,13 @@ def check_order(messages: Sequence[Message], field: str) -> None:
         if role == before != "tool":
             raise FieldError(f"field '{field}[{i}]': two {role} messages in a row, expected alternating turns")
         if role == "tool" and before != "tool" and not (i and messages[i - 1].get("tool_calls")):
-            raise FieldError(f"field '{field}[{i}]': a tool message that answers no tool call")
+            raise FieldError(f"field '{field}[{i}]': this tool message answers no tool call")
     if "assistant" not in roles:
         raise FieldError(f"field '{field}': no assistant turn, so there is nothing to learn")
 
 
 def read_tools(value: JsonValue) -> list[ToolSchema] | None:
-    """Read the tool schemas of a field, a list or its JSON text; None if empty.
+    """Read tool schemas from a list, or from this list as JSON text; return None if there are none.
 
     Raises:
         FieldError: the value is not a list, or a schema is invalid.

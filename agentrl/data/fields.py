@@ -30,7 +30,7 @@ def required(row: Row, key: str, expected: str) -> JsonValue:
     """Return the value of `key`.
 
     Raises:
-        FieldError: the value is missing or null; the text suggests the nearest column.
+        FieldError: the value is missing or null. For a missing key, the message suggests the nearest column.
     """
     if key not in row:
         raise FieldError(f"no field '{key}', expected {expected}; {suggestion(key, row)}")
@@ -48,7 +48,7 @@ def optional_text(row: Row, key: str) -> str | None:
 
 
 def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonValue]:
-    """Return the object at `key`, which may be JSON text; empty if missing."""
+    """Return the object at `key`, which may be JSON text; return an empty object if it is missing."""
     value = row.get(key)
     if value is None or value == "":
         return {}
@@ -59,7 +59,7 @@ def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonVa
 
 
 def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text",)) -> list[Message]:
-    """Read chat messages: each needs a known role, and content or tool calls. Call arguments become objects.
+    """Read chat messages. Each needs a known role, and content or tool calls. Arguments of calls are parsed to objects.
 
     Args:
         parts: allowed types of content parts.
@@ -72,7 +72,7 @@ def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text"
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """Prepend the system prompt to `messages`, unless it is None or they start with a system message."""
+    """Prepend `system_prompt` to `messages`, unless the prompt is None or the first message is a system message."""
     if system_prompt is None or messages[0]["role"] in SYSTEM_ROLES:
         return messages
     return [Message(role="system", content=system_prompt), *messages]
@@ -108,7 +108,7 @@ def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:
 
 
 def _tool_call(value: JsonValue, field: str) -> MessageToolCall:
-    function = value.get("function", value) if isinstance(value, dict) else value  # or without a wrapper
+    function = value.get("function", value) if isinstance(value, dict) else value  # `function` is optional
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise wrong(field, "an object {function: {name, arguments}}", value)
     call = MessageToolCall(

@@ -1,4 +1,4 @@
-"""The images of a row: reading from its column and its messages, and insertion into the prompt."""
+"""Reads the images of a row from its image column and its messages, and inserts them into the prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.types.messages import Message, image_part
 from agentrl.utils.images import ImageError, content_hash, read_image
 
 MARK = "<image>"
-"""Placeholder in a prompt's text for an image of the row's column."""
+"""Placeholder in a prompt's text for an image from the row's image column."""
 _KINDS = ("image", "image_url")
 _SOURCES = ("image", "image_url", "url", "path", "bytes")
 
@@ -21,8 +21,8 @@ _SOURCES = ("image", "image_url", "url", "path", "bytes")
 def with_images(messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], dict[str, bytes]]:
     """Return (messages, name -> image bytes). Each image part of the returned messages contains an image name.
 
-    A placeholder is a part of type image, or `<image>` in a text if the row's column has images. A part of type image
-    that contains no image uses the next image of the column.
+    Placeholders are image parts without an image, and `<image>` in texts if the row's `column` has images. Each
+    placeholder gets the next image of `column`.
 
     Raises:
         FieldError: an image cannot be read, or the number of placeholders differs from the number of images.

@@ -1,4 +1,4 @@
-"""Data passed from Python: files, or rows in the format of a file."""
+"""Data passed from Python: file names, or rows as dictionaries with the columns of a data file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agentrl.errors import DataError
 from agentrl.utils.images import ImageError, data_url, read_image
 
 Data: TypeAlias = str | Path | Iterable[str | Path] | Iterable[Mapping[str, JsonValue]]
-"""Files, or rows in the format of a file: a list, a generator, a dataset."""
+"""File names, or rows as dictionaries with the columns of a data file. Rows may be a list, a generator or a dataset."""
 
 
 def given_files(data: Data, name: str) -> tuple[list[str], str]:
-    """Return (file names, rows as the text of a JSONL file); at least one of them is empty.
+    """Return (file names, rows as the text of a JSONL file); at least one of the two is empty.
 
     Images in rows become data URLs.
 
@@ -25,7 +25,7 @@ def given_files(data: Data, name: str) -> tuple[list[str], str]:
         name: name of the argument, for error messages.
 
     Raises:
-        DataError: the data is not files or rows, mixes both, or has a row that cannot be written as JSON.
+        DataError: the data is neither file names nor rows, mixes the two, or has a row that cannot be written as JSON.
     """
     if isinstance(data, (str, Path)):
         return [str(data)], ""

@@ -33,14 +33,14 @@ _TYPES = {dict: "object", list: "list", str: "text", bool: "true or false", int:
 
 @dataclass(slots=True)
 class Finding:
-    """A problem or a note about some rows: their number, and a few examples (where, why), one per reason."""
+    """A problem or a note about some rows, with the number of rows and a few examples (where, why), one per reason."""
 
     kind: str
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, where: str, why: str, *, listed: bool = False) -> None:
-        """Count one more row; `listed`: it is always an example."""
+        """Count one more row. With `listed`, the row is always added to the examples."""
         self.count += 1
         if listed or (len(self.examples) < NUM_EXAMPLES and why not in (known for _, known in self.examples)):
             self.examples.append((where, why))
@@ -51,13 +51,13 @@ class Inspection:
     """Result of reading the rows of some files.
 
     Attributes:
-        columns: name -> type -> number of rows; missing and null values are not counted.
+        columns: column name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
-        exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
+        exact: one digest per row of `table`, of the prompt and the arguments of the tools and the simulated user.
         normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
-        answers: digest of the ground truth of each row of `table`.
+        answers: one digest per row of `table`, of the ground truth; for a pair, of both conversations.
         sources: number of rows of each `data_source`.
         tools: tool -> number of rows with the tool in `tools_kwargs` or its schema in `tools`.
         num_without_truth: number of tasks without ground truth.
@@ -123,7 +123,7 @@ def digest(text: str) -> bytes:
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case, without repeated blanks and closing punctuation. Signs are kept: 2+3 is not 2-3."""
+    """Return a text in lower case, without repeated blanks and closing punctuation. Signs such as + are kept."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(" .?!:")
 
 
@@ -210,7 +210,7 @@ def _text(message: Message) -> str:
 
 
 def duplicates(found: Inspection) -> list[Finding]:
-    """Find rows that repeat an earlier row: exactly, with another answer, or except for case and blanks."""
+    """Find repeated rows: exactly equal, with a different ground truth, or equal except for case and blanks."""
     exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with a different answer"), Finding(_NEAR)
     first_exact: dict[bytes, int] = {}
     first_near: dict[bytes, int] = {}
@@ -226,7 +226,7 @@ def duplicates(found: Inspection) -> list[Finding]:
 
 
 def leaks(train: Inspection, val: Inspection) -> list[Finding]:
-    """Find validation rows that are also in training: exactly, or except for case and blanks."""
+    """Find validation rows that are also training rows: exactly equal, or equal except for case and blanks."""
     exact, near = Finding("rows also in the training files"), Finding(f"rows also in the training files, {_ASIDE}")
     first_exact, first_near = _first(train.exact), _first(train.normalised)
     for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):

@@ -15,10 +15,10 @@ _TEXTS = ("input_text", "output_text", "text")
 
 
 def with_prompt(row: Row, prompt_key: str) -> Row:
-    """Return a row of NeMo-Gym with a prompt and the names of its tools; other rows unchanged.
+    """Add the prompt and the names of the tools to a NeMo-Gym row; return any other row unchanged.
 
     Raises:
-        FieldError: `responses_create_params` is not a Responses API request, or contains more than text and calls.
+        FieldError: `responses_create_params` is not a Responses API request, or has other items than text and calls.
     """
     if row.get(PARAMS) is None or row.get(prompt_key) is not None:
         return row

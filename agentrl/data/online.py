@@ -7,7 +7,8 @@
         add_task({"prompt": harder, "ground_truth": "42", "data_source": data_source})
 
 A row has the format of a row in a file. New rows are accepted when the groups of a batch are done, in an order that
-does not depend on the speed of rollouts. New rows are checked like rows of files, and each row is drawn once.
+does not depend on the speed of rollouts. New rows are checked like rows of files.
+Each accepted row is drawn at most once.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
     - Tasks cannot be added here: `data.online.max_tasks` is 0, the rollout belongs to validation, or the code runs in
       another process (a tool with `isolation: process`).
 
-    The first and the last reason are logged once. Other errors of a row are detected and logged when the row is
-    accepted into the queue.
+    The first and the last reason are logged once. Other errors of a row are detected and logged later, when
+    `OnlineTasks.check_added` checks the row.
     """
     adding = _ADDING.get()
     if adding is None:
@@ -62,7 +63,7 @@ class Inbox:
     """Thread-safe collection of the rows that rollouts added and that are not checked yet.
 
     Args:
-        most: maximum number of rows per rollout. A limit per rollout makes the kept rows independent of timing.
+        most: maximum number of rows per rollout. With a limit per rollout, the kept rows do not depend on timing.
     """
 
     def __init__(self, most: int) -> None:
@@ -121,7 +122,7 @@ class OnlineTasks:
 
     Args:
         read: converts a row and its number to a task; raises FieldError or DataError if the row is invalid.
-        first_row: number of the first added row, above all rows of files.
+        first_row: number of the first added row, greater than the number of any row of the files.
     """
 
     def __init__(self, config: OnlineConfig, read: Callable[[Row, int], Task], first_row: int) -> None:
@@ -153,7 +154,7 @@ class OnlineTasks:
                 self._counts["added"] += 1
 
     def draw(self) -> int | None:
-        """Remove and return the row that waited longest; None if no row waits."""
+        """Take the row that has waited longest, and return its number; None if no row waits."""
         return self._waiting.popleft() if self._waiting else None
 
     def keep_drawn(self, rows: Iterable[int]) -> None:
@@ -162,7 +163,7 @@ class OnlineTasks:
         self._texts = {row: text for row, text in self._texts.items() if row in wanted}
 
     def metrics(self) -> dict[str, float]:
-        """Return `online/...`: waiting tasks; accepted rows and, by reason, skipped rows since the last call."""
+        """Return `online/...`: number of waiting tasks, and counts of accepted and skipped rows since the last call."""
         counts, self._counts = self._counts, Counter()
         kinds = ("added", "duplicates", "bad", "refused", "dropped")
         return {
@@ -221,18 +222,18 @@ class OnlineOrder(OneByOne):
         self._num_from_files = 0
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """Accept the rows added by rollouts. Update the order of the files with the groups of files."""
+        """Check and queue the rows that rollouts added. Update the order of file rows with the groups of file rows."""
         self._tasks.check_added()
         self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
         if self._learning:
             self._learning.observe([group for group in groups if group.task.index < self._tasks.first_row])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the added tasks and of the order of the files."""
+        """Return the metrics of the added tasks, and of the order of file rows."""
         return {**self._tasks.metrics(), **(self._learning.metrics() if self._learning else {})}
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return the last draw, the added tasks, and the state of the order of the files."""
+        """Return the last draw, the added tasks, and the state of the order of file rows."""
         files = self._learning.state_dict() if self._learning else None
         own = {"num_from_files": self._num_from_files, "tasks": self._tasks.state_dict(), "files": files}
         return {**super().state_dict(), **cast(dict[str, JsonValue], own)}

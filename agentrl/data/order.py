@@ -64,14 +64,14 @@ class TaskOrder:
 
 
 class WeightedOrder(TaskOrder):
-    """Draws from files in proportion to their weights, evenly spread; each file draws every row once per pass.
+    """Draws from files in proportion to the files' weights, evenly spread. A pass over a file draws every row once.
 
-    Let s be the first file's share of the weights. The file gets floor(s p + o) of the first p draws, where 0 <= o < 1
-    depends on the seed. The second file gets its share of the remaining draws in the same way, and so on:
+    Let s be the first file's share of the weights. The first file gets floor(s p + o) of the first p draws, where
+    0 <= o < 1 depends on the seed. The second file gets its share of the remaining draws in the same way, and so on:
 
         weights [2, 1]    files of the draws, for example 0 1 0 0 1 0 0 1 0 ...
 
-    The `epoch` of a draw is the number of earlier passes over its file, so each pair of row and epoch is drawn once.
+    The `epoch` of a draw is the number of earlier passes over the file, so each pair of row and epoch is drawn once.
 
     Args:
         sizes: number of rows of each file, at least 1.

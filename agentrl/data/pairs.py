@@ -19,7 +19,7 @@ _EXPECTED = "text or a list of messages"
 
 
 class Pair(NamedTuple):
-    """Two conversations with a common prompt of `num_shared` messages, which an assistant turn follows."""
+    """Two conversations with a common prompt of `num_shared` messages. An assistant turn follows it in both."""
 
     chosen: Dialogue
     rejected: Dialogue
@@ -34,12 +34,12 @@ class Pair(NamedTuple):
 def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Pair]:
     """Load the pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in one of TRL's formats.
 
-    - Both columns are complete conversations (lists of messages) with a common start.
-    - Or both are answers to the prompt in column `config.prompt_key`: text, or lists of messages that start with
-      an assistant turn.
+    - `chosen` and `rejected` are complete conversations (lists of messages) with a common start.
+    - `chosen` and `rejected` are answers to the prompt in column `config.prompt_key`: text, or lists of messages that
+      start with an assistant turn.
 
-    The prompt of a pair is the common part before the first assistant turn that differs. `config.system_prompt` is
-    prepended to pairs without a system message. Other columns are ignored.
+    The prompt of a pair is the longest common start that an assistant turn follows in both conversations.
+    `config.system_prompt` is prepended to pairs without a system message. Other columns are ignored.
 
     Raises:
         DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
@@ -67,7 +67,7 @@ def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = 
         raise FieldError("fields 'chosen' and 'rejected' are the same, so there is nothing to prefer")
     num_shared = _num_shared(chosen.messages, rejected.messages)
     if not num_shared:
-        raise FieldError("fields 'chosen' and 'rejected' share no prompt: their first messages differ")
+        raise FieldError("fields 'chosen' and 'rejected' share no prompt: they differ before the first assistant turn")
     return Pair(chosen, rejected, num_shared)
 
 
@@ -117,7 +117,7 @@ def _key(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the last position up to which all messages are equal, and at which both have an assistant turn; else 0."""
+    """Return the length of the longest common start that an assistant turn follows in both; 0 if there is none."""
     num_equal = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(num_equal, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

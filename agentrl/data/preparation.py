@@ -24,7 +24,7 @@ def preparing_parser(description: str | None, out: str, dataset: str) -> argpars
     """Return a parser with the common options: `--out`, `--train` and `--test`.
 
     Args:
-        dataset: dataset on the hub, used if no file is given.
+        dataset: dataset on the Hugging Face hub, used if no file is given.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(out))
@@ -34,17 +34,17 @@ def preparing_parser(description: str | None, out: str, dataset: str) -> argpars
 
 
 def prepare_splits(arguments: argparse.Namespace, make_task: MakeTask, kept: str | None = None) -> None:
-    """Write both splits with `write_tasks`, and print their numbers of tasks."""
+    """Write both splits with `write_tasks`, and print the number of tasks of each split."""
     for split in ("train", "test"):
         path = write_tasks(getattr(arguments, split), split, arguments.out, make_task, kept)
         print(f"{path}: {pq.read_metadata(path).num_rows} tasks")
 
 
 def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: str | None = None) -> Path:
-    """Write `out`/`split`.parquet from a file or a dataset on the hub; return its path.
+    """Write `out`/`split`.parquet from a file or a dataset on the hub; return the path of the new file.
 
     Args:
-        kept: a column that is copied unchanged, for example images. The source must be a Parquet file or on the hub.
+        kept: a column that is copied unchanged, for example images. It requires a Parquet file or a dataset on the hub.
 
     Raises:
         DataError: the source or one of its rows cannot be used, or `out` cannot be written.

@@ -1,4 +1,4 @@
-"""Handling of too long prompts: raise an error, filter them, or truncate the last user message."""
+"""Handling of prompts that are too long: raise an error, filter them, or truncate the last user message."""
 
 from __future__ import annotations
 
@@ -61,14 +61,16 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
     return tasks.replace(cut), f"{notice}the last user text is cut ({config.truncation})"
 
 
-_WAYS_OUT = "raise it, or set data.filter_overlong_prompts, or data.truncation to left, middle or right"
+_WAYS_OUT = (
+    "raise data.max_prompt_length, or set data.filter_overlong_prompts, or set data.truncation to left, middle or right"
+)
 
 
 def prompt_lengths(tasks: TaskTable, length_of: Callable[[Task], int], num_threads: int | None = None) -> list[int]:
     """Return the number of tokens of every prompt, in the order of the rows.
 
     Args:
-        num_threads: None: one per core.
+        num_threads: number of threads; None: one per core.
 
     Raises:
         DataError: a row is invalid; the message names file and row of the first one.
@@ -91,10 +93,10 @@ def _cut(tasks: TaskTable, index: int, measure: Measure, limit: int, side: Side)
 
 
 def fit_prompt(task: Task, measure: Measure, config: DataConfig) -> Task:
-    """Return a single task with a prompt that fits; the last user message is cut if the configuration allows it.
+    """Return the task, with its last user message cut if the prompt is too long and the configuration allows cutting.
 
     Raises:
-        FieldError: the prompt is too long.
+        FieldError: the prompt is too long and cannot be cut.
         DataError: the task is invalid.
     """
     if (length := measure.length_of(task)) <= config.max_prompt_length:
@@ -116,7 +118,9 @@ def cut_prompt(task: Task, measure: Measure, limit: int, side: Side) -> Task:
     text = task.messages[users[-1]].get("content") if users else None
     length = measure.length_of(task)
     if not isinstance(text, str):
-        raise FieldError(f"its prompt has {length} tokens, data.max_prompt_length is {limit}, and no user text to cut")
+        raise FieldError(
+            f"its prompt has {length} tokens, data.max_prompt_length is {limit}, and there is no user text to cut"
+        )
     pieces = measure.pieces_of(text)
     num_kept = len(pieces)
     while length > limit and num_kept:
@@ -139,7 +143,7 @@ def _with_text(messages: Sequence[Message], place: int, text: str) -> list[Messa
 
 
 def _kept(pieces: Sequence[str], num_kept: int, side: Side, control_tokens: Iterable[str]) -> str:
-    """Keep `num_kept` pieces of a text cut on `side`; fewer if joining the ends would create a control token."""
+    """Cut a text on `side` to `num_kept` pieces, or to fewer if joining the ends would create a control token."""
     num_tail = {"left": num_kept, "middle": num_kept // 2, "right": 0}[side]
     tail = "".join(pieces[len(pieces) - num_tail :])
     for num_head in range(num_kept - num_tail, -1, -1):

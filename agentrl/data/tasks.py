@@ -49,11 +49,11 @@ def load_tasks(
     max_samples: int = -1,
     tokenizer: Callable[[], object] = lambda: None,
 ) -> TaskTable:
-    """Load the tasks of `files` (Parquet, JSON, JSONL, or names of the `datasets` library); they are parsed lazily.
+    """Load the tasks of `files` (Parquet, JSON, JSONL, task folders, or names for `datasets`); tasks are parsed lazily.
 
     Columns of a row; only the prompt is required:
 
-    - `config.prompt_key`: the prompt, text or chat messages. If `prompt` is missing, column `prompts` is used.
+    - `config.prompt_key`: the prompt (text or chat messages). If `prompt` is missing, column `prompts` is used.
     - `data_source`, `agent_name`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs`, `tool_config` (see `ToolOptions`) and
@@ -65,7 +65,7 @@ def load_tasks(
     `text_prompt: true` is added too. Rows are counted from 0. `config.custom_cls`, if set, reads the files.
 
     Args:
-        tokenizer: loads the tokenizer for a custom class.
+        tokenizer: loads the tokenizer, which a custom dataset class may need.
 
     Raises:
         DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
@@ -118,7 +118,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
 
 
 def _prompt_key(row: Row, config: DataConfig) -> str:
-    """Return the name of the prompt column; derived datasets use `prompts`."""
+    """Return the name of the prompt column; some datasets use `prompts` in place of `prompt`."""
     stands_in = config.prompt_key == "prompt" and row.get("prompt") is None and row.get("prompts") is not None
     return "prompts" if stands_in else config.prompt_key
 

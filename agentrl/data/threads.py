@@ -1,4 +1,4 @@
-"""Parallel map over rows on threads. It is faster because tokenizers run without the interpreter lock."""
+"""Parallel map over rows on threads. Threads save time because tokenizers release Python's interpreter lock (GIL)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on_threads(function: Callable[[int], T], num_rows: int, num_threads: int | N
     """Return [function(0), ..., function(num_rows - 1)]; raise the error of the first row that fails.
 
     Args:
-        num_threads: None: one per core.
+        num_threads: number of threads; None: one per core.
     """
     of_rows = partial(_of_rows, function)
     chunks = [range(start, min(start + _CHUNK, num_rows)) for start in range(0, num_rows, _CHUNK)]

@@ -40,7 +40,7 @@ class SamplingParams:
 
     Attributes:
         temperature: divides the logits; 0 is greedy (log-probabilities are then those of temperature 1).
-        top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
+        top_p, top_k, min_p: parameters of the truncations with these names; 1.0, -1 and 0.0 disable them.
         max_new_tokens: maximum number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
         stop_token_ids: tokens that end the completion and are kept as its last token. The model's end-of-sequence
@@ -91,7 +91,7 @@ class Completion:
         logprobs: [N] log-probabilities under the behaviour distribution softmax(logits / temperature),
             before top-p, top-k and min-p.
         policy_versions: policy version of each span of tokens; the spans cover all N tokens.
-        num_cached_tokens: context tokens whose KV was cached.
+        num_cached_tokens: number of context tokens whose KV was reused from the cache.
         matched_stop: the stop string that ended the completion, if a stop string did.
         routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
             None if experts were not requested.
@@ -145,14 +145,14 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all requests as `abort` and free everything. A second call does nothing."""
+        """End all requests as `abort` and free all resources. A second call does nothing."""
         ...
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start.
 
-        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An embedded engine adds
-        `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
+        Every engine has `prompt_tokens`, `cached_tokens`, `forwarded_tokens` and `sampled_tokens`. An embedded engine
+        adds `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
         """
         ...
 
@@ -169,7 +169,7 @@ class Colocated(Engine, Protocol):
         ...
 
     async def resume_memory(self, *, weights: bool) -> None:
-        """Allocate the memory again. Its content is lost: weights must be loaded before sampling."""
+        """Allocate the released memory again. Its content is lost: weights must be loaded before sampling."""
         ...
 
 

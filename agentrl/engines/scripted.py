@@ -1,4 +1,4 @@
-"""An engine that returns scripted replies: for tests, examples, and benchmarks of everything except sampling."""
+"""An engine that returns scripted replies, for tests, examples, and benchmarks without the cost of sampling."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ScriptedEngine:
             repeats after its end. A reply is token ids or text.
         tokenizer: needed for text replies and for stop strings.
         of_text: if True, `reply` is a function of the decoded context.
-        stop_token_id: appended to a reply without a stop token, if the request names no stop tokens. None appends
-            nothing.
+        stop_token_id: stop token of requests without `stop_token_ids`; None: no stop token. A reply that contains no
+            stop token of its request gets the first one appended.
         logprob: log-probability reported for every token.
         delay_s: delay of each reply in seconds.
     """
@@ -65,7 +65,7 @@ class ScriptedEngine:
         self._tokenizer, self._stop_token_id = tokenizer, stop_token_id
         self._logprob, self._delay_s = logprob, delay_s
         self._counters: Counter[str] = Counter()
-        self._resumed: asyncio.Event | None = None  # only while paused
+        self._resumed: asyncio.Event | None = None  # not None only while paused
         self._in_place = False
         self._answering: set[asyncio.Task[None]] = set()
         self._sessions: dict[asyncio.Task[None], str] = {}

@@ -1,4 +1,4 @@
-"""Access to the gateway: the key of a request, and requests that web pages send."""
+"""Access to the gateway: finds the key of a request, and refuses requests of web pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX = "s"
 
 
 class Keys(Generic[_T]):
-    """Secret keys, and the object that each opens. Keys are looked up by hash, so that timing does not reveal them."""
+    """Secret keys, and the object that each key opens. Lookup is by hash, so that timing does not reveal keys."""
 
     def __init__(self) -> None:
         self._opened: dict[bytes, _T] = {}
@@ -27,11 +27,11 @@ class Keys(Generic[_T]):
         return key
 
     def find(self, key: str) -> _T | None:
-        """Return what a key opens."""
+        """Return the object that a key opens; None for an unknown key."""
         return self._opened.get(_digest(key))
 
     def remove(self, key: str) -> _T | None:
-        """Remove a key, and return what it opened."""
+        """Remove a key, and return the object that it opened; None for an unknown key."""
         return self._opened.pop(_digest(key), None)
 
 
@@ -60,10 +60,10 @@ def key_and_endpoint(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
 
 
 class Callers:
-    """Which callers may send requests at all: programs, not web pages.
+    """Accepts requests of programs, and refuses requests of web pages.
 
-    A page in a browser on this machine could reach the gateway. Its requests have a header Origin, or, if the page's
-    name resolves to this machine (DNS rebinding), another header Host.
+    A page in a browser on this machine could reach the gateway. Its requests have a header Origin. If the page's host
+    name resolves to this machine (DNS rebinding), their header Host contains that name.
     """
 
     def __init__(self, host: str, public_name: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Types that all parts of the gateway share: a request in any dialect, its answer, and a refusal."""
+"""Types that all modules of the gateway share: a request in any dialect, its answer, and a refusal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from agentrl.types.messages import Message, ToolSchema
 class Finish(StrEnum):
     """Why a turn ended."""
 
-    STOP = "stop"  # the model ended its turn, or a stop string did
-    CALLS = "calls"  # the model ended its turn, which calls tools
+    STOP = "stop"  # the model or a stop string ended the turn
+    CALLS = "calls"  # the model ended a turn with tool calls
     LENGTH = "length"  # the maximum number of tokens was reached
 
 
 class Refusal(StrEnum):
     """Why a request is refused; each dialect has its own code and HTTP status for it."""
 
-    INVALID = "invalid"  # 400: malformed, or a parameter that would break exactness
+    INVALID = "invalid"  # 400: malformed, or has a parameter that the gateway does not support
     KEY = "key"  # 401: no such key
     TOO_LONG = "too_long"  # 400: the context has no room for an answer
     ENDED = "ended"  # 400: the rollout has ended, or reached a limit
@@ -48,7 +48,7 @@ class TurnRequest:
         max_tokens: maximum number of tokens of the turn; None: the client sets no limit.
         stop: strings that end the turn.
         images: content hash -> bytes of the images in the messages.
-        is_retry: the client marked the request as a repetition.
+        is_retry: whether the client marked the request as a repetition.
         ignored: parameters of the request that have no effect, such as `temperature`: the run's configuration decides.
     """
 
@@ -66,9 +66,9 @@ class AnswerCall:
     """A tool call of an answer.
 
     Attributes:
-        call_id: made by the gateway, unique in all rollouts; clients send it back.
+        call_id: id made by the gateway, unique among all rollouts; clients send it back.
         name: "" if the call has no readable name.
-        arguments: JSON text of an object, or the model's own text if it is malformed.
+        arguments: JSON text of an object, or the model's own text if the call is malformed.
         error: why the call is malformed; "" if it is well-formed.
     """
 
@@ -83,8 +83,8 @@ class TurnAnswer:
     """A turn of the model.
 
     Attributes:
-        turn_id: made by the gateway, unique in all rollouts.
-        content: text without calls and thoughts.
+        turn_id: id made by the gateway, unique among all rollouts.
+        content: text of the turn without calls and thoughts.
     """
 
     turn_id: str
@@ -112,7 +112,7 @@ class GatewaySession(Protocol):
         ...
 
     def delivered(self, turn_id: str) -> None:
-        """Note that the client has received the complete answer. The same request then asks for another answer."""
+        """Record that the client has received the complete answer. The same request then gets a new answer."""
         ...
 
     def count_tokens(self, request: TurnRequest) -> int:

@@ -1,4 +1,4 @@
-"""Which trajectories of a gateway rollout are trained, and with what weight (`rollout.gateway`)."""
+"""Selects and weights the trajectories of a gateway rollout for training (`rollout.gateway`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Candidate:
     """A trajectory of a rollout, for the functions of `rollout.gateway`.
 
     Attributes:
-        messages: all its messages, including those copied from the trajectory from which it branches off.
-        tools: names of the tools that its requests offered.
-        num_turns: number of its turns, without copied ones.
-        is_main: whether it has the tools and the system texts of the conversation with the most turns.
-        is_branch: whether its beginning is a copy of another trajectory.
-        is_discarded: whether another answer to the same request was used.
+        messages: all messages of the trajectory, including those copied from the trajectory from which it branches off.
+        tools: names of the tools that the trajectory's requests offered.
+        num_turns: number of turns of the trajectory, without copied turns.
+        is_main: whether the trajectory has the tools and system texts of the conversation with the most turns.
+        is_branch: whether its beginning is copied from another trajectory.
+        is_discarded: whether the client used another answer to the same request.
     """
 
     messages: Sequence[Message]
@@ -37,7 +37,7 @@ class Candidate:
 
 
 Choice = Callable[[Sequence[Candidate]], Sequence[float]]
-"""One number per trajectory: whether it is trained, or its weight."""
+"""Function that returns one number per trajectory. `train`: whether it is trained. `credit`: its weight."""
 
 
 def _all(candidates: Sequence[Candidate]) -> Sequence[float]:
@@ -66,7 +66,7 @@ _CREDIT: dict[str, Choice] = {"shared": _all, "per_trajectory": _per_trajectory}
 
 
 class CreditRule:
-    """The rule of a run.
+    """The rule of a run that selects and weights trajectories.
 
     Raises:
         UnknownNameError: a function of the configuration cannot be loaded.
@@ -77,7 +77,7 @@ class CreditRule:
         self._credit = _CREDIT.get(config.credit) or load_object(config.credit)
 
     def apply(self, lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> None:
-        """Set the weights of the trajectories, which belong to `lines`.
+        """Set the weight of each trajectory; `lines` are the lines of the trajectories.
 
         Raises:
             ConfigError: a function did not return one finite number for each trajectory.
@@ -105,7 +105,7 @@ def _candidates(lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> li
 
 
 def _checked(key: str, choice: Choice, candidates: Sequence[Candidate]) -> Sequence[float]:
-    """Call a rule for one or more trajectories; a function of the user may return anything."""
+    """Call a rule, and check its result, because a user's function may return anything."""
     if not candidates:
         return []
     found = choice(candidates)

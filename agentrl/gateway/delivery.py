@@ -28,7 +28,7 @@ class Opened:
     """A session with a key.
 
     Attributes:
-        answers: tasks of the session's answers.
+        answers: asyncio tasks that produce the session's answers.
         bug: the first exception that is not a refusal.
     """
 
@@ -37,12 +37,12 @@ class Opened:
     bug: Exception | None = None
 
     def end(self) -> None:
-        """Cancel waiting requests; they get the answer that the rollout has ended."""
+        """Cancel waiting requests; their clients are told that the rollout has ended."""
         for answer in self.answers:
             answer.cancel()
 
     def delivered(self, turn_id: str) -> None:
-        """Tell the session that the client has an answer."""
+        """Tell the session that the client has received an answer."""
         try:
             self.session.delivered(turn_id)
         except Exception as error:
@@ -50,7 +50,7 @@ class Opened:
 
     @contextmanager
     def bugs_noted(self) -> Iterator[None]:
-        """Keep an exception that is not a refusal, and refuse the request."""
+        """Keep an exception that is not a refusal as `bug`, and refuse the request."""
         try:
             yield
         except (RequestError, ClientGoneError, web.HTTPException):
@@ -61,7 +61,7 @@ class Opened:
 
     @contextmanager
     def answering(self, asked: Asked) -> Iterator[asyncio.Task[TurnAnswer]]:
-        """Start the answer to a request. It is cancelled if the client disconnects before the answer is ready."""
+        """Start to answer a request. The task is cancelled if the client disconnects before the answer is ready."""
         task = asyncio.create_task(self.session.answer(asked.request))
         self.answers.add(task)
         try:
@@ -70,16 +70,16 @@ class Opened:
             self.answers.discard(task)
             task.cancel()
             if task.done() and not task.cancelled():
-                task.exception()  # asyncio would report an exception that nobody has read
+                task.exception()  # otherwise asyncio reports an exception that nobody has retrieved
 
 
 async def deliver(
     request: web.BaseRequest, opened: Opened, dialect: Dialect, asked: Asked, keep_alive_s: float
 ) -> web.StreamResponse:
-    """Answer a request with the next turn, and tell the session once the client has it.
+    """Answer a request with the next turn, and tell the session once the client has received the turn.
 
     Raises:
-        RequestError: the request is refused, and nothing was sent yet.
+        RequestError: the request is refused before anything was sent.
         ClientGoneError: the client did not receive the complete answer.
     """
     with opened.answering(asked) as task:
@@ -107,7 +107,10 @@ async def _answer(task: asyncio.Task[TurnAnswer]) -> TurnAnswer:
 async def _opened_stream(
     request: web.BaseRequest, dialect: Dialect, task: asyncio.Task[TurnAnswer], keep_alive_s: float
 ) -> web.StreamResponse | None:
-    """Keep the stream alive until the answer is ready. None if it is ready early: an error then has its HTTP status."""
+    """Keep a stream alive until the answer is ready.
+
+    None if the answer is ready before the first keep-alive message: an error can then still set the HTTP status.
+    """
     stream = None
     while not (await asyncio.wait({task}, timeout=keep_alive_s))[0]:
         with _client_there():
@@ -127,7 +130,7 @@ async def _sent(
 
 
 async def _written(request: web.BaseRequest, stream: web.StreamResponse, rest: bytes = b"") -> web.StreamResponse:
-    """Write an answer to its end."""
+    """Write a complete answer."""
     transport = request.transport
     if transport is None:
         raise ClientGoneError

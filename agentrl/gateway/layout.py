@@ -1,4 +1,4 @@
-"""The lines of a session as the trajectories of one rollout, with the operations and tool calls of each."""
+"""Converts the lines of a session to the trajectories of one rollout, with their operations and tool calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall
 from agentrl.types.trajectory import Author, Segment, Trajectory
 
 FORM = "gateway"
-"""`form` of the openings, for the audit: the client writes all messages."""
+"""Value of `form` in opening operations. It tells the audit that the client writes all messages."""
 
 
 def laid_out(lines: Sequence[Line], call_format: str, images: Mapping[str, bytes]) -> Rollout:
     """Return a rollout with one trajectory for each line.
 
-    A line that branches off begins with a copy of the tokens before it, as its prompt. So every sampled token is in a
-    model segment of exactly one trajectory.
+    The prompt of a line that branches off is a copy of all tokens before the line. So every sampled token is in a model
+    segment of exactly one trajectory.
 
     Args:
         call_format: name of the tool-call format, for the audit.
@@ -60,7 +60,7 @@ class _Builder:
         self._operations, self._number = operations, number
 
     def open(self, line: Line, call_format: str, parent: int | None) -> None:
-        """Add the prompt: the root's, or a copy of everything before the line."""
+        """Add the prompt of the conversation, or, for a branch, a copy of everything before the line."""
         first = line.turns[0]
         if line.start is None:
             prompt, messages, images = first.token_ids, first.messages, first.images
@@ -113,7 +113,7 @@ class _Builder:
 
 
 def _calls(turn: Turn, following: Turn, trajectory: int, number: int) -> list[ToolCall]:
-    """The calls of a turn with their answers, the tool messages before the following turn; none without such messages.
+    """Return the calls of a turn, answered by the tool messages before the following turn; none without such messages.
 
     All tokens that the answers added are counted for the first call.
     """

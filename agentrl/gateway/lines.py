@@ -1,4 +1,4 @@
-"""The paths into which a tree of turns is cut: every turn is in exactly one path."""
+"""Lines: paths into which a tree of turns is cut. Every turn is in exactly one line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Line:
     """Turns that follow each other.
 
     Attributes:
-        turns: the turns; each continues the one before; at least one.
-        discarded: whether another answer to the same request is used instead.
-        conversation: digest of the tools and system texts with which its conversation began.
+        turns: one or more turns; each continues the turn before.
+        discarded: whether the client used another answer to the same request.
+        conversation: digest of the tools and system texts with which the line's conversation began.
     """
 
     turns: Sequence[Turn]
@@ -33,9 +33,10 @@ class Line:
 def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
-    Conversations come last if they have the tools and system texts of the conversation with the most turns. They are
-    in the order in which they started. Other conversations and discarded beginnings come before them. A line that
-    branches off comes before the line that it leaves. So the last line is the end of the main conversation.
+    Conversations come last if they have the tools and system texts of the conversation with the most turns. These are
+    in the order in which they started. Other conversations, and conversations with a discarded first turn, come before.
+    A line that branches off comes before the line from which it branches off. So the last line is the end of the main
+    conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)
@@ -52,7 +53,7 @@ def lines_of(tree: Tree) -> list[Line]:
 
 
 class _Cut:
-    """Cuts the tree of finished turns. `roots` is the first turn of each turn's path."""
+    """Cuts the tree of finished turns. `roots` maps each turn to the first turn of its path."""
 
     def __init__(self, done: Sequence[Turn]) -> None:
         self.roots: dict[Turn, Turn] = {}
@@ -63,7 +64,7 @@ class _Cut:
             self._children[turn] = []
             if turn.parent is not None:
                 self._children[turn.parent].append(turn)
-        for turn in reversed(done):  # a turn comes after its parent
+        for turn in reversed(done):  # in `done`, a turn comes after its parent
             self._heights[turn] = 1 + max((self._heights[each] for each in self._children[turn]), default=0)
 
     def lines(self, turn: Turn, conversation: bytes, counts: bool) -> Iterator[Line]:
@@ -96,7 +97,7 @@ def _ended_before(root: Turn, later: Turn) -> bool:
 
 
 def _counts(turn: Turn, siblings: Sequence[Turn]) -> bool:
-    """Whether the turn is the answer that is used: a later request contains it, or else it was delivered last."""
+    """Whether the client used this turn: a later request contains the turn, or else the turn was delivered last."""
     same = [each for each in siblings if each.place.prompt == turn.place.prompt]
     continued = [each for each in same if each.children]
     if continued:

@@ -23,9 +23,9 @@ _SIZE = 16
 
 
 def cleaned(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages with the fields that a template reads; adjacent assistant messages become one.
+    """Return the messages with only the fields that a template reads; adjacent assistant messages are joined.
 
-    Empty system messages are dropped. Content without images is text.
+    Empty system messages are dropped. Content without images becomes text.
     """
     result: list[Message] = []
     for message in map(_plain, messages):
@@ -43,7 +43,7 @@ def message_digest(message: Message) -> bytes:
 
 
 def answer_digest(content: str, calls: Sequence[AnswerCall]) -> bytes:
-    """Return the digest of an answer: that of the assistant message in which a client sends it back."""
+    """Return the digest of an answer. The assistant message in which a client sends the answer back has the same."""
     return _digest("assistant", content, ((call.name, call.arguments) for call in calls))
 
 
@@ -51,7 +51,7 @@ def tools_digest(tools: Sequence[ToolSchema]) -> bytes:
     """Return the digest with which a conversation with these tools begins."""
     functions = [tool.function for tool in tools]
     shown = [(each.name, each.description, each.parameters) for each in functions]
-    # several times faster than JSON; since version 3, the bytes depend on which objects are shared
+    # several times faster than JSON; from format version 3 on, the bytes would depend on shared objects
     return blake2b(marshal.dumps(shown, 2), digest_size=_SIZE).digest()
 
 
@@ -61,7 +61,7 @@ def chained(digest: bytes, following: bytes) -> bytes:
 
 
 def call_ids(message: Message) -> tuple[str, ...]:
-    """The ids of a message's calls; "" for a call without one."""
+    """The ids of a message's calls; "" for a call without id."""
     return tuple(call.get("id", "") for call in message.get("tool_calls", ()))
 
 
@@ -77,7 +77,7 @@ def _hash(text: str) -> bytes:
 
 
 def _arguments(arguments: JsonValue) -> str:
-    """Return one text for all ways to write the same arguments; for text that is not JSON, the text."""
+    """Return the canonical text of the arguments; text that is not JSON is only stripped."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     if not text.strip():
         return "{}"
@@ -115,7 +115,7 @@ def _content(message: Message) -> JsonValue:
 
 
 def _kept(part: JsonValue) -> JsonValue:
-    """Return a part with its known fields only; None if there is nothing to show."""
+    """Return an image or text part with its known fields only; None for an empty or unknown part."""
     if isinstance(part, dict) and part.get("type") == "image":
         return image_part(str(part.get("image")))
     text = part.get("text") if isinstance(part, dict) else part

@@ -50,7 +50,7 @@ class Renderer:
         raise RequestError(Refusal.INVALID, str(refused[0])) from refused[0]
 
     def following(self, turn: Turn, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Rendered | None:
-        """Render the messages after a turn; None if the template cannot write them there.
+        """Render the messages after a turn; None if the template cannot append them to the turn.
 
         Raises:
             RequestError: the model accepts no images.
@@ -88,7 +88,7 @@ def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Mess
 
 
 def _as_user(messages: Sequence[Message], first: int) -> list[Message]:
-    """Turn system messages after the first ones into user messages; join adjacent ones, which templates may refuse."""
+    """Turn system messages after the first `first` messages into user messages; join adjacent user messages."""
     result: list[Message] = list(messages[:first])
     for message in messages[first:]:
         is_user = message["role"] in ("system", "user")
@@ -109,14 +109,14 @@ class _Calls:
         self._waiting: list[str] = []
 
     def add(self, ids: Sequence[str], turn: Message) -> None:
-        """Add the calls of a turn; the turn has the ids in the template."""
+        """Add the calls of a turn. `ids` are the ids that the client knows; `turn` has the ids in the template."""
         calls = turn.get("tool_calls", ())
         self._waiting = [call_id or f"\0{at}" for at, call_id in zip(range(len(calls)), ids, strict=False)]
         named = ((call.get("id", ""), call["function"]["name"]) for call in calls)
         self._known.update(zip(self._waiting, named, strict=False))
 
     def answered(self, message: Message) -> Message:
-        """Return a tool message with the id and name of its call; without an id, it answers the next call."""
+        """Return a tool message with the id and name of its call. A message without id answers the next call."""
         given = message.get("tool_call_id", "")
         known = given if given in self._known else next(iter(self._waiting), None) if not given else None
         if known is None:

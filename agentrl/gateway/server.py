@@ -1,4 +1,4 @@
-"""HTTP server in front of sessions: one key per rollout, three dialects."""
+"""HTTP server in front of sessions: one key per rollout, three API dialects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ First = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 _BACKLOG = 1024
 _SHUTDOWN_S = 1.0
 _THREAD_FROM_BYTES = 2**20
-"""Larger bodies, and bodies with images, are read in a thread, so that other requests do not wait."""
+"""Larger bodies, and bodies with images, are parsed in a thread, so that other requests do not wait."""
 _NO_KEY = "no such key, or its rollout has ended"
 _NO_ENDPOINT = "no such endpoint; there are /v1/chat/completions, /v1/responses, /v1/messages and /v1/models"
 
@@ -56,8 +56,8 @@ class GatewayServer:
     """HTTP server in front of sessions; an async context manager.
 
     Args:
-        host, port: where to listen; port 0: a free one.
-        public_url: the address that clients use, if it is another one, for example the address of a tunnel.
+        host, port: address on which the server listens; port 0: a free port.
+        public_url: the address that clients use, if it differs, for example the address of a tunnel.
         model_name: the model that `/v1/models` lists. Requests may name any model.
         max_bytes: maximum size of a request body.
         keep_alive_s: seconds between two keep-alive messages in a stream that waits for the model.
@@ -99,7 +99,7 @@ class GatewayServer:
             self._handle,
             request_factory=self._request,
             handler_cancellation=True,  # a client that disconnects ends its request
-            access_log=None,  # paths contain keys, and so may errors in HTTP
+            access_log=None,  # paths contain keys, and HTTP errors may contain them too
             logger=_SILENT,
         )
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
@@ -113,7 +113,7 @@ class GatewayServer:
         self._exit.push_async_callback(runner.cleanup)
         if self._socket_path is not None:
             await web.UnixSite(runner, self._socket_path, backlog=_BACKLOG).start()
-            self._socket_path.chmod(0o666)  # sandboxes have their own users; requests need a key anyway
+            self._socket_path.chmod(0o666)  # sandboxes may run as other users; requests need a key anyway
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.local_url = f"http://{host}:{runner.addresses[0][1]}"
         return self
@@ -127,7 +127,7 @@ class GatewayServer:
         return self._keys.find(key) is not None
 
     def open(self, session: GatewaySession, key: str = "") -> Address:
-        """Return the address of a session, with a new key or the given one, which no other session may have."""
+        """Open a session and return its address, with a new key, or with `key`, which no other session may have."""
         key = self._keys.add(Opened(session), key)
         return Address((self._public_url or self.local_url) + path_of(key), key)
 
@@ -135,7 +135,7 @@ class GatewayServer:
         """End a session: its key is refused from now on, and its waiting requests are ended.
 
         Raises:
-            Exception: a bug in the session, at one of its requests.
+            Exception: the first error of the session's requests that was not a refusal.
         """
         opened = self._keys.remove(address.key)
         if opened is None:
@@ -192,7 +192,7 @@ class GatewayServer:
         body = await self._body(request)
         slow = len(body) > _THREAD_FROM_BYTES or b"base64" in body
         asked = await asyncio.to_thread(_read, dialect, body) if slow else _read(dialect, body)
-        repeats = request.headers.get("x-stainless-retry-count", "0") != "0"  # the header of both services' SDKs
+        repeats = request.headers.get("x-stainless-retry-count", "0") != "0"  # sent by the official SDKs
         return replace(asked, request=replace(asked.request, is_retry=True)) if repeats else asked
 
     async def _body(self, request: web.BaseRequest) -> bytes:
@@ -203,7 +203,7 @@ class GatewayServer:
 
 
 async def _none(request: web.BaseRequest) -> None:
-    """Answer no request."""
+    """Default of `first`: answer no request."""
 
 
 def _read(dialect: Dialect, body: bytes) -> Asked:

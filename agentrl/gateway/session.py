@@ -1,4 +1,4 @@
-"""Session of one key: samples turns, joins repeated requests, and enforces the limits of a rollout."""
+"""Session of one key: samples turns, recognises repeated requests, and enforces the limits of a rollout."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ _LOGGER = logging.getLogger(__name__)
 class Session:
     """The conversations of one rollout with a client that knows one key. Implements `GatewaySession`.
 
-    A request that contains a turn of this session, then new messages, continues that turn from its own tokens. Any
-    other request begins a conversation. A repeated request never samples twice, unless its answer was delivered.
+    A request that contains a turn of this session and then new messages continues from the tokens of that turn. Any
+    other request begins a conversation. A repeated request is sampled again only if its answer was delivered.
 
     Args:
         sampling: sampling parameters; a request may only lower the number of tokens and add stop strings.
         call_format: name of the tool-call format that `parser` reads, for the audit.
 
     Attributes:
-        ended: set when a limit of the rollout was reached, or sampling failed: nothing more can be sampled.
+        ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
+            after that.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which requests after the end of the rollout wait, at most until `close`. A program that is
-            stopped at the end then does nothing more, so its effects do not depend on timing.
+        hold_s: seconds for which requests after the end of the rollout wait, at most until `close`. Meanwhile the
+            program is stopped, so that its effects after the end do not depend on timing.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Session:
         _note_ignored(request.ignored)
         place, messages = self._place(request)
         turn = self._tree.repeated(place, request) or self._begin(place, messages, request)
-        assert turn.task is not None  # every turn of the tree has one
+        assert turn.task is not None  # every turn of the tree has a task
         try:
             return await asyncio.shield(turn.task)
         except asyncio.CancelledError:
@@ -120,25 +121,25 @@ class Session:
         return self._tree.place(cleaned(request.messages), request.tools).parent is not None
 
     def repeats(self, request: TurnRequest) -> bool:
-        """Whether the request would get the answer of an earlier one."""
+        """Whether the request would get the answer to an earlier request."""
         place = self._tree.place(cleaned(request.messages), request.tools)
         return self._tree.repeated(place, request) is not None
 
     @property
     def stop(self) -> Stop | None:
-        """The limit at which the conversation with the most turns ended; None: it reached none."""
+        """The limit that ended the rollout or the conversation with the most turns; None: no limit was reached."""
         return self._reached(lines_of(self._tree))
 
     @property
     def num_turns(self) -> int:
-        """Number of turns so far, with those that are being sampled."""
+        """Number of turns so far, including turns that are being sampled."""
         return len(self._tree.turns)
 
     def rollout(self, stop: Stop | None = None) -> Rollout:
-        """Return all turns that were sampled as a rollout. Those still being sampled are left out.
+        """Return the rollout of all sampled turns, without turns that are still being sampled.
 
         Args:
-            stop: why it ended; None: the limit that was reached, else `finished`.
+            stop: why the rollout ended; None: the limit that was reached, else `finished`.
         """
         lines = lines_of(self._tree)
         rollout = laid_out(lines, self._call_format, self._renderer.images)
@@ -161,7 +162,7 @@ class Session:
         return self._tree.place(messages, request.tools), messages
 
     def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
-        """Return the request's place and new tokens. A turn that the template cannot continue begins a conversation."""
+        """Return the request's place and new tokens. If the template cannot continue a turn, a conversation begins."""
         if place.parent and (new := messages[place.num_known :]):
             following = self._renderer.following(place.parent, new, request.tools)
             if following is not None:
@@ -176,7 +177,7 @@ class Session:
             self._end(Stop.MAX_ASSISTANT_TURNS)
             raise RequestError(Refusal.ENDED, "rollout.multi_turn.max_assistant_turns is reached")
         place, rendered = self._rendered(place, messages, request)
-        if (turn := self._tree.repeated(place, request)) is not None:  # of a turn that the template cannot continue
+        if (turn := self._tree.repeated(place, request)) is not None:  # the place may have changed
             return turn
         turn = Turn(
             *(len(self._tree.turns), place, asked(request), rendered.messages, rendered.token_ids, request.tools),
@@ -200,12 +201,12 @@ class Session:
         return replace(self._sampling, stop=tuple(dict.fromkeys(stop)), max_new_tokens=most)
 
     def _reached(self, lines: Sequence[Line]) -> Stop | None:
-        """The limit of the rollout that was reached, else the limit of the main conversation's last turn."""
+        """Return the limit of the rollout that was reached, else the limit of the main conversation's last turn."""
         refused = Stop.MAX_RESPONSE_TOKENS if self._prompt_refused else None
         return self._stop or (lines[-1].turns[-1].stop if lines else refused)
 
     def _num_left(self, turn: Turn) -> int:
-        """Number of tokens that the model may still sample.
+        """Return the number of tokens that the model may sample in this turn.
 
         Raises:
             RequestError: the prompt is too long, or there is no room for an answer.
@@ -222,7 +223,7 @@ class Session:
         return left
 
     def _branch(self, parent: Turn | None) -> int:
-        """Number of the engine's session: that of the parent, if no other turn continues it."""
+        """Return the engine session's number: the parent's if no other turn continues the parent, else a new one."""
         if parent is not None and not parent.children:
             return parent.branch
         self._num_branches += 1
@@ -234,7 +235,7 @@ class Session:
         return self._drawn[context] - 1
 
     async def _sampled(self, turn: Turn, sampling: SamplingParams) -> TurnAnswer:
-        """Sample a turn and keep it. Raises a `RequestError` if sampling failed, or the deadline cut the turn off."""
+        """Sample a turn and keep it. Raise `RequestError` if sampling failed or was aborted, as at the deadline."""
         context = turn.context
         try:
             completion = await self._completion(turn, context, sampling)
@@ -277,9 +278,9 @@ class Session:
         turn.message = assistant_message(turn.parsed, len(turn.path))
 
     def _identity(self, turn: Turn, context: Sequence[int]) -> str:
-        """Letters and digits that identify the turn among all rollouts, and are the same if the run is repeated.
+        """Return letters and digits that identify the turn among all rollouts.
 
-        Some clients write the ids of calls into their prompts.
+        They are the same if the run is repeated, because some clients write call ids into their prompts.
         """
         name = f"{self._name}/{ids_digest(context)}/{turn.draw}"
         return blake2b(name.encode(), digest_size=12).hexdigest()
@@ -294,7 +295,7 @@ def _num_sampled(turn: Turn) -> int:
 
 
 def _retrieve(task: asyncio.Task[TurnAnswer]) -> None:
-    """Mark the exception as retrieved: the client may have disconnected."""
+    """Mark the task's exception as retrieved; nobody awaits the task if the client has disconnected."""
     if not task.cancelled():
         task.exception()
 
@@ -311,6 +312,6 @@ def _note_ignored(names: Sequence[str]) -> None:
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """Error with a text by which clients know that a retry cannot succeed; with other texts they retry for minutes."""
+    """Return an error whose text tells clients not to retry; with other texts they retry for minutes."""
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)

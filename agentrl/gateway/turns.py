@@ -24,10 +24,10 @@ class Place:
     """Place of a request in the tree.
 
     Attributes:
-        parent: the turn that the request continues; None: it begins a conversation.
-        num_known: number of its messages that belong to the parent's conversation, including the parent's answer.
-        prompt: digest of all its messages and tools.
-        conversation: digest of its tools and system texts.
+        parent: the turn that the request continues; None: the request begins a conversation.
+        num_known: number of the request's messages up to and including the parent's answer.
+        prompt: digest of all messages and tools of the request.
+        conversation: digest of the request's tools and system texts.
     """
 
     parent: Turn | None
@@ -42,19 +42,19 @@ class Turn:
 
     Attributes:
         number: position in the order in which the turns were requested.
-        asked: distinguishes a repetition of the request from another request with the same messages.
+        asked: further parameters of the request. A repetition of the request has the same.
         messages: the messages since the parent's answer, as passed to the template.
-        token_ids: the tokens since the parent's answer; of a root, the whole prompt.
+        token_ids: the tokens since the parent's answer; without a parent, the whole prompt.
         schemas: the tools of the request.
-        branch: number of the engine's session.
-        draw: number of turns that were sampled before in the same context.
+        branch: number of the session in the engine.
+        draw: number of earlier turns that were sampled from the same context.
         images: names of the images in `messages`; their tokens begin at `image_starts` in the context.
-        task: the sampling; its result is the answer.
-        segment: the sampled segment; None before that, or if nothing was sampled.
+        task: asyncio task that samples the turn; its result is the answer.
+        segment: the sampled segment; None before sampling, or if no token was sampled.
         parsed, message: the parsed turn, and the turn as a message.
-        answer: the answer for the client; None before it was sampled.
-        experts: routed experts of the tokens since the parent's last one.
-        stop: the limit that ended the turn, or that refused its continuation (`refused`).
+        answer: the answer for the client; None before the turn was sampled.
+        experts: routed experts of the tokens that the turn added to those of its path.
+        stop: the limit that ended the turn, or, if `refused`, the limit because of which its continuation was refused.
         delivered: position in the order in which answers were delivered; None: not delivered.
     """
 
@@ -96,7 +96,7 @@ class Turn:
 
     @property
     def own_ids(self) -> Iterator[int]:
-        """The tokens since the parent's answer, then those that were sampled."""
+        """The tokens since the parent's answer, then the sampled tokens."""
         return chain(self.token_ids, self.segment.token_ids if self.segment else ())
 
     @property
@@ -112,12 +112,12 @@ class Turn:
 
     @property
     def all_messages(self) -> list[Message]:
-        """The messages since the parent's answer, and the model's."""
+        """The messages since the parent's answer, and the model's message."""
         return [*self.messages, *([self.message] if self.message else [])]
 
     @property
     def issued(self) -> tuple[str, ...]:
-        """The ids of its calls that the client knows."""
+        """The ids of the turn's calls, as the client knows them."""
         return tuple(call.call_id for call in self.answer.calls) if self.answer else ()
 
 
@@ -151,9 +151,10 @@ class Tree:
         return Place(parent, last + 1 if parent else 0, digest, conversation)
 
     def repeated(self, place: Place, request: TurnRequest) -> Turn | None:
-        """Return the turn whose answer a repetition of a request gets; None: it is not a repetition.
+        """Return the turn whose answer a repetition of a request gets; None: the request is not a repetition.
 
-        An undelivered answer is always sent again. A delivered one is sent again only if the client marks a repetition.
+        An undelivered answer is always sent again. A delivered answer is sent again only if the client marks the
+        request as a repetition.
         """
         same = [turn for turn in self._asked.get((place.prompt, place.parent), ()) if turn.asked == asked(request)]
         waiting = [turn for turn in same if turn.delivered is None]
@@ -176,14 +177,14 @@ class Tree:
             self._issued[turn.issued] = digest
 
     def deliver(self, turn_id: str) -> None:
-        """Record that the client has an answer; an unknown id is ignored."""
+        """Record that the client has received an answer; an unknown id is ignored."""
         for turn in reversed(self.turns):
             if turn.answer and turn.answer.turn_id == turn_id:
                 turn.delivered, self._num_delivered = self._num_delivered, self._num_delivered + 1
                 return
 
     def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
-        """The turn whose answer ends the conversation `digest`: by ids of calls, else the last delivered one."""
+        """Return the turn whose answer ends conversation `digest`; of several, by call ids, then the last delivered."""
         found = self._answered.get(digest, ())
         if len(found) < 2:
             return next(iter(found), None)

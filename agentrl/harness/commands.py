@@ -13,7 +13,7 @@ from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.task import Task
 
 _NOT_RUN, KILLED = 126, 137
-"""Exit codes as in bash: the command cannot run; signal 9."""
+"""Exit codes as in bash: the command cannot run; the command was ended by signal 9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class CommandResult:
 
     Attributes:
         output: standard output and standard error, in the order of writing. The middle of a long output is left out.
-        exit_code: below 0 after a signal; 137 if the command ended the sandbox: the next command gets a new one.
+        exit_code: negative after a signal; 137 if the command ended the sandbox. The next command then gets a new
+            sandbox.
         timed_out: whether the command was ended after `timeout_s`.
     """
 
@@ -32,17 +33,17 @@ class CommandResult:
 
 
 class TaskCommands:
-    """The commands of one rollout.
+    """Runs the commands of a harness in one rollout.
 
-    An instance belongs to the event loop that runs when it is created.
+    An instance can be used only on the event loop on which it was created.
 
     Args:
         folder: the started task folder; None if the row is not a task folder.
-        timeout_s: default of `run`.
+        timeout_s: default timeout of `run`, in seconds.
 
     Attributes:
-        folder: see above.
-        failure: the error because of which the rollout is dropped, even if the harness caught it.
+        folder: see the argument.
+        failure: the error that drops the rollout, even if the harness caught it; None if there is none.
         failed: event that is set together with `failure`.
     """
 
@@ -56,12 +57,12 @@ class TaskCommands:
     async def run(self, command: str, timeout_s: float | None = None) -> CommandResult:
         """Run a shell command in the working folder of the task.
 
-        If the caller is cancelled, the command is ended; the sandbox stays as it is.
+        If the caller is cancelled, the command is ended and the sandbox is kept.
 
         Raises:
             DataError: the row is not a task folder.
             InfraError: the sandbox failed. The rollout is dropped.
-            RuntimeError: the rollout has ended, or this is another event loop.
+            RuntimeError: the rollout has ended, or the call comes from another event loop.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("from a thread, use asyncio.run_coroutine_threadsafe(endpoint.run_command(...), loop)")
@@ -88,7 +89,7 @@ class TaskCommands:
             raise self._failed(DataError(f"{where}: endpoint.run_command needs a task folder (docs/harnesses.md)"))
         try:
             return _result(await self.folder.run_command(command, seconds))
-        except SandboxEndedError as error:  # the command caused this, so the policy sees it, as with the tool bash
+        except SandboxEndedError as error:  # the policy sees the error of its command, as with the tool bash
             return CommandResult(f"{error}; its files are lost\n", KILLED, timed_out=False)
         except SandboxUnavailableError as error:
             raise self._failed(InfraError(str(error))) from error

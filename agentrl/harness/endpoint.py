@@ -1,4 +1,4 @@
-"""Argument `endpoint` of the function of a harness."""
+"""The argument `endpoint` that the function of a harness gets."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class Endpoint:
 
 
 def without(key: str, output: str) -> str:
-    """Return the output without the key, which may be broken into lines."""
+    """Return the output with the key replaced by KEY, even if line breaks split the key."""
     return re.sub(r"\s*".join(map(re.escape, key)), "KEY", output)

@@ -1,4 +1,4 @@
-"""Harnesses that are a coroutine function of the user."""
+"""Harnesses that are coroutine functions written by the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[[Task, Endpoint], Awaitable[object]]
 
 
 def load_function(harness: Harness) -> Run:
-    """Load the function of the settings. A file is searched in the folder of the settings, then in the working folder.
+    """Load the configured function. Its file is searched in the settings file's folder, then in the working folder.
 
     Raises:
         ConfigError, UnknownNameError: there is no such function, or it is not a coroutine function.
@@ -48,7 +48,7 @@ async def run_function(function: Run, task: Task, endpoint: Endpoint) -> tuple[E
 
     Raises:
         InfraError, AgentRLError: the function raised the error.
-        TypeError: the function returned something else.
+        TypeError: the function returned neither None nor a finite number.
     """
     try:
         returned = await function(task, endpoint)
@@ -56,7 +56,7 @@ async def run_function(function: Run, task: Task, endpoint: Endpoint) -> tuple[E
         raise
     except FunctionFailedError as error:
         return Ended(1, str(error)), None
-    except Exception as error:  # a user's code may raise anything
+    except Exception as error:  # user code may raise any error
         return Ended(1, format_error(error)), None
     return Ended(0, ""), _score(returned)
 

@@ -1,14 +1,15 @@
-"""Runs the function of a harness. This file runs in the interpreter of the settings, and imports nothing from agentrl.
+"""Runs the function of a harness. This file runs in the configured interpreter, and imports nothing from agentrl.
 
     python function_worker.py TARGET NUM_THREADS
 
 TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or {"refused"}
 with the reason. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
-{"cancel": id} cancels a request. {"id", "call", "command", "timeout_s"} requests a command, and {"id", "stop": call}
-ends it; {"id", "return": call} has its result, or an error. The process ends when its input ends.
+{"cancel": id} cancels a request. The process sends {"id", "call", "command", "timeout_s"} to run a command in the
+sandbox, and {"id", "stop": call} to end the command. {"id", "return": call} is the reply, with the result or an error.
+The process ends when its input ends.
 """
 
-# Python 3.9 or later
+# this file must work with Python 3.9
 from __future__ import annotations
 
 import asyncio
@@ -31,7 +32,7 @@ from typing import Any, BinaryIO, Optional  # Any: JSON, and what the function r
 
 MAX_LINE_BYTES = 2**20
 MAX_TEXT = 20_000
-"""Characters kept of a traceback: its end."""
+"""Number of characters that are kept from the end of a traceback."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Endpoint:
 
 
 class Worker:
-    """Runs the function for all requests at the same time."""
+    """Runs the function once for each request; all requests run concurrently."""
 
     def __init__(self, function: Callable[[Any, Endpoint], Awaitable[object]], answers: BinaryIO) -> None:
         self.calls = itertools.count()
@@ -99,10 +100,10 @@ class Worker:
         self._running: dict[int, tuple[asyncio.Task[None], Endpoint]] = {}
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a line; called on the event loop only."""
+        """Write a message as one line. Call this on the event loop only."""
         line = json.dumps(message, allow_nan=False).encode() + b"\n"
         if len(line) >= MAX_LINE_BYTES:
-            raise ValueError(f"a message of {len(line)} bytes, at most {MAX_LINE_BYTES} are sent")
+            raise ValueError(f"a message has {len(line)} bytes, but at most {MAX_LINE_BYTES} can be sent")
         self._answers.write(line)
         self._answers.flush()
 
@@ -126,14 +127,14 @@ class Worker:
     async def _run(self, number: int, task: SimpleNamespace, endpoint: Endpoint) -> None:
         try:
             answer = {"returned": plain(await self._function(task, endpoint))}
-        except BaseException:  # of the user's code, which may also exit
+        except BaseException:  # user code may raise any error, or SystemExit
             answer = {"failed": traceback.format_exc()[-MAX_TEXT:]}
         endpoint.end()
         self.send({"id": number, **answer})
 
 
 def plain(returned: object) -> Any:  # Any: JSON
-    """Return a score unchanged, and anything else as text, which is not a score."""
+    """Return None or a score as JSON, and any other result as text, which the run rejects as a score."""
     try:
         if returned is None or (isinstance(returned, (int, float)) and math.isfinite(returned)):
             return returned if returned is None or isinstance(returned, bool) else float(returned)
@@ -180,7 +181,7 @@ def load_module(name: str, folder: Path) -> ModuleType:
 
 
 def listen(requests: BinaryIO, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
-    """Read requests until there are none; a function that blocks the event loop does not prevent the end."""
+    """Read requests until the input ends. Then end the process, even if the function blocks the event loop."""
     for line in requests:
         loop.call_soon_threadsafe(worker.receive, json.loads(line))
     end()
@@ -194,7 +195,7 @@ def end() -> None:
 
 
 async def serve(worker: Worker, requests: BinaryIO, num_threads: int) -> None:
-    """Answer requests; does not return."""
+    """Answer requests until the process is ended."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(num_threads))
     worker.send({"ready": True})
@@ -203,7 +204,7 @@ async def serve(worker: Worker, requests: BinaryIO, num_threads: int) -> None:
 
 
 def own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipes of requests and answers. Other code gets no input, and its output becomes standard error."""
+    """Return the pipes of requests and answers. Other code then reads empty input, and prints to standard error."""
     requests, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -213,14 +214,14 @@ def own_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def main() -> None:
-    """Load the function and serve it."""
+    """Load the function and answer requests."""
     target, num_threads = sys.argv[1], int(sys.argv[2])
     own = str(Path(__file__).resolve().parent)
     sys.path[:] = [folder for folder in sys.path if folder != own]  # this file's folder has no modules of the user
     requests, answers = own_pipes()
     try:
         function = load(target)
-    except BaseException as error:  # an import may raise anything, and exit
+    except BaseException as error:  # importing user code may raise any error, or SystemExit
         traceback.print_exc()
         answers.write(json.dumps({"refused": f"{type(error).__name__}: {error}"[:1000]}).encode() + b"\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""The command of a harness in the sandbox of its task folder."""
+"""Runs the command of a harness in the sandbox of its task folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
 """Port of the gateway in the sandbox. Tasks should use other ports."""
 _LONGEST_S = 1e7
-"""Formal limit of the command: the deadline of the harness ends it earlier."""
+"""Timeout that the sandbox requires; the deadline of the harness ends the command earlier."""
 _BOOTSTRAP = """
 import json, os, sys
 with open(sys.argv[1]) as file:
@@ -49,7 +49,7 @@ class TaskHarness:
         """Wait until the harness ends by itself.
 
         Raises:
-            SandboxEndedError: something ended the sandbox from inside.
+            SandboxEndedError: a process in the sandbox ended the sandbox.
             SandboxUnavailableError: the sandbox failed.
         """
         return self._ended(await self._running.wait())
@@ -75,13 +75,13 @@ def local_settings(folder: TaskFolderState) -> LocalSandbox:
     """Return the settings of the sandbox.
 
     Raises:
-        DataError: sandboxes of this kind cannot reach the gateway.
+        DataError: the sandboxes of the run are of a kind that cannot reach the gateway.
     """
     if isinstance(folder.sandboxes, LocalSandbox):
         return folder.sandboxes
     raise DataError(
         f"'sandbox: task' of the harness: the tools of the run have a sandbox of kind '{folder.sandboxes.kind}',"
-        " and commands run in those of kind 'local' only"
+        " but the command of a harness runs only in a sandbox of kind 'local'"
     )
 
 
@@ -89,7 +89,7 @@ def local_settings(folder: TaskFolderState) -> LocalSandbox:
 async def started_in_task(
     folder: TaskFolderState, gateway: Path, job: Mapping[str, JsonValue]
 ) -> AsyncIterator[TaskHarness]:
-    """Yield the harness, which is stopped at the end of the block. Its sandbox stays, for the tests.
+    """Yield the harness, which is stopped at the end of the block. The sandbox is kept for the tests.
 
     Args:
         gateway: socket of the gateway.

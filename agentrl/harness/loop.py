@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HOLD_S = 10.0
-"""Seconds in which a harness is stopped after a limit is reached; until then its requests wait."""
+"""Maximum seconds for which requests wait after a limit is reached, until the harness is stopped."""
 _ABORT_S = 0.5
-"""Seconds after the deadline in which the engine returns the turn that the deadline cut off."""
+"""Seconds to wait after the deadline for the engine to return the turn that the deadline cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Use:
 
 
 class HarnessLoop(AgentLoop):
-    """Runs the harness of `rollout.harness`, and returns what its gateway session recorded.
+    """Runs the harness of `rollout.harness`, and returns the rollout that the gateway session recorded.
 
     Args:
         shared: objects that all rollouts of the run share.
@@ -91,7 +91,7 @@ class HarnessLoop(AgentLoop):
         """See `AgentLoop.prompt`. The messages that the harness adds are not known before it runs.
 
         Raises:
-            DataError: a harness cannot get this prompt.
+            DataError: this prompt cannot be passed to a harness.
         """
         self._shared.check(task)
         if tools is not None and self._shared.settings.in_task and (folder := task_folder_state(tools.data)):
@@ -121,7 +121,7 @@ class HarnessLoop(AgentLoop):
         except asyncio.CancelledError:
             if deadline is None or time.monotonic() < deadline:
                 raise
-            finished = stopped()  # the rollout's deadline ended the harness: its turns are kept
+            finished = stopped()  # the rollout's deadline ended the harness: the turns so far are kept
         finally:
             await commands.close()
             await session.close()
@@ -130,7 +130,7 @@ class HarnessLoop(AgentLoop):
         return rollout_of(self._shared, session, watched, finished)
 
     async def _commands(self, task: Task, tools: ToolSession | None) -> TaskCommands:
-        """Reserve the sandbox of a task folder, which starts at the first command."""
+        """Reserve the sandbox of a task folder; the sandbox starts at the first command."""
         folder = None if tools is None else task_folder_state(tools.data)
         if folder is not None:
             self._shared.start_folder(folder)
@@ -183,7 +183,7 @@ class HarnessLoop(AgentLoop):
                     return stopped()
                 result = await _until(process.wait(), use)
                 ended = result or await process.end()
-        except SandboxEndedError as error:  # a program in the sandbox did this: it counts as an action of the policy
+        except SandboxEndedError as error:  # by a program in the sandbox: counts as an action of the policy
             result = ended = Ended(KILLED, f"{error}; its files are lost")
         except SandboxUnavailableError as error:
             raise InfraError(str(error)) from error
@@ -198,9 +198,9 @@ class HarnessLoop(AgentLoop):
         return _finished(ended, score, use, by_itself=result is not None)
 
     async def _next_step(self, finished: Finished, use: _Use) -> str | None:
-        """Return the instruction of the next step of a task folder, if the harness may go on.
+        """Return the instruction of the next step of a task folder, if the harness may continue.
 
-        At the deadline, it no longer waits for the next step.
+        If the deadline passes before the next step is ready, the harness counts as stopped.
         """
         dropped = finished.problem and (self._shared.settings.on_exit == "fail" or not use.session.num_turns)
         ended = use.commands.failure or not finished.by_itself or finished.limited or finished.ended.failed
@@ -226,7 +226,7 @@ def _finished(ended: Ended, score: float | None, use: _Use, *, by_itself: bool) 
 
 
 async def _until(work: Coroutine[None, None, T], use: _Use, failed: asyncio.Event | None = None) -> T | None:
-    """Return the result of `work`; None if the session ended, the sandbox failed or the deadline passed before."""
+    """Return the result of `work`; None if the session ended, the sandbox failed or the deadline passed first."""
     events = [use.session.ended, *([failed] if failed else ())]
     running, limit, *others = asyncio.ensure_future(work), *(asyncio.ensure_future(each.wait()) for each in events)
     tasks = running, limit, *others

@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _TAIL = 1000
-"""Characters of the output in an error."""
+"""Number of characters of the output that an error shows."""
 
 
 @dataclass(slots=True)
 class Finished:
-    """How a harness finished. It runs once for each step of a task.
+    """How a harness finished. A harness runs once for each step of a task.
 
     Attributes:
-        by_itself: whether it ended without being stopped.
+        by_itself: whether the harness ended without being stopped.
         limited: whether the session had ended: a limit was reached, or sampling failed.
         score: the number that a function returned.
-        problem: what is wrong with its end; "" if nothing is.
-        num_runs: how often it ran.
-        duration_s: seconds that it ran; `wait_s`: seconds that it waited for a slot.
+        problem: the problem at the end of the harness; "" if there is none.
+        num_runs: number of runs of the harness.
+        duration_s: seconds for which the harness ran.
+        wait_s: seconds for which it waited for a slot.
     """
 
     ended: Ended
@@ -51,7 +52,7 @@ def stopped(output: str = "") -> Finished:
 
 
 def joined(before: Finished, last: Finished) -> Finished:
-    """Return the result of two runs of a harness, one after the other. The exit code is that of the first problem."""
+    """Return the joint result of two consecutive runs of a harness. The first problem determines the exit code."""
     output = shortened(before.ended.output + last.ended.output, MAX_OUTPUT_BYTES)
     code = before.ended.exit_code if before.problem else last.ended.exit_code
     return replace(
@@ -107,7 +108,7 @@ def problem_of(session: Session, watched: WatchedSession, finished: Finished, nu
     """Return the problem at the end of a harness; "" if there is none, or if a limit of the rollout explains it.
 
     Args:
-        num_turns: turns since the start of the harness.
+        num_turns: number of turns since this run of the harness started.
     """
     code = finished.ended.exit_code
     if finished.ended.failed:

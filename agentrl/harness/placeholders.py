@@ -36,7 +36,7 @@ class Values:
     """Values of the placeholders of one rollout.
 
     Attributes:
-        root_url: address of the gateway; some clients add /v1 themselves.
+        root_url: address of the gateway without /v1, for clients that add /v1 themselves.
         folder: folder of the settings file.
         cwd: folder in which the run was started.
         row: further columns of the row, for `{row.column}`.
@@ -86,7 +86,7 @@ def has_placeholder(text: str) -> bool:
 
 
 def unknown_names(text: str) -> Iterator[str]:
-    """Yield a line for each placeholder of a text that does not exist."""
+    """Yield an error line for each unknown placeholder in a text."""
     for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
         if name not in NAMES and not name.startswith(_ROW):
             yield f"unknown placeholder '{{{name}}}': {suggestion(name, [*NAMES, 'row.COLUMN'])}"

@@ -37,7 +37,7 @@ class Place:
         contained: whether all processes in the place end with its first process.
         socket: path of the gateway's socket in the place, if the place has its own network.
         template: folder that is copied to the working folder.
-        path: folders of programs (PATH).
+        path: value of PATH, the folders of programs.
         descriptors: file descriptors that the command inherits; closed after the start.
         folder: folder that is removed at the end.
     """
@@ -67,7 +67,7 @@ def open_place(harness: Harness, gateway: Path | None, template: str | None) -> 
 
     Args:
         gateway: socket of the gateway; None: the harness reaches it over the network of this machine.
-        template: folder whose content the working folder gets.
+        template: folder whose content is copied to the working folder.
     """
     settings = harness.settings
     if settings.sandbox is not None:
@@ -135,7 +135,7 @@ def _uncontained(harness: Harness, problem: str, template: str | None) -> Place:
 
 
 def _sandboxed(settings: LocalSandbox, gateway: Path | None, template: str | None) -> Place:
-    """A sandbox like those of tools, which can reach only the gateway."""
+    """A sandbox like the sandboxes of tools. Over the network it can reach only the gateway."""
     user, group = bubblewrap.user_of(settings) or (None, None)
     seccomp = filter_descriptor()
     extra = [*(("--ro-bind", template, "/tmp/template") if template else ()), *_socket_options(gateway)]
@@ -178,7 +178,7 @@ def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
 
 
 def _below_tmp(folders: list[Path]) -> list[str]:
-    """Existing folders below /tmp, which the place would hide; parent folders first."""
+    """Existing folders below /tmp, which the place's own /tmp would hide; parent folders first."""
     found = {folder.absolute() for folder in folders if Path("/tmp") in folder.absolute().parents}
     return sorted(str(folder) for folder in found if folder.is_dir())
 

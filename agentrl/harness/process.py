@@ -27,7 +27,7 @@ _PAUSE_S = 0.01
 _REST_S = 0.5
 """Seconds to read the rest of the output after the end."""
 _END_S = 5.0
-"""Seconds in which the supervisor must end a harness without namespaces."""
+"""Seconds that the supervisor has to end a harness that runs without namespaces."""
 _MAX_REPORT_BYTES = 2**16
 _BOOTSTRAP = """
 import json, os, sys
@@ -72,9 +72,9 @@ class Ended:
     """How a harness ended.
 
     Attributes:
-        exit_code: exit code of the command, 128 + n after signal n; None if it was stopped, or did not start.
-        output: start and end of its output.
-        failed: why it did not start; "" if it started.
+        exit_code: exit code of the command, 128 + n after signal n; None if the harness was stopped, or did not start.
+        output: start and end of the harness's output.
+        failed: why the harness did not start; "" if it started.
         missing: whether the command does not exist, or is not a program.
     """
 
@@ -136,7 +136,7 @@ class HarnessProcess:
         return self._output.text()
 
     def lose(self) -> None:
-        """Close the input of the supervisor, which then ends all processes, as when this process ends."""
+        """Close the supervisor's input. The supervisor then ends all processes, as it does when this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -158,8 +158,8 @@ class HarnessProcess:
             if not self._place.contained:  # a harness can kill its supervisor
                 self._signal(signal.SIGKILL)
             self._reading.cancel()
-            # without this, the pipes stay open if another process has them
-            getattr(self._process, "_transport").close()  # noqa: B009  # the only way
+            # without this, the pipes stay open if another process has inherited them
+            getattr(self._process, "_transport").close()  # noqa: B009  # no public way
             os.close(self._status)
 
     def _send(self, job: Job) -> None:

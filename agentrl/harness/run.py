@@ -29,9 +29,9 @@ from agentrl.types.task import Task
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_VARIABLE_CHARS = 30_000
-"""Longest instruction in an environment variable; the system limits each to 128 KiB."""
+"""Longer values are not passed as AGENTRL_ variables: Linux limits an environment variable to 128 KiB."""
 _MAX_ARGUMENT_BYTES = 131_071
-"""Linux limits an argument of a program, and a variable, to 128 KiB."""
+"""Linux limits an argument of a program, or an environment variable, to 128 KiB with its final null byte."""
 _WITH_FOLDER = "`sandbox: task` of the harness needs a task folder (docs/harnesses.md#task-folders)"
 _WITHOUT_SANDBOX = (
     "a command works on a task folder only with `sandbox: task` in the settings of the harness; or use `function`"
@@ -71,7 +71,7 @@ class HarnessRun:
         """Check that the task can be passed to the harness.
 
         Raises:
-            DataError: it cannot be passed. The message does not name the row.
+            DataError: the task cannot be passed. The message does not name the row.
         """
         values = self._values(instruction_of(task), task, _NOWHERE)
         if self.function is None and (folder_of(task) is not None) != self.settings.in_task:
@@ -94,7 +94,7 @@ class HarnessRun:
     async def started(
         self, instruction: Instruction, task: Task, address: Address, folder: TaskFolderState | None
     ) -> AsyncIterator[HarnessProcess | in_task.TaskHarness]:
-        """Start the command; at the end of the block, end it and remove its place.
+        """Start the command; at the end of the block, end the command and remove its place.
 
         Raises:
             DataError: the row's working folder does not exist.
@@ -141,7 +141,7 @@ class HarnessRun:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
-            self._folder.chmod(0o711)  # a sandbox may have its own user; requests need a key anyway
+            self._folder.chmod(0o711)  # a sandbox may run as another user; requests need a key anyway
         return self._folder / "socket"
 
     def _new_server(self) -> GatewayServer:

@@ -1,4 +1,4 @@
-"""Settings of a harness: from a YAML file, or from one of agentrl's files by name."""
+"""Settings of a harness, from a YAML file or from one of agentrl's own files, chosen by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HarnessSettings(Section):
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command, or `python`, gets PATH, HOME, LANG and these, but no others of the run."""
+    """Environment variables. The command, or `python`, gets these and PATH, HOME and LANG only."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
@@ -48,16 +48,16 @@ class HarnessSettings(Section):
     deadline_s: PositiveFloat | None = None
     """Seconds until the harness is stopped; null: `rollout.multi_turn.rollout_timeout_s`."""
     on_exit: Literal["score", "fail"] = "score"
-    """What happens if the harness ends with an error after at least one turn. score: the reward decides. fail: the
-    rollout is dropped."""
+    """What happens if the harness ends with an error after at least one turn. score: the rollout is scored as usual.
+fail: the rollout is dropped."""
     sandbox: str | dict[str, JsonValue] | None = None
-    """Sandbox, as for tools (docs/sandboxes.md); task: that of the rollout's task folder; null: none."""
+    """Sandbox, as for tools (docs/sandboxes.md); task: the sandbox of the rollout's task folder; null: no sandbox."""
     network: Literal["host", "gateway"] = "host"
     """Network of a harness without a sandbox. host: the network of this machine. gateway: only the gateway."""
     readonly: tuple[Path, ...] = ()
     """Without a sandbox: folders below /tmp of this machine that the harness can read."""
     disk_mb: PositiveInt = 1024
-    """Without a sandbox: size of /tmp with HOME and the working folder, in memory, MiB."""
+    """Without a sandbox: size of /tmp in MiB. It is in memory, and contains HOME and the working folder."""
     max_running: PositiveInt = 64
     """Maximum number of harnesses at a time; further rollouts wait."""
     max_starting: PositiveInt = 4
@@ -179,7 +179,7 @@ def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
         yield from _in_task_problems(settings)
         return
     if (kind := sandbox_options(settings.sandbox).get("kind")) in _OTHER_KINDS:
-        yield f"'sandbox': harnesses run in sandboxes of kind 'local', or in that of their 'task', not '{kind}'"
+        yield f"'sandbox': a harness runs in a sandbox of kind 'local' or 'task', not '{kind}'"
         return
     try:
         kind_of(settings.sandbox).settings.model_validate(sandbox_options(settings.sandbox))
@@ -191,9 +191,9 @@ def _sandbox_problems(settings: HarnessSettings) -> Iterator[str]:
 
 def _in_task_problems(settings: HarnessSettings) -> Iterator[str]:
     if settings.workdir is not None:
-        yield "'workdir' has no effect with 'sandbox: task': the working folder is that of the task"
+        yield "'workdir' has no effect with 'sandbox: task': the task's working folder is used"
     if len(sandbox_options(settings.sandbox or _TASK)) > 1:
-        yield "'sandbox': 'task' has no settings: the sandbox is that of the tools"
+        yield "'sandbox': 'task' has no settings: the sandbox of the tools is used"
 
 
 def sandbox_options(setting: str | Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

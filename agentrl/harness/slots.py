@@ -1,4 +1,4 @@
-"""Limits on the harnesses that run, and that start, at the same time."""
+"""Limits on how many harnesses run, and how many start, at the same time."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Program that starts a harness as its child, and ends all processes that the harness started.
 
-The Python of the place, 3.9 or later, runs its source (`process.py`, `in_task.py`). The first argument is the number of
-the file descriptor that gets the result, after `mark`. When a descriptor in `watched` ends, agentrl has ended,
-and the harness is ended too.
+The place's Python, 3.9 or later, runs the source of this file, which `process.py` and `in_task.py` send. The first
+argument is the file descriptor to which the report is written, after the text `mark`. When a file descriptor in
+`watched` closes, agentrl has ended, and the supervisor ends the harness.
 """
 
-# pathlib and contextlib would be imported at each start
+# without pathlib and contextlib, because importing them would slow down each start
 # ruff: noqa: PTH103, PTH118, PTH120, PTH123, PTH208, SIM105
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_DUMPABLE = 4
 CHUNK = 2**16
 MAX_ROUNDS = 1000
-"""Limit for processes that fork repeatedly."""
+"""Maximum number of attempts to end processes that fork repeatedly."""
 PAUSE_S = 0.002
 NOT_A_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 
 
 def main(job: dict[str, Any]) -> None:
-    """Run the job, and report."""
+    """Run the job, and write the report."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the harness become children of this process
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the harness cannot read this process
@@ -45,7 +45,7 @@ def main(job: dict[str, Any]) -> None:
     if job["folder"]:
         shutil.rmtree(job["folder"], ignore_errors=True)
     os.write(status, (job["mark"] + json.dumps(report)).encode() + b"\n")
-    os._exit(0)  # threads may still forward
+    os._exit(0)  # does not wait for threads that still forward
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     try:
         process = start(job)
     except OSError as error:
-        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # or the folder is missing
+        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # else the folder is missing
         return {"failed": f"{error.strerror}: {error.filename}", "missing": missing}
     except ValueError as error:  # a null character in an argument
         return {"failed": str(error)}
@@ -110,7 +110,7 @@ def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
     try:
         process.stdin.write(data)
         process.stdin.close()
-    except OSError:  # the command does not read it
+    except OSError:  # the command does not read its input
         pass
 
 
@@ -127,7 +127,7 @@ def forward(server: socket.socket, path: str) -> None:
 
 
 def join(client: socket.socket, path: str) -> None:
-    """Pass bytes on, in both directions, until both ends have closed."""
+    """Forward bytes in both directions, until both ends have closed."""
     gateway = socket.socket(socket.AF_UNIX)
     try:
         gateway.connect(path)
@@ -142,7 +142,7 @@ def join(client: socket.socket, path: str) -> None:
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass bytes on until the source ends."""
+    """Forward bytes until the source ends."""
     try:
         while data := source.recv(CHUNK):
             target.sendall(data)
@@ -160,7 +160,7 @@ def end_descendants() -> None:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)
-            except OSError:  # it has ended, or belongs to another user
+            except OSError:  # the process has ended, or belongs to another user
                 pass
         time.sleep(PAUSE_S)
         reap()

@@ -1,4 +1,4 @@
-"""The function of a harness in another interpreter."""
+"""Calls the function of a harness in another interpreter."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from agentrl.types.task import Task
 
 PROGRAM = Path(__file__).with_name("function_worker.py")
 START_S = 300.0
-"""Seconds for the imports of the function."""
+"""Seconds in which the process must start and import the function."""
 
 
 class FunctionWorker:
-    """Calls the function in a process that is started with the first call, and again after it has ended.
+    """Calls the function in a process. A call starts the process if it does not run.
 
     Raises:
         ConfigError: there is no such interpreter or file.
@@ -107,7 +107,7 @@ class _Calls:
         found: dict[str, JsonValue]
         try:
             found = {"result": asdict(await self._endpoint.run_command(command, seconds))}
-        except Exception as error:  # the function gets it
+        except Exception as error:  # the function gets the error
             found = {"error": str(error)}
         self._process.send({"id": message["id"], "return": message["call"], **found})
 

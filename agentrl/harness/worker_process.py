@@ -1,4 +1,4 @@
-"""A process in another interpreter: requests and answers as lines of JSON."""
+"""A process in another interpreter. Requests and answers are lines of JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Message = Mapping[str, JsonValue]
 
 
 def variables_of(python: Path, kept: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment variables of an interpreter, whose folder comes first in PATH.
+    """Return environment variables for a process of an interpreter; the interpreter's folder comes first in PATH.
 
     Args:
         kept: prefixes of the names of further variables of this process to pass on.
@@ -58,13 +58,13 @@ class _Waiting:
 
 
 class WorkerProcess:
-    """Starts the process with the first request. It serves callers on any event loop.
+    """A process that starts with the first request, and serves callers on any event loop.
 
     Args:
         name: name of the process, for error messages.
         variables: environment variables of the process.
         start_timeout_s: seconds in which the process must be ready.
-        clean: removes secrets from its standard error.
+        clean: function that removes secrets from the standard error of the process.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class WorkerProcess:
                     self._receive(line)
             except UnreadableAnswerError as error:
                 self._fail(f"{self._name} sent {error}")
-        _kill(process)  # no answer can come any more
+        _kill(process)  # the process can send no further answer
 
     def _receive(self, line: bytes) -> None:
         message = read_json(line)
@@ -192,7 +192,7 @@ class WorkerProcess:
         if waiting.receive is not None and ("call" in message or "stop" in message):
             waiting.receive(message)
         else:
-            with suppress(InvalidStateError):  # cancelled or failed meanwhile
+            with suppress(InvalidStateError):  # the request was cancelled or failed meanwhile
                 waiting.answer.set_result(message)
 
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
@@ -208,7 +208,7 @@ class WorkerProcess:
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
-        self._process = None  # the system may use its number again, which `close` must not end
+        self._process = None  # the system may reuse the process id, and `close` must not end that process
         atexit.unregister(self.close)
 
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:

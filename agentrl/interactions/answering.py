@@ -1,4 +1,4 @@
-"""Sources of the answers of a model that plays the user: an endpoint, or the run's engine."""
+"""Sources of answers for a model that plays the user: an endpoint, or the run's engine."""
 
 from __future__ import annotations
 

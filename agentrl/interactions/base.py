@@ -15,7 +15,7 @@ from agentrl.types.task import Task
 
 
 class Sample(Protocol):
-    """Samples an answer to messages with the run's engine and its current weights. The tokens are never trained."""
+    """Samples an answer to messages with the run's engine and current weights. The sampled tokens are never trained."""
 
     async def __call__(
         self, messages: Sequence[Message], *, seed: int, temperature: float = 1.0, max_tokens: int = 512
@@ -45,12 +45,12 @@ class InteractionData:
 class BaseInteraction:
     """A simulated user. Subclass it and implement `generate_response`. One instance serves all rollouts.
 
-    The row's `interaction_kwargs`, without `name`, are keyword arguments of the first four methods. A method whose
-    signature names `agent_data` also gets an `InteractionData`.
+    The row's `interaction_kwargs`, without `name`, are keyword arguments of the methods from `start_interaction` to
+    `finalize_interaction`. A method with an argument `agent_data` also gets an `InteractionData`.
     """
 
     timeout_s: float = 60.0
-    """Seconds in which each method must answer; after that the rollout counts as an infrastructure failure."""
+    """Timeout of each method, in seconds. After a timeout, the rollout counts as an infrastructure failure."""
     deterministic: bool = True
     """Whether the same conversation gets the same answers. If not, the run is not guaranteed to be reproducible."""
 
@@ -77,7 +77,7 @@ class BaseInteraction:
         return 0.0
 
     async def finalize_interaction(self, instance_id: str, **kwargs: object) -> None:
-        """End one rollout; always called."""
+        """End one rollout; also called after a failure."""
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
         """Reject a row that this user cannot serve; called for every row before a model is loaded.

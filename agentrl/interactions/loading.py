@@ -21,7 +21,8 @@ _KEYS = frozenset({"name", "class_name", "config"})
 def load_interactions(path: Path) -> dict[str, BaseInteraction]:
     """Return name -> interaction. The default name comes from the class, as in verl (`MyInteraction` -> my).
 
-    `class_name` is a built-in user, or a class. An entry without it has the `name` of a built-in user.
+    `class_name` names a built-in user or a class. An entry without `class_name` must have the `name` of a built-in
+    user.
 
     Raises:
         ConfigError: an entry is invalid; the message names file, entry and key.
@@ -63,11 +64,11 @@ def _instantiate(cls: Callable[..., BaseInteraction], named: str, config: dict[s
         interaction = cls(config)
     except (AgentRLError, ValidationError):
         raise
-    except Exception as error:  # a user's constructor may raise anything
+    except Exception as error:  # the constructor is user code, which may raise any error
         raise ConfigError.keyless(f"{named} failed: {format_error(error)}") from error
     own = getattr(type(interaction), "generate_response", None)
     if own in (None, BaseInteraction.generate_response):
         raise ConfigError.keyless(
-            f"'{named}' must define generate_response, as agentrl.interactions.base.BaseInteraction"
+            f"'{named}' must define generate_response, like agentrl.interactions.base.BaseInteraction"
         )
     return interaction

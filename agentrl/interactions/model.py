@@ -44,13 +44,14 @@ class _Talk:
 class ModelUser(BaseInteraction):
     """A user that a language model plays: at an OpenAI-compatible endpoint, or in the run's engine.
 
-    `ModelUserConfig` has the settings. Requests of all conversations share limits of rate and concurrency.
+    `ModelUserConfig` has the settings. All conversations share the limits on request rate and concurrency.
 
     Args:
-        sleep: waits for a number of seconds.
+        sleep: async function that waits for a number of seconds.
 
     Raises:
-        ConfigError: a setting is wrong, a function cannot be imported, or the variable of the key is not set.
+        ConfigError: a setting is wrong, a function cannot be imported, or the environment variable of the API key is
+            not set.
     """
 
     timeout_s = _DAY_S  # each request has its own timeout; waiting for a free slot may take long
@@ -70,7 +71,7 @@ class ModelUser(BaseInteraction):
         self._talks: dict[str, _Talk] = {}
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Reject a row without the values that the prompt names."""
+        """Reject a row without the values that the prompt's placeholders need."""
         self._prompt.check(given)
 
     async def start_interaction(
@@ -78,7 +79,7 @@ class ModelUser(BaseInteraction):
     ) -> str:
         """Start a conversation."""
         instance_id = instance_id or uuid4().hex
-        assert isinstance(agent_data, InteractionData)  # the session passes it
+        assert isinstance(agent_data, InteractionData)  # `InteractionSession` passes it
         self._talks[instance_id] = _Talk(self._prompt.fill(kwargs), kwargs, agent_data)
         return instance_id
 
@@ -174,7 +175,7 @@ class ModelUser(BaseInteraction):
 
 
 def _storable(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON may contain and files may not."""
+    """Return the text with lone surrogates replaced: JSON may contain them, UTF-8 files may not."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -29,24 +29,24 @@ def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
 
 
 class ModelUserConfig(Section):
-    """A user that a language model plays: an endpoint, or the run's engine."""
+    """Settings of a user that a language model plays: at an endpoint, or in the run's engine."""
 
     name: Text = "model_user"
     """Name by which rows select this user."""
     url: Annotated[str, AfterValidator(chat_url), ADDRESS] | None = None
-    """Endpoint without /chat/completions."""
+    """URL of the endpoint, without /chat/completions."""
     model: Text | None = None
     """Model name at the endpoint."""
     api_key_env: Annotated[str, ADDRESS] | None = None
     """Environment variable that contains the API key."""
     engine: Literal["policy"] | None = None
-    """The run's engine, instead of an endpoint."""
+    """policy: the user model is the policy in the run's engine, instead of a model at an endpoint."""
     persona: Text | None = None
     """Description of the user; a row may replace it."""
     goal: Text | None = None
     """Goal of the user; a row may replace it."""
     prompt: Text | None = None
-    """Instructions for the user model; null: built-in ones."""
+    """Instructions for the user model; null: built-in instructions."""
     stop: Text | None = "[END]"
     """Text with which the user model ends the conversation."""
     stop_when: Code | None = None
@@ -56,19 +56,19 @@ class ModelUserConfig(Section):
     max_conversation_tokens: PositiveInt | None = None
     """Maximum number of tokens that the user model may read and write in a conversation."""
     prices: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
-    """Price of a million tokens read, and of a million tokens written."""
+    """Price of a million prompt tokens, and of a million sampled tokens."""
     max_cost: PositiveFloat | None = None
     """Maximum cost of all requests of this process."""
     score: Code | None = None
-    """`ask`, or a function that scores the model's last turn."""
+    """ask: the user model scores the model's last turn. Otherwise: a function that scores the turn. null: score 0."""
     score_range: Annotated[tuple[float, float], AfterValidator(_ordered)] = (0.0, 10.0)
-    """Range of the scores that `ask` asks for."""
+    """With `score: ask`: lowest and highest score that the user model may give."""
     temperature: NonNegativeFloat | None = 1.0
     """Sampling temperature; null: default of the endpoint."""
     max_tokens: PositiveInt = 512
     """Maximum number of tokens of an answer."""
     max_characters: PositiveInt = 20_000
-    """A longer answer is invalid."""
+    """Maximum number of characters of an answer; a longer answer is invalid."""
     max_concurrent: PositiveInt = 32
     """Maximum number of concurrent requests of all conversations."""
     max_per_minute: PositiveFloat | None = None

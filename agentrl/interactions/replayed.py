@@ -21,11 +21,11 @@ _TOO_LONG = "\n0" * 2**18
 
 
 class RecordedAnswers:
-    """The recorded answers of one rollout. An answer is used only in the conversation in which it was given.
+    """The recorded answers of one rollout. An answer is used only if the conversation before it is the recorded one.
 
     Args:
-        unrecorded: list that gets a line for each answer that was not recorded; the interaction is then not asked.
-            None: the interaction gives such answers.
+        unrecorded: list to which a line is added for each missing answer; the interaction is then not asked. None: the
+            interaction gives the missing answers.
     """
 
     def __init__(self, rollout: Rollout, unrecorded: list[str] | None = None) -> None:
@@ -42,7 +42,7 @@ class RecordedAnswers:
 
 
 class RecordedSession(InteractionSession):
-    """Gives recorded answers while the conversation equals the recorded one; after that, the interaction answers."""
+    """Returns recorded answers while the conversation equals the recorded one; after that, the interaction answers."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RecordedSession(InteractionSession):
         """Answer the model's last turn.
 
         Raises:
-            InfraError: the answer was not recorded, and the interaction is not asked or failed.
+            InfraError: the answer was not recorded, and the interaction may not be asked, or failed.
         """
         if not self._is_live and (answer := self._recorded.find(messages)) is not None:
             return answer
@@ -98,7 +98,7 @@ def _with_thoughts(message: Message) -> dict[str, object]:
 
 
 def _known(rollout: Rollout, reward: TurnReward) -> tuple[Sequence[Message], Answer] | None:
-    """The conversation up to the scored turn, and the user's answer; None if the turn was not sampled here."""
+    """Return the conversation up to the scored turn, and the user's answer; None if it lacks this sampled turn."""
     trajectory = rollout.trajectories[reward.trajectory]
     turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
     replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]

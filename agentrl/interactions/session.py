@@ -43,11 +43,11 @@ class Answer(NamedTuple):
 
 
 class InteractionSession:
-    """Context that starts the interaction on entry and always ends it. Errors of user code become `InfraError`.
+    """Context manager that starts the interaction, and always finalizes it. Errors of user code become `InfraError`.
 
     Args:
         seed, sample: passed to the interaction, see `InteractionData`.
-        timeout_s: seconds in which each method must answer; None: `timeout_s` of the interaction.
+        timeout_s: timeout of each method of the interaction, in seconds; None: the interaction's `timeout_s`.
 
     Raises:
         DataError: the row names an unknown interaction, or the row names none and there are several interactions.
@@ -109,7 +109,7 @@ class InteractionSession:
     ) -> None:
         try:
             await self._run("finalize_interaction", self._id, detached=True)
-        except InfraError as failure:  # the failure only leaves resources open
+        except InfraError as failure:  # this failure only leaves resources open
             _LOGGER.warning("%s", failure, exc_info=failure)
 
     async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
@@ -123,7 +123,7 @@ class InteractionSession:
             raise InfraError(f"{where}: {error}") from error
         except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
-        except Exception as error:  # a user's code may raise anything
+        except Exception as error:  # user code may raise any error
             raise InfraError(f"{where} raised {format_error(error)}") from error
 
     async def _invoke(self, method: str, *arguments: object) -> object:

@@ -18,10 +18,10 @@ _OFFLOAD = Offload()
 
 
 class UserFunction:
-    """A function of the messages and the row's keyword arguments, plain or async, with a deadline.
+    """Calls a function with the messages and the row's keyword arguments, with a timeout. It may be async.
 
     Raises:
-        ConfigError, UnknownNameError: there is no such function.
+        ConfigError, UnknownNameError: `name` cannot be imported, or is not a function.
     """
 
     def __init__(self, name: str) -> None:

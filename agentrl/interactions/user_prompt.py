@@ -24,11 +24,12 @@ ASK_SCORE = (
 
 
 class UserPrompt:
-    """Instructions with places for a row's values.
+    """Instructions with placeholders for a row's values.
 
     Args:
-        text: instructions with places such as `{{ goal }}`; None: built-in instructions.
-        values: values of the configuration, which a row may replace. None: a row may omit it.
+        text: instructions with placeholders such as `{{ goal }}`; None: built-in instructions.
+        values: configured values, which a row may replace. If `text` has a placeholder whose value is None, each row
+            must have the value.
     """
 
     def __init__(self, text: str | None, values: Mapping[str, str | None]) -> None:
@@ -36,7 +37,7 @@ class UserPrompt:
 
     @property
     def names(self) -> set[str]:
-        """Names of the places in the configured text."""
+        """Names of the placeholders in the configured text."""
         return set(_PLACE.findall(self._text or ""))
 
     def check(self, given: Mapping[str, object]) -> None:

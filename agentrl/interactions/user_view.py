@@ -12,7 +12,7 @@ SILENCE = "(The assistant wrote nothing.)"
 
 
 def user_view(messages: Sequence[Message], instructions: str) -> list[Message]:
-    """Return the messages for the user model. They end with a message for it to answer.
+    """Return the messages for the user model. The last message is the one to answer.
 
     For example, with instructions I, the conversation
 
@@ -41,7 +41,7 @@ def num_answers(messages: Sequence[Message], prompt: Sequence[Message]) -> int:
 
 
 def _spoken(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
-    """(swapped role, text) of what assistant and user say to each other.
+    """Yield (swapped role, text) of each message between assistant and user.
 
     A user message directly after tool calls is a tool's answer, as in ReAct.
     """

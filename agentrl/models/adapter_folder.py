@@ -19,7 +19,7 @@ class Adapter:
     """A saved adapter: its folder, and the content of its `adapter_config.json`."""
 
     folder: Path
-    fields: dict[str, Any]  # peft's fields, of many types
+    fields: dict[str, Any]  # Any: peft's fields have many types
 
     @property
     def base(self) -> str:

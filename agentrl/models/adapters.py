@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv 2106.09685) with peft: add, write, read, switch off. The base model is never changed."""
+"""LoRA adapters (arXiv:2106.09685) with peft: add, write, read, switch off. The base model is never changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl.models.adapter_targets import adapter_targets
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PREFIX = "base_model.model."  # peft's prefix of the names in its files
+PREFIX = "base_model.model."  # the prefix of all names in peft's files
 UNSUPPORTED_FIELDS = {
     "bias": "none",
     "modules_to_save": None,
@@ -45,10 +45,10 @@ def has_adapter(model: nn.Module) -> bool:
 def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> None:
     """Add a new adapter to `model`. Only the adapter requires gradients.
 
-    A is random and B is 0, so the model's outputs do not change yet.
+    Matrix A is random and matrix B is 0, so the model's outputs do not change yet.
 
     Args:
-        base: where `model` was loaded from; stored in the adapter's configuration.
+        base: folder or hub name of `model`; stored in the adapter's configuration.
 
     Raises:
         ConfigError: `target_modules` or `exclude_modules` match no module, or a module that is not linear.
@@ -58,7 +58,7 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
     targets = adapter_targets(model, config)
     lora = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # loaders expect int
+        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # loaders expect an int
         target_modules=targets,
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
         task_type="CAUSAL_LM",
@@ -73,7 +73,9 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
 
 def fit_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
-    """Add an adapter like a saved one to `model`; only the adapter requires gradients. `base`: see `add_new_adapter`.
+    """Add an adapter with the options of a saved adapter, but without its values. Only the adapter requires gradients.
+
+    For `base`, see `add_new_adapter`.
 
     Raises:
         ConfigError: the adapter does not fit the model, uses unsupported fields (`UNSUPPORTED_FIELDS`), or its rank or
@@ -171,7 +173,7 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer.enable_adapters(True)  # this makes all adapter parameters trainable
+            layer.enable_adapters(True)  # this call makes all adapter parameters trainable
         for value, was in trained:
             value.requires_grad_(was)
 
@@ -200,7 +202,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
     lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     lora.inference_mode = False  # peft saves True, which would freeze the adapter
-    with warnings.catch_warnings():  # peft adds ranks for stacked experts, even without an adapter
+    with warnings.catch_warnings():  # warns about the ranks that peft adds for stacked experts
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
@@ -234,7 +236,7 @@ class _InputDtypeLinear(nn.Linear):
 
 
 def _check_options(adapter: Adapter, config: ModelConfig) -> None:
-    """Reject a rank or alpha in the configuration that differs from the adapter's: it would have no effect."""
+    """Reject a rank or alpha in the configuration that differs from the adapter's, because it would have no effect."""
     fields = type(config).model_fields
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)
@@ -243,5 +245,5 @@ def _check_options(adapter: Adapter, config: ModelConfig) -> None:
                 f"model.{option}",
                 Kind.CONFLICT,
                 f"`model.{option}={value:g}` contradicts the adapter '{adapter.folder}', which has"
-                f" {adapter.fields.get(field)}: leave it out",
+                f" {adapter.fields.get(field)}: remove the key",
             )

@@ -21,7 +21,7 @@ PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""Ignored arguments of layers: windows are read from the masks at load, other arguments matter only in training."""
+"""Arguments that can be ignored: windows are read from the masks at load; other arguments matter only in training."""
 
 
 class UnfaithfulError(Exception):
@@ -41,7 +41,7 @@ def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
 def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
     """Use attention `name` inside the block, and restore the previous one afterwards.
 
-    This sets the internal field. The public property is for loading: it visits sub-configurations and checks names.
+    This sets the internal field, because the public property also visits sub-configurations and checks the name.
     """
     before = [config._attn_implementation_internal for config in configs]
     for config in configs:
@@ -67,7 +67,7 @@ def check_understood(layer: object, attention_mask: Tensor | None, others: Mappi
 def explicit_attention(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
-    """Attention computed step by step, for capped scores (Gemma 2) or a learned sink per head (gpt-oss).
+    """Attention computed step by step, for soft-capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
         query: [R, K, Q, D], Q = C * G queries: for each of the C tokens, the G heads that share a key head.
@@ -75,7 +75,7 @@ def explicit_attention(
         bias: [R, 1, Q, W], added to the scores.
         sinks: [K * G], one score per query head.
     """
-    # contiguous: matmul copies some memory layouts and not others, which would change the last bits of the result
+    # contiguous, because matmul copies only some memory layouts, which would change the last bits of the result
     scores = query @ keys.transpose(2, 3).contiguous() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -111,7 +111,7 @@ class _MaskReader:
         known = [(function, size) for mask, function, size in self._masks if mask is attention_mask]
         if not isinstance(layer, int) or layer in self.windows or not known:
             raise UnfaithfulError(f"layer {layer} of {type(module).__name__} does not use transformers' causal masks")
-        self.windows[layer] = _window_of(*known[0])  # only masks in use: Qwen2-MoE also makes an unused mask
+        self.windows[layer] = _window_of(*known[0])  # only masks in use count: Qwen2-MoE also makes an unused mask
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
@@ -119,7 +119,7 @@ def learn_windows(model: PreTrainedModel) -> dict[int, int | None]:
     """Return layer -> sliding window, from transformers' masks; None for full attention.
 
     Raises:
-        UnfaithfulError: a layer has another mask, or the model has no attention layer with a known interface.
+        UnfaithfulError: a layer has a mask that is not causal or a causal window, or no layer has a known interface.
     """
     reader = _MaskReader()
     AttentionInterface.register(PROBE, reader.attend)
@@ -135,7 +135,7 @@ def _window_of(mask_function: MaskFunction, local_size: int | None) -> int | Non
     """Return the window of a mask, None for a plain causal mask.
 
     Raises:
-        UnfaithfulError: the mask is of another kind, for example attention in chunks.
+        UnfaithfulError: the mask is neither causal nor a causal window, for example attention in chunks.
     """
     far = 4 * (local_size or 64)
     queries = torch.linspace(0, far - 1, 61).long()[:, None]

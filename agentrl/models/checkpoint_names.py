@@ -1,4 +1,4 @@
-"""Convert a model's weights in memory to its checkpoint's format: other names, and a tensor for each expert."""
+"""Convert a model's weights to the format of its checkpoint: other names, and a separate tensor for each expert."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from agentrl.models.shape import model_shape, number
 def model_facts(path: str) -> ModelFacts:
     """Return facts about the model in a folder or on the hub; empty facts if the file cannot be read.
 
-    This reads only one small file. Errors in the folder are reported when the model is loaded.
+    Only one small file is read. Errors in the folder are reported when the model is loaded.
 
     Raises:
         ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
@@ -26,7 +26,7 @@ def model_facts(path: str) -> ModelFacts:
 
 
 def model_content(path: str) -> dict[str, object]:
-    """Return the content of `config.json`, with the entries of its `text_config` on top; empty if unreadable.
+    """Return the content of `config.json`, updated with its `text_config`; empty if unreadable.
 
     Raises:
         ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
@@ -36,7 +36,7 @@ def model_content(path: str) -> dict[str, object]:
             path = adapter.base
         file = Path(path) / CONFIG_FILE if is_folder(path) else _of_hub(path)
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):  # the hub's errors are OSErrors
+    except (OSError, ValueError, RecursionError):  # OSError includes the errors of the hub
         return {}
     if not isinstance(content, dict):
         return {}

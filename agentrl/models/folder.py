@@ -28,7 +28,7 @@ def check_folder(path: Path, key: str) -> None:
     """Reject a folder that does not contain a complete model in Hugging Face's layout.
 
     Args:
-        key: the configuration key that the folder came from, for error messages.
+        key: the configuration key that contains the folder, for error messages.
 
     Raises:
         ConfigError: a file is missing or truncated; the message names it.
@@ -77,7 +77,7 @@ def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight in a folder, read only from headers.
 
     Raises:
-        ConfigError: as `check_folder`.
+        ConfigError: see `check_folder`.
     """
     from safetensors import safe_open
 

@@ -62,7 +62,7 @@ class ImageInputs:
             raise ImageError(f"the model's processor refuses it: {reason}") from error
 
     def inputs(self, place: str, images: Sequence[bytes]) -> dict[str, Tensor]:
-        """Return the forward inputs besides the tokens: pixel values, their grid, and so on."""
+        """Return the inputs of the forward pass besides tokens: pixel values, their grid, and so on."""
         made = self._processed(place * len(images), images)
         return {name: value for name, value in made.items() if name not in _OF_TEXT}
 
@@ -93,7 +93,7 @@ def find_image_inputs(config: ModelConfig) -> ImageInputs | None:
     with quiet_transformers():
         try:
             kind = type(AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code))
-        except Exception:  # loading the model reports the error
+        except Exception:  # `load_model` reports this error
             return None
     if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or not hasattr(kind(), "vision_config"):
         return None

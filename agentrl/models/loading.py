@@ -55,7 +55,7 @@ def load_model(
 
     Args:
         dtype: overrides `config.dtype`.
-        key: the configuration key that `config.path` came from, for error messages.
+        key: the configuration key that contains the model's path, for error messages.
 
     Raises:
         ConfigError: there is no such model, it is incomplete, it is not a causal language model, an adapter does not
@@ -103,9 +103,9 @@ def adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
-    if has_adapter(model):  # transformers loads adapters from the hub itself; then the base would be trained too
+    if has_adapter(model):  # transformers itself loads adapters from the hub; the base would then be trained too
         raise ConfigError.at(
-            key, Kind.NOT_SUPPORTED, f"{key}: '{path}' is an adapter on the hub: download it and name its folder"
+            key, Kind.NOT_SUPPORTED, f"{key}: '{path}' is an adapter on the hub: download it and set its folder"
         )
     check_complete(path, missing, key)
     return model
@@ -178,7 +178,7 @@ def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer saved with the weights, or that of an adapter's base; None if the folder has no tokenizer.
+    """Load the tokenizer saved with the weights, or of an adapter's base model; None if there is no tokenizer.
 
     Raises:
         ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer cannot be
@@ -204,7 +204,7 @@ def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTok
     try:
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
-    except Exception as error:  # truncated or foreign files raise many kinds of errors, some a plain Exception
+    except Exception as error:  # truncated or foreign files raise many kinds of errors, even a plain Exception
         reason = invalid_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
         raise ConfigError.at(key, Kind.WRONG_VALUE, f"{key}: {reason}") from error
 

@@ -54,7 +54,7 @@ def merged_weights(
     W + (alpha / r) B A, computed and returned in float32, one layer at a time.
 
     Args:
-        complete: the weights of `adapted_names`, in that order, if the model has only parts of them.
+        complete: the weights of `adapted_names`, in that order, if `model` holds only parts of the weights.
     """
     values = iter(complete or ())
     for name, layer in _adapted_layers(model):

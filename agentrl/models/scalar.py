@@ -50,7 +50,7 @@ def load_scalar_model(
 
     Args:
         dtype: overrides `config.dtype`.
-        key: the configuration key that `config.path` came from, for error messages.
+        key: the configuration key that contains the model's path, for error messages.
         new_head: whether a language model without a trained head is accepted.
 
     Raises:
@@ -130,7 +130,7 @@ def scalar_kind(config: ModelConfig, key: str) -> str | None:
     try:
         with quiet_transformers():
             saved = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
-    except Exception:  # `read_model` reports the problem of the folder
+    except Exception:  # `read_model` reports this error
         return None
     (name,) = (saved.architectures or [""])[:1]
     kind = next((kind for kind in _CLASSES if name.endswith(kind)), None)

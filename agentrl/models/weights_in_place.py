@@ -13,7 +13,7 @@ from agentrl.errors import suggestion
 
 @runtime_checkable
 class StreamedWeights(Protocol):
-    """Weights of which only a part is in memory at a time. Iterating yields copies that last."""
+    """Weights of which only a part is in memory at a time. Iterating yields copies that stay valid."""
 
     def shapes(self) -> Mapping[str, torch.Size]:
         """Return the shape of each weight."""

@@ -16,7 +16,7 @@ class TimeAnswer:
     """Predicted times of a run.
 
     Attributes:
-        phases: seconds of each phase alone.
+        phases: seconds of each phase if it runs alone.
         split: the simulated run, with the staleness and the over-sampling of the configuration.
         hourly: price of all devices, in US dollars per hour; None if it is unknown.
         devices: the devices, as text.
@@ -34,7 +34,7 @@ class TimeAnswer:
 
     @property
     def bottleneck(self) -> str:
-        """The longest phase; if rollouts overlap with updates, the less idle side (rollout or training)."""
+        """The longest phase; if rollouts overlap with updates, the side that is less idle (rollout or training)."""
         if self.split.staleness.keys() == {0}:
             return self.phases.bottleneck
         return "rollout" if self.split.trainer_idle > self.split.engine_idle else "training"

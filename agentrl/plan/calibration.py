@@ -35,9 +35,9 @@ class Calibration:
     """Figures fitted to a run.
 
     Attributes:
-        trainer: the hardware, with the share of the peak that the run's updates reached (without communication).
+        trainer: the hardware, with the share of the peak that updates of the run reached (without communication).
         engine_factor: factor by which predicted times of decoding and prefill are multiplied.
-        publish_s, other_s: measured seconds of publishing, and of a step outside of all phases.
+        publish_s, other_s: measured seconds of publishing, and of work in a step that belongs to no phase.
     """
 
     trainer: Hardware

@@ -39,7 +39,7 @@ def check(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfi
     """Return the measured phases, longest first. Phases shorter than a thousandth of a step are left out.
 
     Args:
-        measured: the run. The prediction uses its lengths and tool latencies, so errors come from the speeds only.
+        measured: the run. Its lengths and tool latencies are known, so errors come only from predicted speeds.
         config: the configuration of the run.
     """
     predicted = predicted_phases(measured, shape, hardware, config)

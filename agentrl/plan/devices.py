@@ -21,8 +21,9 @@ def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tu
     """Return the devices of a plan, and the configuration with the sizes of all servers.
 
     Args:
-        text: `64xH100`; without a number, as many devices as the configuration uses. None: the kind comes from
-            `actor.device=cpu`, else from `cluster.trainer_resources`, the saved run or this machine's GPU.
+        text: the value of `--gpus`, such as `64xH100`; without a number, the devices that the configuration uses. None:
+            the kind comes from `actor.device=cpu`, else from `cluster.trainer_resources`, the saved run or this
+            machine's GPU.
         of_run: name of the device of the saved run.
 
     Raises:
@@ -48,7 +49,7 @@ def too_many(config: RunConfig, fleet: Fleet) -> str | None:
 
 
 def is_divided(config: RunConfig, fleet: Fleet) -> bool:
-    """Whether the devices can be divided between training and rollouts: several GPUs, and a run that does both."""
+    """Whether devices can be divided between training and rollouts: several GPUs, and a run that trains and samples."""
     both = config.algorithm.live and config.trainer.mode == "train"
     return both and fleet.num_devices > 1 and fleet.hardware.name != CPU
 

@@ -15,7 +15,7 @@ class _Memory(ctypes.Structure):
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
         ("used", ctypes.c_ulonglong),
-    ]  # as in ctypes
+    ]  # ctypes reads this attribute
 
 
 def gpu_memory() -> int | None:

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError, suggestion
 from agentrl.utils.shipped import shipped
 
 Number = Literal["bf16", "fp8", "fp32"]
-"""Number formats that have a peak."""
+"""Data types that have a peak."""
 Share = Annotated[float, Field(gt=0, le=1)]
 
 GIB = 2.0**30
@@ -34,7 +34,7 @@ class Hardware(Section):
     memory_gib: PositiveFloat
     """Memory that programs can allocate."""
     peak_tflops: dict[Number, PositiveFloat]
-    """Dense peak per number format, in 10^12 FLOP/s."""
+    """Dense peak per data type, in 10^12 FLOP/s."""
     share_of_peak: Share
     """Share of the peak that matrix products reach in training, before communication and pipeline bubbles."""
     memory_gb_s: PositiveFloat
@@ -67,7 +67,7 @@ class Hardware(Section):
     """Source and date of the price."""
 
     def flops_per_s(self, number: Number) -> float:
-        """Return the FLOP/s that training reaches. A format without its own peak uses the peak of bf16."""
+        """Return the FLOP/s that training reaches. A data type without its own peak uses the peak of bf16."""
         return self.peak_flops_per_s(number) * self.share_of_peak
 
     def peak_flops_per_s(self, number: Number) -> float:

@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """VPP: parts of the layers per pipeline stage."""
+        """VPP: number of layer chunks per pipeline stage."""
         return self.megatron.num_layer_chunks
 
     @property
@@ -87,7 +87,7 @@ class Layout:
         counts = self._layers_per_chunk(num_layers)
         found: list[list[int]] = [[] for _ in range(self.pipeline)]
         start = 0
-        for _ in range(self.chunks):  # chunk by chunk, each through all stages
+        for _ in range(self.chunks):  # the first chunks of all stages, then the second chunks, ...
             for stage, count in enumerate(counts):
                 found[stage] += range(start, start + count)
                 start += count
@@ -146,7 +146,7 @@ def layout_of(config: RunConfig) -> Layout:
 
 
 def is_embedded(config: RunConfig) -> bool:
-    """Whether the engine runs in the process of rank 0. This is true for every engine without servers."""
+    """Whether the engine runs in the process of rank 0. Every engine without servers does."""
     return "sglang" not in engine_spec(config.rollout.engine).options
 
 
@@ -177,7 +177,7 @@ def servers_of(config: RunConfig) -> Servers:
 
 def devices_of(layout: Layout, servers: Servers) -> int:
     """Return the number of devices of trainer and engine together."""
-    if servers.embedded:  # in the process of rank 0
+    if servers.embedded:  # the engine runs in the process of rank 0
         return layout.devices
     return max(layout.devices, servers.devices) if servers.colocate else layout.devices + servers.devices
 

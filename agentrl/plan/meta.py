@@ -36,7 +36,7 @@ def counted(content: Mapping[str, object]) -> Shape:
         config = AutoConfig.for_model(**content)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    except (TypeError, KeyError, AttributeError) as error:  # transformers raises them for wrong entries
+    except (TypeError, KeyError, AttributeError) as error:  # errors of transformers for wrong entries
         raise ValueError(f"transformers cannot build this model: {error}") from error
     named = {name: value.numel() for name, value in model.named_parameters()}
     entries: dict[str, Any] = config.get_text_config().to_dict()  # Any: entries of config.json

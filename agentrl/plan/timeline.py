@@ -17,7 +17,7 @@ _STYLE = (
 
 
 def timeline(spans: Sequence[Span], end_s: float) -> str:
-    """Return an SVG of the spans from the start of the run to `end_s`. White in the trainer's row is waiting.
+    """Return an SVG of the spans from the start of the run to `end_s`. The trainer's row is white while it waits.
 
     Raises:
         ValueError: `end_s` is not positive.

@@ -34,7 +34,7 @@ def times_of(
     Args:
         fleet: the devices of trainer and engine together.
         calibration: figures fitted to a run on this hardware.
-        max_kv_tokens: tokens of KV that a replica holds.
+        max_kv_tokens: largest number of tokens in the KV cache of a replica.
 
     Raises:
         ConfigError: the configuration uses more devices than the fleet has.

@@ -24,11 +24,11 @@ def audit(replay: Replay) -> Result:
     """Check every invariant of every rollout.
 
     The audit fails if an invariant is broken, or could not be checked because something is missing. With
-    `allow_unchecked`, unchecked invariants do not fail the audit. Scores of an earlier `rescore` are compared with the
-    saved scores.
+    `allow_unchecked`, an unchecked invariant does not fail the audit. If `rescore` ran earlier, its scores are compared
+    with the saved scores.
     """
     run, options = replay.run, replay.options
-    # overrides only replace a missing configuration
+    # overrides are used only if the run saved no configuration
     unknown = {} if run.config else options.overrides
     auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
     files = dict.fromkeys(run.store.file(step) for step in run.steps)
@@ -44,7 +44,7 @@ def audit(replay: Replay) -> Result:
 
 
 def _is_complete(run: SavedRun) -> bool:
-    """Whether the command names a folder with all its steps, not one step, a checkpoint or a file."""
+    """Whether the command selects all steps of a folder, not one step, a checkpoint or a file."""
     path = Path(run.name)
     return path.is_dir() and run.steps == run.store.steps and path.resolve().parent.name != CHECKPOINTS
 

@@ -43,10 +43,10 @@ class Result:
     """Result of one mode.
 
     Attributes:
-        summary: one line.
-        tables: for the terminal and the HTML page.
+        summary: the result in one line.
+        tables: tables for the terminal and the HTML page.
         values: all results, machine-readable.
-        failed: the command exits with status 1.
+        failed: whether the command exits with status 1.
     """
 
     mode: str
@@ -66,7 +66,7 @@ class Options:
     Attributes:
         rewards: `path/to/file.py:function` or names of built-in rewards. Tables use them as names of the scores.
         overrides: nested configuration keys that replace the run's saved values (`replay.settings`).
-        tokenizer: a folder or name, in place of the run's own tokenizer.
+        tokenizer: folder or name of a tokenizer to use instead of the run's own tokenizer.
         other: the run that `compare` compares with, `PATH[@STEP]`.
         from_turn: the model turn, counted from 0, at which `from-turn` continues.
         unrecorded: how `tools` and `from-turn` handle tool calls without a recorded result; None: the mode's default.
@@ -103,7 +103,7 @@ class Replay:
     scores: dict[str, dict[Key, float]] = field(default_factory=dict)
 
     def score(self, stored: StoredRollout) -> float | None:
-        """The score that later modes use: the score of the first new reward, else the saved score. None if missing."""
+        """The score that later modes use: that of the first new reward, or without new rewards the saved score."""
         if not self.scores:
             return stored.rollout.rewards.get("score")
         return next(iter(self.scores.values())).get(key_of(stored))

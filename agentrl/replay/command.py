@@ -23,7 +23,7 @@ class Findings:
     """Results of one replay command.
 
     Attributes:
-        error: why the last mode in `results` could not run; later modes were skipped.
+        error: why the last mode in `results` could not run; later modes were skipped. None if all modes ran.
     """
 
     run: SavedRun

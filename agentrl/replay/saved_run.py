@@ -31,7 +31,7 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved rollouts and their provenance. Reading never runs code that the rollouts name.
+    """Saved rollouts and their provenance. Reading them never executes code that their configuration names.
 
     Attributes:
         name: name of the rollouts in tables: the path as the user wrote it.
@@ -51,7 +51,7 @@ class SavedRun:
         return self.store.scan(steps=self.steps, columns=columns)
 
     def dropped(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
-        """The rollouts of groups that no step trained on (`trainer.save_excluded`); empty for a validation."""
+        """The rollouts of groups that no step trained on (`trainer.save_excluded`); empty for validation rollouts."""
         if self.folder is None or self.split != "train":
             return iter(())
         steps = None if list(self.steps) == self.store.steps else self.steps
@@ -98,10 +98,10 @@ class SavedRun:
         return f"{self.split}, {steps}; {made}"
 
     def tokenizer(self, override: str | None = None) -> PreTrainedTokenizerBase:
-        """The tokenizer that the rollouts were made with. Code that ships with a tokenizer is never run.
+        """The tokenizer that the rollouts were made with. Code that ships with a tokenizer is never executed.
 
         Args:
-            override: a folder or name, in place of the run's own tokenizer.
+            override: folder or name of a tokenizer to use instead of the run's own tokenizer.
 
         Raises:
             ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
@@ -109,7 +109,7 @@ class SavedRun:
         return self._saved_tokenizer(override).tokenizer
 
     def tokenizer_note(self, override: str | None = None) -> str:
-        """Note about `tokenizer(override)`; empty for the rollouts' own tokenizer."""
+        """Note about `tokenizer(override)`; empty if it is known to be the rollouts' own tokenizer."""
         return self._saved_tokenizer(override).note
 
     def _saved_tokenizer(self, override: str | None) -> SavedTokenizer:
@@ -170,7 +170,7 @@ def _stores(path: Path) -> dict[str, TrajectoryStore]:
 
 
 def _by_split(store: TrajectoryStore) -> dict[str, TrajectoryStore]:
-    """Map a store to its split, read from its first row: the folder's name does not contain the split."""
+    """Return {split: store}. The split is read from the first row, because the folder can have any name."""
     if not store.steps:
         return {}
     first = next(store.scan(steps=store.steps[:1], columns=[]), None)

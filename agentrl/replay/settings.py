@@ -1,4 +1,4 @@
-"""Configuration of a replay: the saved values that name no code, overridden by the command line."""
+"""Configuration of a replay: the saved values that cannot run code, overridden by the command line."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PARTS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 
 @dataclass(frozen=True, slots=True)
 class SavedTokenizer:
-    """A tokenizer, and a note to report. The note is empty for the rollouts' own tokenizer."""
+    """A tokenizer, and a note to report. The note is empty if this is known to be the rollouts' own tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str
@@ -85,7 +85,7 @@ def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mappin
 
 
 def _candidates(name: str, folder: Path | None, config: Mapping[str, JsonValue]) -> Iterator[ModelConfig]:
-    """Candidate models that exist on this machine. A saved file never causes a download."""
+    """Candidate models that exist on this machine. A name in a saved file never causes a download."""
     checkpoint = newest(folder) if folder else None
     saved = _tokenizer_keys(config)
     for model in [*([{"path": str(checkpoint)}] if checkpoint else []), *([saved] if saved else [])]:
@@ -110,4 +110,4 @@ def _why_none(name: str, models: Sequence[ModelConfig], config: Mapping[str, Jso
         return f"'{models[-1].path}' contains none"
     keys = _tokenizer_keys(config)
     path = keys.get("tokenizer_path") or keys.get("path")
-    return f"'{name}' used '{path}', which is not a local folder" if path else f"'{name}' saved no name of one"
+    return f"'{name}' used '{path}', which is not a local folder" if path else f"'{name}' saved no tokenizer name"

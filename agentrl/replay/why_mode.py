@@ -18,7 +18,7 @@ from agentrl.types.excluded import Excluded
 from agentrl.utils.short_repr import counted
 
 NUM_SHOWN = 50
-_NOT_SAVED = "Groups that no step took are saved unless trainer.save_excluded=none"
+_NOT_SAVED = "Groups that no step trained on are saved unless trainer.save_excluded=none"
 _COLUMNS = ("excluded", "rewards", "error", "infra_failed", "trajectories.segments", "trajectories.advantages")
 _ADVICE = {
     Excluded.FAILED: "the agent loop raised an error: fix the loop or its environment",
@@ -30,7 +30,7 @@ _ADVICE = {
     " why the others failed",
     Excluded.STALE: "its group became older than trainer.max_staleness, and its task was requeued with a new uid: raise"
     " trainer.max_staleness, or limit long rollouts",
-    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps took; its group was not used in"
+    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps used; its group was not used in"
     " time, and its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
     Excluded.OVERLONG: "algorithm.overlong_filter dropped it: raise data.max_response_length, or disable the filter",
     Excluded.NO_ADVANTAGE: "the algorithm drops rollouts with advantage 0: use tasks with different rewards in a group",

@@ -1,4 +1,4 @@
-"""Layout of a chart: positions of lines, ticks, axis names and tooltips. Pure numbers, no markup."""
+"""Layout of a chart: positions of lines, ticks, axis names and tooltips, as numbers without markup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMOOTH_FROM = 30  # lines with at least this many points are smoothed
 
 
 class Line(NamedTuple):
-    """A drawn series. If `path` is a moving average, `faint` is the raw line. `dots` mark the points of short lines."""
+    """A drawn series. If `path` is a moving average, `faint` is the raw line. `dots`: points of a short series."""
 
     label: str
     last: str
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One position on the x-axis and its tooltip: readings are (line number, y, text)."""
+    """One position on the x-axis and its tooltip. Each of `readings` is (index of the line, y, text)."""
 
     x: float
     left: float
@@ -100,7 +100,7 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round numbers that cover the range from `low` to `high`, at most about `most` numbers."""
+    """Return round numbers that cover the range from `low` to `high`: about `most` numbers, or fewer."""
     size, span = max(abs(low), abs(high)), high - low
     if span <= FLAT * size:
         span = size or 1.0
@@ -127,7 +127,7 @@ def _around(value: float, noise: float) -> tuple[float, float]:
 
 
 def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[str]:
-    """Return tick labels with enough digits to differ, in the same notation along the axis."""
+    """Return tick labels with enough digits to differ, all in the same notation."""
     scale, unit = (100, "%") if write is percent else (1, "")
     apart = scale * (ticks[1] - ticks[0])
     last_digit = exponent(apart * (1 + 1e-9))  # 0.3 - 0.2 is slightly below 0.1

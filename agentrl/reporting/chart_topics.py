@@ -9,10 +9,10 @@ from agentrl.reporting.formatting import number, percent
 from agentrl.telemetry.metrics import METRICS
 
 NOISE = 1e-6
-"""Rounding noise of metrics computed from float32 log-probabilities; smaller differences mean nothing."""
+"""Rounding noise of metrics computed from float32 log-probabilities. Smaller differences are not shown."""
 
 NOISY = {"actor", "critic", "kl", "mismatch", "publish"}
-"""Metric families computed from log-probabilities."""
+"""Prefixes of metrics that are computed from log-probabilities."""
 
 
 class Topic(NamedTuple):

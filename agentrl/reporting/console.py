@@ -26,7 +26,7 @@ from agentrl.types.rollout import Outcome
 __all__ = ["ConsoleTracker", "print_comparison", "print_samples", "sparkline"]
 
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-_RATE_STEPS = 20  # the time left is estimated from this many steps
+_RATE_STEPS = 20  # number of last steps from which the time left is estimated
 
 
 def _seconds(value: float) -> str:
@@ -59,8 +59,8 @@ class ConsoleTracker:
 
     Args:
         total_steps: number of steps of the run.
-        live: whether to redraw a panel in place; None: only if the terminal can redraw.
-        val_sampling: how validation samples (text), shown with the validation metrics.
+        live: whether to redraw a panel in place; None: only if the output is a terminal that can redraw.
+        val_sampling: how validation samples, such as `greedy`; this text is shown with the validation metrics.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ConsoleTracker:
         self._start_s = clock()
         self._step = 0
         self._metrics: dict[str, float] = {}
-        self._latest: dict[str, float] = {}  # keeps showing metrics that some steps lack, such as validation
+        self._latest: dict[str, float] = {}  # last value of each metric, because steps without validation lack some
         self._history: dict[str, list[float]] = {name: [] for _, name, _ in _WITH_HISTORY}
         self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
         self._first = (0, 0.0)
@@ -142,7 +142,7 @@ class ConsoleTracker:
         return None if pace_s is None else pace_s * (self._total_steps - self._step)
 
     def _between_s(self) -> float:
-        """Return the seconds per step for validating and saving: a mean over the run, because few steps do this."""
+        """Return the mean seconds per step for validating and saving, over the run: only few steps do either."""
         (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
         return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
 
@@ -185,7 +185,7 @@ class ConsoleTracker:
 
 
 def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
-    """Return `values` as a chart of at most `width` block characters; "" for fewer than two."""
+    """Return `values` as a chart of at most `width` block characters; "" if there are fewer than two values."""
     width = min(width, len(values))
     if width < 2:
         return ""
@@ -216,5 +216,5 @@ def _tools(metrics: Mapping[str, float]) -> str:
 
 
 def _is_terminal(console: Console) -> bool:
-    """Return whether a panel can be redrawn. Rich's own check is also true in CI logs that set FORCE_COLOR."""
+    """Return whether a panel can be redrawn. Rich's own check is also true if FORCE_COLOR is set, as in CI."""
     return console.file.isatty() and not console.is_dumb_terminal

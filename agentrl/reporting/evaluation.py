@@ -27,12 +27,13 @@ class Summary:
     """Results of one data source, or of all data sources.
 
     Rollouts that failed or have no score are counted, but excluded from the estimates. A task is a row of the dataset:
-    all rollouts of a row are grouped together, even if it was drawn several times.
+    all rollouts of a row are grouped together, even if the row was drawn several times.
 
     Attributes:
         num_empty: number of tasks without any valid, scored rollout.
         reward, success: means over rollouts, clustered by task; None if no rollout was scored.
-        pass_at_k, pass_hat_k: estimates by k, over tasks with at least k rollouts; k is 1, 2, 4, ... and the maximum.
+        pass_at_k, pass_hat_k: k -> estimate over the tasks with at least k rollouts. k is 1, 2, 4, ... and the largest
+            number of rollouts of a task.
         metrics: metrics of `rollout_metrics`, without turns and lengths if the rollouts have no tokens.
     """
 
@@ -71,7 +72,7 @@ def evaluation(groups: Iterable[Group], success_threshold: float, *, texts_only:
     """Evaluate groups; rollouts of the same task may be spread over several groups.
 
     Args:
-        texts_only: whether only the scores of the rollouts are known.
+        texts_only: whether the rollouts have only a text and a score; then only metrics of scores are returned.
     """
     every = list(groups)
     by_source: dict[str, list[Group]] = defaultdict(list)
@@ -113,7 +114,7 @@ def _scores_by_task(groups: Sequence[Group]) -> list[list[float]]:
 
 
 def _metrics(groups: Sequence[Group], threshold: float, texts_only: bool) -> dict[str, float]:
-    """Return metrics of the scored and the failed rollouts; other rollouts without a score are excluded."""
+    """Return the metrics of scored and failed rollouts. A rollout that neither failed nor has a score is excluded."""
     counted = [Group(group.task, [each for each in group.rollouts if each.failed or _scored(each)]) for group in groups]
     metrics = rollout_metrics(counted, threshold)
     if texts_only:

@@ -1,4 +1,4 @@
-"""Rollouts whose reward and guards disagree: rewarded, although a guard is raised."""
+"""Find rollouts that were rewarded although they raised a guard."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from agentrl.types.messages import message_text
 from agentrl.types.rollout import GUARD, Rollout
 
 COLUMNS = ("rewards",)
-"""Columns that are read for all rollouts; other columns are read only for displayed rollouts."""
+"""Columns that are read for all rollouts. All other columns are read only for the rollouts that are displayed."""
 NUM_STEPS = 50
-"""Number of last steps that the report of a run covers."""
+"""Number of steps that the report of a run covers: the last steps of the run."""
 NUM_SHOWN = 12
 _EXCERPT = 240
 
@@ -27,7 +27,7 @@ SUSPECT_COLUMNS = ("step", "uid", "rollout", "score", "others", "components", "g
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rollout that was rewarded although a guard is raised.
+    """A rollout that was rewarded although it raised a guard.
 
     Attributes:
         number: index of the rollout in its group.
@@ -81,8 +81,9 @@ class Disagreements:
     """Result of `disagreements`.
 
     Attributes:
-        suspects: suspects, in the order of the rollouts.
-        tallies: statistics by guard.
+        num_rollouts: number of rollouts with a score.
+        suspects: the suspects, in the order of the rollouts.
+        tallies: name of a guard -> its statistics.
     """
 
     num_rollouts: int = 0
@@ -91,10 +92,10 @@ class Disagreements:
 
 
 def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -> Disagreements:
-    """Find rewarded rollouts with raised guards in groups of saved rollouts; rollouts without a score are skipped.
+    """Find the suspects in groups of saved rollouts, and count how often each guard was raised.
 
-    A rollout is rewarded if its score reaches `threshold`, or is above the mean score of the others in its group.
-    Training makes rewarded rollouts more likely.
+    A rollout is rewarded if its score reaches `threshold`, or is above the mean score of the other rollouts in its
+    group. Training makes rewarded rollouts more likely. Rollouts without a score are skipped.
     """
     found = Disagreements()
     for group in groups:
@@ -107,7 +108,7 @@ def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -
 
 
 def of_run(store: TrajectoryStore, threshold: float) -> Disagreements:
-    """Find the disagreements in the last `NUM_STEPS` steps of a run; only the `NUM_SHOWN` worst have excerpts."""
+    """Find the suspects in the last `NUM_STEPS` steps of a run; only the `NUM_SHOWN` worst suspects get an excerpt."""
     found = disagreements(_groups(store.scan(steps=store.steps[-NUM_STEPS:], columns=COLUMNS)), threshold)
     shown = [(each.step, each.uid, each.number) for each in worst(found, NUM_SHOWN)]
     for index, suspect in enumerate(found.suspects):
@@ -128,7 +129,7 @@ def tally_rows(found: Disagreements) -> list[list[str | int | float | None]]:
 
 
 def worst(found: Disagreements, most: int) -> list[Suspect]:
-    """Return the `most` suspects with the most raised guards; for equal numbers of guards, the latest first."""
+    """Return at most `most` suspects: first those that raised the most guards, and among equals the latest step."""
     return sorted(found.suspects, key=lambda suspect: (-len(suspect.guards), -suspect.step))[:most]
 
 
@@ -172,7 +173,7 @@ def excerpt(rollout: Rollout) -> str:
     turns = [message_text(message) for message in messages if message["role"] == "assistant"]
     text = "\n".join(turns).strip()
     words = addresses_grader(turns)
-    # the words come from normalised text; the original text may not contain them
+    # `words` is taken from normalised text, so the original text may not contain it
     place = text.find(words) if words else -1
     start = max(0, place - _EXCERPT // 3) if place >= 0 else max(0, len(text) - _EXCERPT)
     end = start + _EXCERPT

@@ -19,7 +19,7 @@ LINE_S = 10.0
 
 
 class PlainProgress:
-    """Prints a line every `LINE_S` seconds, and one at the end.
+    """Prints at most one line every `LINE_S` seconds, and one line at the end.
 
     Args:
         total: total number of rollouts.

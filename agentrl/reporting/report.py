@@ -138,7 +138,7 @@ def _environment() -> Environment:
 
 
 def _parts(rewards: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return all rewards except the score and the guards that were not raised."""
+    """Return the rewards without the score, and without guards that were not raised."""
     return [
         (name, value) for name, value in rewards.items() if name != "score" and (value or not name.startswith(GUARD))
     ]

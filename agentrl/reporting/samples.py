@@ -50,7 +50,7 @@ class SampleView(TypedDict):
 
 
 class Attempts(NamedTuple):
-    """Samples of one task, in the order of steps. If the samples share their prompt, only `prompt` contains it."""
+    """Samples of one task, in the order of steps. A prompt that all samples share is only in `prompt`."""
 
     prompt: SampleSegment | None
     samples: list[SampleView]

@@ -1,4 +1,4 @@
-"""Charts as separate SVG images that follow the viewer's light or dark setting."""
+"""Charts as separate SVG images that follow the light or dark setting of the browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def document(width: float, height: float, body: Iterable[str], title: str = "") 
 
 
 def panel(drawing: Drawing, colors: Sequence[str]) -> list[str]:
-    """Return one chart below its title, in a box of `WIDTH` x (`TITLE` + `HEIGHT`); `colors` has one per line."""
+    """Return one chart below its title, in a box of `WIDTH` x (`TITLE` + `HEIGHT`). `colors`: a CSS class per line."""
     middle = (drawing.left + drawing.right) / 2
     return [
         text(middle, 14, drawing.title, "title"),
@@ -65,7 +65,7 @@ def axes(drawing: Drawing) -> list[str]:
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "middle") -> str:
-    """Return a line of text; `kind` is its CSS class: "title", or "name" and a color."""
+    """Return a line of text. `kind` contains its CSS classes: "title", or "name" and a class of `COLORS`."""
     named = f' class="{kind}"' if kind else ""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{named}>{escape(content)}</text>'
 

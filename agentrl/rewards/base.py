@@ -39,7 +39,7 @@ def close_reward(reward: Reward) -> None:
 
 
 def probability(logit: float) -> float:
-    """1 / (1 + e^-logit), without overflow."""
+    """Return 1 / (1 + e^-logit), computed without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
 
 

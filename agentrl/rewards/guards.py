@@ -1,4 +1,4 @@
-"""Guards: signs of reward hacking in an answer. Pure functions of the model's text.
+"""Guards detect signs of reward hacking in an answer. They are pure functions of the model's text.
 
 | guard            | raised (1) if                                                                              |
 |------------------|--------------------------------------------------------------------------------------------|
@@ -33,11 +33,11 @@ NGRAM = 4
 MIN_WORDS, MIN_BYTES, MIN_TURNS = 48, 600, 4
 """Shorter turns and shorter dialogues are not checked for repetition."""
 WINDOW = 6000
-"""Characters that are checked together, so that a good beginning does not hide a repetitive end."""
+"""Number of characters that are checked together, so that a good beginning does not hide a repetitive end."""
 NUM_WINDOWS = 16
 """Only this many windows at the end of a turn are checked, to bound the cost."""
 MIN_SIBLINGS, MIN_TOKENS_APART = 4, 64
-"""With a smaller group, or a smaller difference in tokens, the guard `length` is not raised."""
+"""The guard `length` is not raised in a smaller group, or for a smaller difference in tokens."""
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _FRAME = re.compile(r"</?[A-Za-z_][\w-]*>|<[|｜][^<>]{1,40}[|｜]>|\\(?:boxed|fbox)\b|#{4}")
@@ -92,7 +92,7 @@ class Guards:
 
 
 def raised(rewards: Mapping[str, float]) -> list[str]:
-    """Names of the guards that an answer raised."""
+    """Return the names of the guards that an answer raised."""
     return [name.removeprefix(GUARD) for name, value in rewards.items() if name.startswith(GUARD) and value > 0]
 
 
@@ -126,7 +126,7 @@ def compressed_share(text: str) -> float:
 
 
 def is_format_only(turns: Sequence[str]) -> bool:
-    """Whether the last turn has an empty answer, or the format of an answer and nothing else."""
+    """Whether the last turn has an empty answer, or consists only of the format of an answer."""
     text = turns[-1] if turns else ""
     if any(_is_hollow(held) for held in _HELD.finditer(text)):
         return True
@@ -139,7 +139,7 @@ def _is_hollow(held: re.Match[str]) -> bool:
 
 
 def injection_patterns(further: Sequence[str] = ()) -> list[re.Pattern[str]]:
-    """The patterns of `addresses_grader`, and `further` regular expressions."""
+    """Return the default patterns of `addresses_grader`, and `further` regular expressions."""
     return [re.compile(pattern, re.IGNORECASE | re.MULTILINE) for pattern in (*_INJECTIONS, *further)]
 
 
@@ -152,20 +152,20 @@ def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] |
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """Number of different final answers in the last turn, for the answer format with the most of them."""
+    """Number of different final answers in the last turn, in the answer format that has most of them."""
     text = turns[-1] if turns else ""
     found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
     return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)
 
 
 def _tagged_answers(text: str) -> list[str]:
-    """Matches of `<answer>(.*?)</answer>`, in linear time."""
+    """Return the matches of `<answer>(.*?)</answer>`, found in linear time."""
     parts = [_ANSWER.split(before_end, 1) for before_end in _ANSWER_END.split(text)[:-1]]
     return [part[1] for part in parts if len(part) == 2]
 
 
 def _normal(text: str) -> str:
-    """NFKC form of the text, used only for pattern matching."""
+    """Return the NFKC form of a text, which is used only for pattern matching."""
     if text.isascii():
         return text
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -186,7 +186,7 @@ def length_outliers(num_tokens: Sequence[int], ratio: float) -> list[bool]:
 
 
 def _watching(config: GuardsConfig) -> dict[GuardName, Callable[[Sequence[str]], bool]]:
-    """The text guards that are enabled."""
+    """Return the text guards that are enabled."""
     patterns = injection_patterns(config.injections)
     guards: dict[GuardName, Callable[[Sequence[str]], bool]] = {
         "repetition": lambda turns: is_repetitive(turns, config.max_repeated, config.min_compressed),
@@ -198,6 +198,6 @@ def _watching(config: GuardsConfig) -> dict[GuardName, Callable[[Sequence[str]],
 
 
 def _windows(text: str) -> list[str]:
-    """The last `NUM_WINDOWS` pieces of `WINDOW` characters; the piece at the start of the text may be shorter."""
+    """Return the last `NUM_WINDOWS` pieces of `WINDOW` characters; a piece at the start of the text may be shorter."""
     ends = range(len(text), 0, -WINDOW)[:NUM_WINDOWS]
     return [text[max(0, end - WINDOW) : end] for end in ends]

@@ -24,8 +24,11 @@ from agentrl.types.task import Task
 from agentrl.utils.signatures import keyword_filter, name_of, parameters_of
 
 RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] | None
-"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or more functions in TRL's form,
-`reward_func(prompts, completions, **columns)`, whose scores are summed. None: the configuration names the reward.
+"""One of:
+
+- a function `compute_score(data_source, solution_str, ground_truth, extra_info)`
+- one or more functions in TRL's form, `reward_func(prompts, completions, **columns)`, whose scores are summed
+- None: the configuration names the reward
 """
 
 
@@ -34,15 +37,15 @@ def load_reward(
     max_response_length: int | None = None,
     given_models: Mapping[str, Reward] = MappingProxyType({}),
 ) -> Reward:
-    """Load the user's function, the named reward, or the choice by data source; then apply the reward manager.
+    """Load the user's function, the named reward or the choice by data source, and apply the reward manager to it.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
         given_models: reward models by name; they replace the models that would be loaded.
 
     Raises:
-        ConfigError: a file, function or option that cannot be used.
-        UnknownNameError: there is no reward of that name.
+        ConfigError: a file, a function or an option cannot be used.
+        UnknownNameError: the configured reward does not exist.
     """
     choose = partial(_chosen, given_models=given_models)
     reward: Reward = load_mixture(config, choose) if config.components else choose(config)
@@ -59,7 +62,7 @@ def given_reward(
     """Return the reward that a Python caller passes, if any.
 
     Args:
-        has_environment: whether functions in TRL's form may need `environments`.
+        has_environment: whether functions in TRL's form may require the argument `environments`.
 
     Raises:
         ConfigError: the reward is not a function, or it requires an argument that agentrl does not pass.
@@ -100,7 +103,7 @@ class UnroutedError(DataError, NoVerdictError):
 
 
 class AutoReward:
-    """Chooses the built-in reward by the row's data source; each reward gets those `reward_kwargs` that it accepts.
+    """Chooses the built-in reward by the row's data source; each reward gets the `reward_kwargs` that it accepts.
 
     Raises:
         ConfigError: no built-in reward accepts one of `reward_kwargs`.
@@ -139,7 +142,7 @@ class AutoReward:
 
 
 def _chosen(config: RewardConfig, given_models: Mapping[str, Reward]) -> Reward:
-    """The configured reward, called as the reward manager requires."""
+    """Return the configured reward, called as the reward manager requires."""
     if config.custom_reward_function.path is not None:
         return _custom(config.custom_reward_function, config)
     if config.name in given_models:

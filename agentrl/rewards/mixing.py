@@ -1,4 +1,4 @@
-"""Mixture of several rewards: by weight, behind a gate, or the first one with a verdict."""
+"""Mixture of several rewards: a weighted sum, with gates, or the first reward with a verdict."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class _Call(NamedTuple):
 class Mixture:
     """The sum of weight * value over the components that count.
 
-    - A component with a gate is called, and counts, only if the gate's value reaches `gate_threshold`.
-    - Among components with a priority, only the first one whose score reaches its `verdict_from` (if set) counts; later
-      ones are not called. If no score reaches it, the last verdict counts.
+    - A component with a gate (another component) is called, and counts, only if the gate's score reaches
+      `gate_threshold`.
+    - Among components with a priority, only the first whose score reaches its own `verdict_from` (if set) counts; later
+      ones are not called. If none reaches its `verdict_from`, the last component with a verdict counts.
     - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
     Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1
@@ -73,18 +74,18 @@ class Mixture:
             close_reward(reward)
 
     async def _ask_all(self, call: _Call) -> dict[str, Values]:
-        """Values of the components with a verdict. Components that do not depend on each other run concurrently."""
+        """Return the values of the components with a verdict. Components run concurrently unless one needs another."""
         asked: dict[str, asyncio.Task[Values | None]] = {}
         try:
             async with asyncio.TaskGroup() as together:
-                for name in self._order:  # sorted: dependencies come first
+                for name in self._order:  # dependencies come first
                     asked[name] = together.create_task(self._ask(name, call, dict(asked)))
         except BaseExceptionGroup as failures:
             raise _most_severe(failures.exceptions) from None
         return {name: values for name, task in asked.items() if (values := task.result()) is not None}
 
     async def _ask(self, name: str, call: _Call, before: Mapping[str, asyncio.Task[Values | None]]) -> Values | None:
-        """Values of one component; None if the component is skipped or has no verdict."""
+        """Return the values of one component; None if the component is skipped or has no verdict."""
         component = self._components[name]
         if component.gate is not None:
             gate = await before[component.gate]
@@ -105,7 +106,7 @@ class Mixture:
         return values is not None and (least is None or values["score"] >= least)
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
-        """The component with a priority that counts: the first to reach its `verdict_from`, else the last verdict."""
+        """Return which component with a priority counts: the first that reaches its `verdict_from`, else the last."""
         with_score = [name for name in self._ranked if name in found]
         sure = [name for name in with_score if self._is_sure(name, found[name])]
         return sure[0] if sure else with_score[-1] if with_score else None
@@ -130,10 +131,10 @@ def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -
 
 
 def component_config(component: ComponentConfig, config: RewardConfig) -> RewardConfig:
-    """`reward.*` for one component: its own name and arguments, without the options of the mixture's score.
+    """Return `reward.*` for one component: with its name and arguments, without the options of the mixture's score.
 
     Raises:
-        ConfigError: an argument that its section does not have.
+        ConfigError: an argument is not a key of the component's section.
     """
     whole = {name: getattr(RewardConfig(), name) for name in _OF_MIXTURE}
     own = config.model_copy(update={**whole, "name": component.reward})
@@ -148,10 +149,10 @@ def component_config(component: ComponentConfig, config: RewardConfig) -> Reward
 
 
 def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue]) -> RewardConfig:
-    """`config` with `values` merged into its section `name`.
+    """Return `config` with `values` merged into the section `name`.
 
     Raises:
-        ConfigError: a key or a value that the section does not accept.
+        ConfigError: the section does not accept a key or a value.
     """
     section: Section = getattr(config, name)
     for key in values:
@@ -175,15 +176,15 @@ def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue
 
 
 _OF_MIXTURE = ("components", "custom_reward_function", "range", "overlong_buffer")
-"""Keys for the mixture's score, not for one component."""
+"""Keys of `reward` that apply to the mixture's score, not to single components."""
 
 
 def _named(name: str, values: Values) -> Iterator[tuple[str, float]]:
-    """Rewards of one component, with the component's name as key or prefix."""
+    """Yield the rewards of one component, with the component's name as key or prefix."""
     for key, value in values.items():
         yield name if key == "score" else f"{name}/{key}", value
 
 
 def _most_severe(failures: Sequence[BaseException]) -> BaseException:
-    """Choose the error to raise. Errors that end the run have priority over errors that end only the rollout."""
+    """Choose the error to raise. Errors that end the run have priority over errors that end only one rollout."""
     return next((each for each in failures if not isinstance(each, InfraError)), failures[0])

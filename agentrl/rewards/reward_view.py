@@ -1,4 +1,4 @@
-"""Arguments of a reward for a rollout: the model's text, and all other data in `extra_info`."""
+"""Builds the arguments of a reward from a rollout: the model's text, and all other data in `extra_info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.types.rollout import Rollout
 from agentrl.types.trajectory import Author, Trajectory
 
 ENVIRONMENT = "environment"
-"""Key of `extra_info` with the rollout's environment object, if there is one. It exists only during a run."""
+"""Key of `extra_info` with the rollout's environment object, if there is one. Replay does not have this object."""
 
 
 class RolloutInfo(TypedDict):
@@ -24,7 +24,7 @@ class RolloutInfo(TypedDict):
     last_turn: str
     """Text of the last model turn; "" if there is none."""
     turn_thoughts: list[str]
-    """Thoughts of each model turn without their tags; "" if the turn has none."""
+    """Thoughts of each model turn, without thought tags; "" if the turn has none."""
     turn_contents: list[str]
     """Text of each model turn without thoughts and tool calls."""
     completion_ids: list[int]
@@ -32,9 +32,9 @@ class RolloutInfo(TypedDict):
     response_lengths: list[int]
     """Number of tokens after the prompt, one entry per trajectory."""
     conversation: list[Message]
-    """Messages of the last trajectory, its prompt included. Thoughts are in their `content`, between their tags."""
+    """Messages of the last trajectory, including the prompt. Each `content` includes the thoughts with their tags."""
     token_ids: list[int]
-    """Token ids of the last trajectory, its prompt included."""
+    """Token ids of the last trajectory, including the prompt."""
     num_turns: int
     """Number of model turns."""
     num_tool_calls: int
@@ -44,7 +44,7 @@ class RolloutInfo(TypedDict):
     tool_text: str
     """Answers of all calls, joined by newlines."""
     tool_rewards: list[float]
-    """Reward of each call, the second value that `execute` returns."""
+    """Reward of each call: the second value that `execute` returns."""
     rollout_reward_scores: dict[str, float]
     """Name of a tool or an environment -> its reward for the rollout, from `calc_reward` or `reward`."""
     turn_scores: list[float]
@@ -59,10 +59,10 @@ def solution_view(
     """Return (solution_str, additions to the row's extra_info).
 
     The solution is the text of the model's turns, joined by newlines. Text of tools and users is added only with
-    `include_tool_text`, because a reward that searches for the answer would find it there.
+    `include_tool_text`, because a reward that searches for the answer would also find it in a tool's text.
 
     Args:
-        chat_text: text of some tokens, as returned by `ChatFormat.text`.
+        chat_text: returns the text of some tokens, as `ChatFormat.text` does.
     """
     texts = [_turn_texts(trajectory, chat_text) for trajectory in rollout.trajectories]
     turns, calls = list(chain.from_iterable(texts)), rollout.tool_calls
@@ -91,13 +91,13 @@ def solution_view(
 
 
 def parts_of_texts(replies: Sequence[Message]) -> dict[str, list[str]]:
-    """`turn_thoughts` and `turn_contents` of model turns that are known only as messages."""
+    """Return `turn_thoughts` and `turn_contents` of model turns that are known only as messages."""
     turns = [told_apart(message) for message in replies]
     return {"turn_thoughts": [thoughts for thoughts, _ in turns], "turn_contents": [content for _, content in turns]}
 
 
 def told_apart(message: Message) -> tuple[str, str]:
-    """Thoughts and content of a model turn. In older runs, and in texts, the content contains the thoughts."""
+    """Return thoughts and content of a model turn. In older runs and in texts, the content contains the thoughts."""
     content = message_text(message)
     return (message["reasoning_content"], content) if "reasoning_content" in message else tell_apart(content)
 
@@ -107,7 +107,7 @@ def _turn_texts(trajectory: Trajectory, chat_text: Callable[[Sequence[int]], str
 
 
 def _replies(trajectory: Trajectory, texts: Sequence[str]) -> list[Message]:
-    """Message of each model turn. If the loop records no messages, its content is the text of the turn."""
+    """Return the message of each model turn. If the agent loop records no messages, build it from the turn's text."""
     replies = [message for message in trajectory.messages if message["role"] == "assistant"]
     if len(replies) < len(texts):
         return [Message(role="assistant", content=text) for text in texts]
@@ -115,7 +115,7 @@ def _replies(trajectory: Trajectory, texts: Sequence[str]) -> list[Message]:
 
 
 def _response(trajectory: Trajectory) -> list[int]:
-    """Tokens after the first prompt."""
+    """Return the token ids after the first prompt."""
     prompt = len(trajectory.token_ids) - trajectory.num_response_tokens
     first = trajectory.segments[0].author if trajectory.segments else Author.PROMPT
     return list(trajectory.token_ids[prompt if first is Author.PROMPT else 0 :])

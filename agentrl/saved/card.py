@@ -35,7 +35,7 @@ def model_card(run: Run, step: int) -> str:
 
 
 def _base(config: Mapping[str, Any]) -> dict[str, str]:  # Any: plain values
-    """Card field with the base model's name on the hub, if the model has one."""
+    """Return the card's field `base_model` if `model.path` is a name on the hub, else an empty dictionary."""
     name = str(_of(config, "model", "path"))
     return {"base_model": name} if _NAME.fullmatch(name) and not Path(name).exists() else {}
 

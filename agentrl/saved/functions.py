@@ -35,7 +35,7 @@ def rescore(run: RunLike, reward: Rewards, *, split: str | None = None, settings
 
 
 def readvantage(run: RunLike, *, reward: Rewards = (), split: str | None = None, settings: Settings = None) -> Result:
-    """Recompute the advantages with another algorithm (`settings`) or `reward`, and compare with the saved advantages.
+    """Recompute the advantages with other `settings` or another `reward`, and compare with the saved advantages.
 
     For arguments and errors, see `rescore`.
     """
@@ -54,10 +54,10 @@ def compare(a: RunLike, b: RunLike, *, split: str | None = None, level: float = 
 
 
 def audit_run(run: RunLike, *, split: str | None = None, allow_unchecked: bool = False) -> Result:
-    """Recompute all saved values with independent code; `.failed` is true if something does not match.
+    """Recompute all saved values with independent code. The result's `failed` is true if the audit does not pass.
 
     Args:
-        allow_unchecked: whether the audit passes if an invariant could not be checked.
+        allow_unchecked: whether the audit can pass although an invariant could not be checked.
 
     Raises:
         AgentRLError: there are no rollouts.

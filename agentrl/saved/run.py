@@ -1,4 +1,4 @@
-"""A saved run: configuration, metrics, rollouts and checkpoints. Reading never runs code that the run names."""
+"""A saved run: configuration, metrics, rollouts and checkpoints. Reading a run never executes code from its config."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Run:
     def rollouts(
         self, split: str | None = None, step: int | None = None, columns: Collection[str] | None = None
     ) -> Iterator[StoredRollout]:
-        """All saved rollouts, in the order in which they were saved; files are read lazily.
+        """All saved rollouts of a split, in the order in which they were saved; files are read lazily.
 
         Args:
             split: `train` or `val`; by default `train` if it exists.
@@ -102,7 +102,7 @@ class Run:
         return saved.store.scan(steps=saved.steps if step is None else [step], columns=columns)
 
     def to_pandas(self, split: str | None = None) -> DataFrame:
-        """One row per rollout: step, uid, rewards, stop, number of turns, calls and tokens, prompt, answer.
+        """Return a table with one row per rollout: step, uid, rewards, stop, turns, calls, tokens, prompt, answer.
 
         Raises:
             DataError: pandas is not installed, or a file cannot be read.
@@ -146,7 +146,7 @@ class Run:
 
 
 def load(path: str | Path) -> Run:
-    """Open a saved run: its folder, or a folder or file of rollouts. Code that the run names is never run.
+    """Open a saved run: its folder, or a folder or file of rollouts. Code from the run's configuration is not executed.
 
         run = agentrl.load("outputs/quickstart/rl")
         run.metrics.to_pandas()["reward/mean"].plot()

@@ -1,4 +1,4 @@
-"""Parsing of answers from other machines, with limits on size, nesting depth and number length."""
+"""Parse HTTP answers from other machines, with limits on size, nesting depth and digits of a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BYTES = 32 * 2**20
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and objects."""
 MAX_DIGITS = 300
-"""Maximum digits of an integer; a longer integer may not fit into a float."""
+"""Maximum number of digits of an integer; a longer integer may not fit into a float."""
 
 
 class UnreadableAnswerError(ValueError):
@@ -23,7 +23,7 @@ class UnreadableAnswerError(ValueError):
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str | None, max_bytes: int = MAX_BYTES) -> bytes:
-    """Read and decompress the body. Memory use is about `max_bytes` at most; the caller sets the timeout.
+    """Read and decompress the body of an answer. Memory use is about `max_bytes` at most; the caller sets the timeout.
 
     Args:
         chunks: the body as received, possibly compressed.
@@ -41,9 +41,9 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str | None, max_byte
 
 
 def _unpacker(encoding: str | None) -> Callable[[bytes, int], bytes]:
-    """Return a function (chunk, maximum bytes) -> bytes.
+    """Return a function (chunk, maximum number of bytes) -> decompressed bytes.
 
-    Only one layer is decompressed, because each layer may multiply the size by up to 1,000.
+    Only one layer of compression is removed, because each layer may multiply the size by up to 1,000.
     """
     name = (encoding or "identity").strip().lower()
     if name == "identity":
@@ -126,4 +126,4 @@ _DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=_refused)
 _NESTED = (dict, list)  # evaluated once: `dict | list` would be evaluated for every value
 _DIGITS_AS_ZERO = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 _LONG_NUMBER = b"0" * 19
-"""So many digits may be an integer that orjson rounds to a float; the standard library keeps it exact."""
+"""orjson may round an integer with this many digits to a float; the standard library keeps the integer exact."""

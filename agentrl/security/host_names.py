@@ -1,4 +1,4 @@
-"""The header Host of requests to a server on this machine."""
+"""Check of the header `Host` in requests to a server on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of JSON from a dataset or a model. A depth limit protects later recursive code."""
+"""Parse JSON from a dataset or a model. A limit on the nesting depth protects recursive code that reads the value."""
 
 from __future__ import annotations
 

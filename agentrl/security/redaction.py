@@ -1,4 +1,4 @@
-"""Redaction of secrets, detected by their key, by their format, or because they came from the environment."""
+"""Redaction of secrets. A secret is detected by its key or format, or because an environment variable contains it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 REDACTED = "(redacted)"
 MIN_CHARACTERS = 8
-"""Minimum length of secrets from the environment. A shorter value may be an ordinary word."""
+"""Minimum length of a secret from an environment variable. A shorter value may be an ordinary word."""
 
 _NAMES = frozenset(("secret", "secrets", "password", "passwd", "passphrase", "pwd", "token", "key", "apikey", "cookie"))
 _CREDENTIALS = frozenset(("bearer", "jwt", "authorization", "auth", "credential", "credentials", "pat"))
@@ -30,7 +30,7 @@ _from_environment: set[str] = set()
 
 
 def remember_secret(value: str) -> None:
-    """Redact this value from the environment everywhere, unless it is a path or too short."""
+    """Redact `value`, which an environment variable contains, in all later texts, unless it is a path or too short."""
     if len(value) >= MIN_CHARACTERS and not value.startswith(("/", "~", ".")):
         _from_environment.add(value)
 
@@ -52,7 +52,7 @@ def redacted_text(text: str) -> str:
 
 
 def redacted_value(value: JsonValue, *, secret: bool = False) -> JsonValue:
-    """Return a value without secrets, also in lists and mappings. If `secret` is True, all texts in it are redacted."""
+    """Return `value`, with secrets in texts, lists and mappings redacted. If `secret` is True, redact all its texts."""
     if isinstance(value, Mapping):
         return {name: redacted_value(inner, secret=secret or is_secret_name(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):

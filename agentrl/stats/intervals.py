@@ -11,8 +11,8 @@ factor for few clusters:
 - For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is the
   equivalent number of independent rollouts, m (1 - m) / SE^2, at most N (Dean & Pagano 2015). The sample size is G if
   each cluster is one rollout, and also if all values are equal: then the correlation within a task is unknown.
-- There is no interval for a single cluster. There is also none if the values are not a share and all clusters are
-  equal.
+- There is no interval for a single cluster. There is also no interval if the values are not a share and all clusters
+  have the same mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mean_estimate(
 
     Args:
         clusters: the values of each task's rollouts; tasks without values are ignored.
-        share: true if values are always between 0 and 1, so the interval is too. None: true if every value is 0 or 1.
+        share: true: values are always between 0 and 1, so use Wilson's interval. None: true if every value is 0 or 1.
 
     Raises:
         ValueError: there are no values.
@@ -89,7 +89,7 @@ def bootstrap(
 
     Args:
         values: [observations, ...]; observations must be independent of each other, so use tasks.
-        statistic: function of an array with as many observations, some of them repeated.
+        statistic: function of a resample, an array of the shape of `values` in which observations may repeat.
         num: number of resamples.
     """
     from scipy.stats import DegenerateDataWarning  # takes 0.8 s to import
@@ -137,7 +137,7 @@ def _estimate(mean: float, influences: Floats, num_rollouts: int, level: float, 
     variance = float((influences**2).sum()) / (count * (count - 1))
     if share:
         return Estimate(mean, *_wilson(mean, variance, count, num_rollouts, level), count)
-    if variance <= (1e-12 * mean) ** 2:  # all values are equal, up to rounding errors
+    if variance <= (1e-12 * mean) ** 2:  # all clusters have the same mean, up to rounding errors
         return Estimate(mean, None, None, count)
     reach = t_quantile(level, count - 1) * math.sqrt(variance)
     return Estimate(mean, mean - reach, mean + reach, count)
@@ -164,7 +164,7 @@ def t_quantile(level: float, degrees: int) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided p-value of `wins` versus `losses`; ties are not counted. The result is 1 without wins and losses.
+    """Two-sided p-value of `wins` versus `losses`; ties are not counted. The p-value is 1 if both numbers are 0.
 
     Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
     """

@@ -1,9 +1,10 @@
-"""Estimate what rollouts look like without the infrastructure failures that removed some of them.
+"""Correct statistics of rollouts for the rollouts that infrastructure failures removed.
 
-A rollout with many tool calls meets a failing service more often than one with few, so the remaining rollouts make
-too few calls. Let n_j be the number of rollouts that made at least j calls, and d_j the number of those whose j-th call
-failed for a reason outside the policy. The share of rollouts with k calls that remain is estimated by Kaplan and
-Meier (1958); a rollout that ended by itself after k calls is a censored observation:
+A rollout with many tool calls is more likely to call a failing service than a rollout with few. So the mean number of
+calls of the remaining rollouts is too low. Let n_j be the number of rollouts that made at least j calls. Let d_j be the
+number of these rollouts whose j-th call failed for a reason outside the policy. S(k) is the probability that a rollout
+with k calls remains, by the estimator of Kaplan and Meier (1958). Rollouts that end without such a failure are censored
+observations:
 
     S(k) = product over j <= k of (1 - d_j / n_j)
 

@@ -12,8 +12,8 @@ from agentrl.stats.intervals import task_mean_estimate
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Probability that at least one of k attempts, drawn without replacement, passed: 1 - C(n-c, k) / C(n, k).
 
-    An unbiased estimate for k new attempts (Chen et al. 2021, arXiv:2107.03374, equation 1). Exact integers are
-    divided only once. With n = 4, c = 1, k = 2, three of the six pairs contain the attempt that passed: 0.5.
+    An unbiased estimate for k new attempts (Chen et al. 2021, arXiv:2107.03374, equation 1). Only the final division
+    rounds. With n = 4, c = 1, k = 2, three of the six pairs contain the attempt that passed: 0.5.
 
     Raises:
         ValueError: not 1 <= k <= n, or not 0 <= c <= n.

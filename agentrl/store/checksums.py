@@ -9,8 +9,8 @@ CRC-32 (RFC 1952) of these bytes, in this order:
 
     tool_calls [{name: "f"}, {name: "go"}]  ->  the seal of tool_calls.name covers the bytes 2 | 1 2 | "f" "go"
 
-Seals detect accidents, and edits that do not update them. They do not stop deliberate forgery: anyone can recompute
-them.
+Seals detect accidental changes, and edits that do not update the seals. They do not prevent forgery: anyone can
+recompute seals.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def seals(columns: Sequence[pa.Array]) -> pa.ListArray:
 
 
 def _leaves(array: pa.Array, ends: Integers, start_sums: Integers) -> Iterator[Integers]:
-    """Yield the seals of each leaf of `array`; row i holds the values from `ends[i]` to `ends[i + 1]`.
+    """Yield for each leaf of `array` the seals of all rows.
 
     Args:
-        start_sums: the checksum so far, for each row.
+        ends: row i holds the values of `array` from index `ends[i]` to `ends[i + 1]`.
+        start_sums: for each row, the checksum over the list lengths that precede `array`.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -67,7 +68,7 @@ def _lengths(array: pa.Array, offsets: Integers) -> Integers:
 
 
 def _updated(values: Integers, ends: Integers, start_sums: Integers) -> Integers:
-    """Update each checksum in `start_sums` with the bytes of that row's values."""
+    """Return the checksums in `start_sums`, each updated with the bytes of its row's values."""
     if ends[0] == ends[-1]:
         return start_sums
     places = ends * values.itemsize

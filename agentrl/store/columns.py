@@ -1,4 +1,4 @@
-"""Conversion between Python values and Arrow arrays, by column: several times faster than value by value."""
+"""Convert between Python values and Arrow arrays column by column: several times faster than value by value."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _LETTERS: dict[pa.DataType, Letter] = {
     pa.float32(): "f",
     pa.float64(): "d",
 }
-"""Format characters of `struct` and `memoryview` for the number types."""
+"""Arrow data type -> format character of `struct` and `memoryview`."""
 
 
 def arrow_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Convert one column to an Arrow array.
 
-    A struct is an object with one attribute per field. Text is converted with `writable`. `Any` is the type of `field`.
+    If `field` is a struct, each value is an object with one attribute per field of the struct. Text is converted with
+    `writable`. `Any` stands for the type of `field`.
 
     Raises:
         pa.ArrowException, TypeError, OverflowError, AttributeError: a value does not have the type of `field`.
@@ -78,7 +79,7 @@ def python_values(array: pa.Array) -> list[Any]:
     """Convert an Arrow array to Python values.
 
     Structs become tuples of their fields, and maps become lists of pairs. Text is restored with `original`. Structs and
-    numbers are never null here. `Any` is the type of the array.
+    numbers must not be null. `Any` stands for the type of the array.
     """
     if letter := _LETTERS.get(array.type):
         return _numbers(array, letter)
@@ -95,7 +96,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def sliced(array: pa.ListArray | pa.MapArray, items: Sequence[V]) -> list[Any]:
-    """Split `items`, the concatenated lists of `array`, into lists again; None for a null list.
+    """Split `items`, the concatenated items of all lists of `array`, into these lists; a null list becomes None.
 
     `Any` is list[V] or None, depending on the schema.
     """
@@ -114,7 +115,7 @@ def _numbers(array: pa.Array, letter: Letter) -> list[Any]:
 
 
 def text_values(array: pa.StringArray, meaning: Callable[[str], object] = str) -> list[Any]:
-    """Apply `meaning` to each text, once per distinct text, because authors and names repeat."""
+    """Return `meaning(text)` for each text. Equal texts are converted only once, because authors and names repeat."""
     encoded = array.dictionary_encode()
     meanings = [meaning(original(text)) for text in encoded.dictionary.to_pylist()]
     if array.null_count:

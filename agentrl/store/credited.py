@@ -1,4 +1,4 @@
-"""Matching of samples and their advantages to trajectories."""
+"""Find the sample, and so the advantages, of each trajectory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterato
 def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Sample | None]]:
     """Yield for each rollout the sample of each of its trajectories; None if a trajectory was not trained on.
 
-    Samples are in the order of their trajectories and their `rollout_id` is `uid/number`, as
-    `algos.credit.samples_of` creates them. A trajectory may have no sample.
+    Samples must be in the order of the trajectories, with the `rollout_id` `uid/number`. `algos.credit.samples_of`
+    creates samples like this. A trajectory may have no sample.
 
     Raises:
-        ValueError: a sample belongs to none of the trajectories; raised at the end.
+        ValueError: a sample belongs to none of the trajectories; raised after the last rollout.
     """
     waiting = deque(samples)
     for group in groups:
@@ -44,8 +44,8 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
 def _belongs_to(sample: Sample, rollout_id: str, trajectory: Trajectory, is_only: bool) -> bool:
     """Whether `sample` was made from `trajectory`.
 
-    If a rollout has several trajectories, the loss masks are compared too. Otherwise a trajectory with equal tokens but
-    without trained tokens, and so without a sample, could match.
+    If a rollout has several trajectories, the loss masks are compared too. Without this, a sample could match a
+    trajectory with equal tokens that has no trained tokens, and so no sample.
     """
     return (
         sample.rollout_id == rollout_id

@@ -35,10 +35,10 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 T = TypeVar("T")
 
 Columns = Mapping[str, Sequence[Any]]
-"""Values by column, one per row. `Any`: the schema defines the type of each column."""
+"""Column -> its values, one per row. `Any`: the schema defines the type of each column."""
 
 Read = Callable[[pa.Array], Iterable[Any]]
-"""Converts an array to values; used where `python_values` is not enough."""
+"""Function that converts an array to values. Used for columns where `python_values` is not enough."""
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
@@ -60,7 +60,7 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
 
 
 def _tasks(columns: Columns) -> Iterator[Task]:
-    """Yield one task per row; a row equal to the previous one gets the same object."""
+    """Yield one task per row. If two consecutive rows have equal task columns, they get the same object."""
     names = [name for name in TASK if name in columns]
     last, task = None, None
     for values in zip(*(columns[name] for name in names), strict=True):
@@ -82,7 +82,7 @@ def _rollouts(columns: Columns) -> Iterator[Rollout]:
 
 
 def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[float] | None, Scores]]]:
-    """Return for each row its trajectories with advantages and scores; fields that were not read are empty."""
+    """Return for each row its trajectories, each with advantages and scores. Fields that were not read are empty."""
     if array is None:
         return []
     structs = array.values
@@ -105,7 +105,7 @@ def _messages(text: str) -> list[Message]:
 
 
 def _lists_of(kind: Callable[..., T], array: pa.ListArray, /, **read: Read) -> list[list[T]]:
-    """Convert the structs of each list to `kind`, called with their fields in order.
+    """Convert each struct in the lists of `array` to an object: `kind`, called with the struct's fields in order.
 
     Args:
         read: converter of a field, by field name; the default is `python_values`.
@@ -128,7 +128,7 @@ def _facts(array: pa.Array) -> list[dict[str, JsonValue]]:
     """Convert JSON texts to dictionaries.
 
     Raises:
-        ValueError: a text is another value.
+        ValueError: a text is not a JSON object.
     """
     found = list(map(read_json, python_values(array)))
     if not all(isinstance(each, dict) for each in found):

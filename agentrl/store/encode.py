@@ -23,7 +23,7 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Segment
 
 ROWS_PER_BATCH = 128
-"""Rollouts that are read or skipped together. Small batches avoid a second copy of an entire step in memory."""
+"""Rollouts per row group, which readers read or skip together. Small row groups avoid a copy of a step in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Row:
     step: int
     split: str
     number: int
-    task: Mapping[str, Any]  # the task's values; JSON values are text
+    task: Mapping[str, Any]  # column -> value; JSON columns are already text
     rollout: Rollout
     trajectories: list[_History]
     excluded: Excluded | None
@@ -39,7 +39,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A trajectory, with the field names of the schema."""
+    """A trajectory with its scores. The attributes are named like the fields of the schema."""
 
     messages: str
     segments: Sequence[Segment]
@@ -68,7 +68,8 @@ def batches(
     """Yield the rows of a step in batches.
 
     Args:
-        excluded: rollout id (`uid/number`) -> why the rollout was not trained on; others use `Rollout.excluded`.
+        excluded: rollout id (`uid/number`) -> why the rollout was not trained on. For rollouts that are not listed,
+            `Rollout.excluded` is saved.
 
     Raises:
         DataError: a row cannot hold a value; the message names step or task, and column.
@@ -81,7 +82,7 @@ def batches(
 
 
 def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
-    """Return the values of a column. `Any` is the type of the column in the schema."""
+    """Return the values of a column, one per row. `Any` stands for the type of the column in the schema."""
     if column in TASK:
         return [row.task[column] for row in rows]
     if column == FACTS:
@@ -120,7 +121,7 @@ def _rows(
             histories = _histories(group.uid, rollout, next(credited))
             reason = excluded.get(f"{group.uid}/{number}", rollout.excluded)
             yield _Row(step, split, number, task, rollout, histories, reason)
-    next(credited, None)  # raises an error if a sample is left
+    next(credited, None)  # raises ValueError if a sample belongs to no trajectory
 
 
 def _task(task: Task) -> dict[str, Any]:

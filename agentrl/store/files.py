@@ -1,4 +1,4 @@
-"""Reading, checking and writing of one Parquet file of trajectories, row group by row group."""
+"""Read, check and write one Parquet file of trajectories, row group by row group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_batches(
     """Write each batch as a row group.
 
     Args:
-        experts_hash: hash of the file with the routed experts of these rollouts.
+        experts_hash: return value of `routed_experts.write_experts` for these rollouts.
     """
     entries = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
     if experts_hash:
@@ -80,7 +80,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns. In older versions, convert maps to lists of {name, value}, and add missing fields.
+    """Read all columns, converted to the current schema: maps become lists of {name, value}, missing fields are added.
 
     Raises:
         DataError: the file cannot be read.
@@ -104,7 +104,7 @@ def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def _completed(trajectories: pa.ListArray) -> pa.ListArray:
-    """Add the fields that older versions do not have: scores, which are unknown, and weights of 1."""
+    """Add the fields that older schema versions lack: null scores, a `kl_coef` of 0 and a weight of 1."""
     structs = trajectories.values
     known = {field.name for field in structs.type}
     missing = {**dict.fromkeys(SCORES), "kl_coef": 0.0, WEIGHT: 1.0}
@@ -126,7 +126,7 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_experts_hash(path: Path) -> str | None:
-    """Return the hash of the routed experts that belong to the file; None if there are none.
+    """Return the saved hash of the header of the routed experts file; None if the rollouts have no routed experts.
 
     Raises:
         DataError: the file cannot be read.
@@ -150,7 +150,7 @@ def steps_of(path: Path) -> list[int]:
 
 
 def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> Iterator[StoredRollout]:
-    """Yield the rollouts that match `query`, in the order written; row groups are decoded lazily.
+    """Yield the rollouts that match `query`, in the order in which they were written. Row groups are decoded lazily.
 
     Raises:
         DataError: the file cannot be read.
@@ -165,7 +165,7 @@ def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> It
 
 
 def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: list[str] | None) -> pa.Table:
-    """Return the matching rows of a row group. Columns of the query are read first, others only if a row matches."""
+    """Return the matching rows of a row group. Columns that are not in the query are read only if a row matches."""
     if not query.may_match(file.metadata.row_group(number)):
         return SCHEMA.empty_table()
     if not query.columns:
@@ -175,7 +175,7 @@ def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: lis
 
 
 def _row_group(file: pq.ParquetFile, number: int, columns: list[str] | None) -> pa.Table:
-    """Read a row group without threads: its columns are so short that threads cost more than they save."""
+    """Read a row group without threads: its columns are so short that threads would only slow it down."""
     return file.read_row_group(number, columns, use_threads=False)
 
 

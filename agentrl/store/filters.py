@@ -1,4 +1,4 @@
-"""Row filters: bounds on columns, checked first against the statistics of row groups."""
+"""Row filters: bounds on the values of columns. Row groups whose statistics exclude a match are not read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bounds: TypeAlias = tuple[Value | None, Value | None]
 """Minimum and maximum value, both inclusive; None means no bound."""
 
 ALWAYS = ("step", "split", "rollout", "uid", "stop")
-"""Columns that are always read: the place of the row, and required fields of a rollout."""
+"""Columns that are always read: those that identify a rollout, and `stop`, which a `Rollout` requires."""
 
 _CALL = "tool_calls.list.element."
 _TRAJECTORY = "trajectories.list.element."
@@ -30,7 +30,12 @@ FILTERS = ("uid", "rollout", "data_source", "stop", "reward", f"{_CALL}name", f"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Filter for rollouts within the bounds of `rollout` that have a tool call within the bounds of `call`."""
+    """Filter for rollouts.
+
+    Attributes:
+        rollout: column -> bounds of the rollout's value.
+        call: field of a tool call -> bounds. At least one call of the rollout must be within all these bounds.
+    """
 
     rollout: Mapping[str, Bounds] = field(default_factory=dict)
     call: Mapping[str, Bounds] = field(default_factory=dict)
@@ -41,7 +46,7 @@ class Query:
         return [*self.rollout, *(f"{_CALL}{name}" for name in self.call)]
 
     def may_match(self, group: pq.RowGroupMetaData) -> bool:
-        """Whether rows of this row group may match, judging by its statistics."""
+        """Whether rows of the row group `group` may match, according to the group's statistics."""
         filters = {**self.rollout, **{f"{_CALL}{name}": bounds for name, bounds in self.call.items()}}
         parts = {part.path_in_schema: part for part in map(group.column, range(group.num_columns))}
         return all(_overlap(parts[name].statistics, bounds) for name, bounds in filters.items())
@@ -74,7 +79,8 @@ def leaves(columns: Collection[str] | None) -> list[str] | None:
             hint = suggestion(name, [*SCHEMA.names, *_SHORT])
             raise UnknownNameError(f"trajectories have no column '{name}': {hint}")
     derived = ["rewards"] if "reward" in columns else []
-    derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []  # 0: not trained
+    # the weight is always needed: a trajectory with weight 0 is not trained on
+    derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []
     return [*ALWAYS, *derived, *(_SHORT.get(name, name) for name in columns)]
 
 

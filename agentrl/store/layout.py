@@ -1,9 +1,9 @@
-"""The name of the folder with a run's trajectories, for code that must not load pyarrow."""
+"""Names of a run's folder of trajectories and of the split `excluded`, for code that must not import pyarrow."""
 
 from __future__ import annotations
 
 TRAJECTORIES = "trajectories"
-"""The folder of a run that holds the trajectories, with one subfolder per split."""
+"""Name of the folder of trajectories in a run's folder; it has one subfolder per split."""
 
 EXCLUDED_SPLIT = "excluded"
-"""The split of groups that no step trained on. Readers show it only on request."""
+"""Name of the split with the groups that no step trained on. Readers show this split only on request."""

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 def media_folder(trajectories: Path) -> Path:
-    """Return the media folder for a folder of trajectories: in the run, or inside the folder if it is not in a run."""
+    """Return the folder `media`: in the run's folder if `trajectories` is in a run, else in `trajectories`."""
     in_run = trajectories.parent.name == TRAJECTORIES
     return (trajectories.parent.parent if in_run else trajectories) / MEDIA
 

@@ -1,8 +1,8 @@
-"""Routed experts, saved next to a file of trajectories: `step-000012.experts.safetensors`, one tensor per trajectory.
+"""Routed experts, saved in the folder of the trajectories: `step-000012.experts.safetensors`, a tensor per trajectory.
 
 The file is in safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the
-hash of that header. So a file that is missing, damaged, or from another step is detected. Readers map the file
-into memory.
+hash of that header. So readers detect an experts file that is missing, damaged, or from another step. They map the
+file into memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def experts_path(path: Path) -> Path:
 
 
 def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
-    """Write the experts of the rollouts that will be saved in `path`; return the hash to save there.
+    """Write the experts of the rollouts that will be saved in `path`. Return the hash to save in `path`.
 
     Return None and write nothing if no trajectory has routed experts.
     """
     known = ((name, trajectory.routed_experts) for name, trajectory in _named(groups))
     found = [(name, experts.contiguous()) for name, experts in known if experts is not None]
-    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # aligns each tensor to its elements
+    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # aligns tensors to their element size
     if not tensors:
         return None
     header = _header(tensors)
@@ -50,10 +50,10 @@ def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
 
 
 def read_experts(path: Path, saved_hash: str, groups: Sequence[Group]) -> None:
-    """Load the experts of `groups`, read from `path`, as memory-mapped tensors into their trajectories.
+    """Add the saved experts, as memory-mapped tensors, to the trajectories of `groups`, which were read from `path`.
 
     Raises:
-        DataError: the file is missing, damaged, or was written with other rollouts.
+        DataError: the experts file is missing, damaged, or was written with other rollouts.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -73,14 +73,14 @@ def read_experts(path: Path, saved_hash: str, groups: Sequence[Group]) -> None:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove experts files whose trajectory file was deleted or never finished."""
+    """Remove experts files whose file of trajectories was deleted or never completed."""
     for path in folder.glob(f"*{SUFFIX}"):
         if not path.with_name(path.name.removesuffix(SUFFIX) + ".parquet").exists():
             path.unlink()
 
 
 def _named(groups: Sequence[Group]) -> Iterator[tuple[str, Trajectory]]:
-    """Yield each trajectory with its name, `<row of its rollout>/<number in the rollout>`."""
+    """Yield each trajectory with its name in the experts file: `<row of its rollout>/<index in the rollout>`."""
     rollouts = (rollout for group in groups for rollout in group.rollouts)
     for row, rollout in enumerate(rollouts):
         for number, trajectory in enumerate(rollout.trajectories):

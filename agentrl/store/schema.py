@@ -1,7 +1,7 @@
 """Schema of a file of trajectories: its columns and its version.
 
-Text is UTF-8, written by `agentrl.store.text`. Values without a fixed shape are JSON: messages, and values from a
-dataset.
+Text is UTF-8, written by `agentrl.store.text`. Values without a fixed schema are stored as JSON text, for example
+messages and values from a dataset.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ VERSION = "8"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
-"""Metadata key for the hash of the routed experts file, if there is one."""
+"""Metadata key for the hash of the header of the routed experts file; missing if there is no such file."""
 
 VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
 CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
-"""Keys of `run_folder.provenance`; defined here for readers that must not import torch."""
+"""Keys of the provenance (`run_folder.provenance`), defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""Provenance key for the format that imported rollouts were read from. They have tokens only with `HAS_TOKENS`."""
+"""Provenance key for the log format of imported rollouts. They have tokens only if `HAS_TOKENS` is also set."""
 RECORDED = "recorded"
 """Provenance key of rollouts that `agentrl gateway` recorded."""
 HAS_TOKENS = "has_tokens"
@@ -43,7 +43,7 @@ _TEXT, _INTEGER, _FLOAT, _SCORE = pa.string(), pa.int64(), pa.float64(), pa.floa
 _JSON = _TEXT
 _BY_NAME = _list_of(pa.struct(_fields({"name": _TEXT, "value": _FLOAT})))
 _BY_NAME_IN_MAPS = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
-"""Type in versions 2 and 3. Replaced, because the `datasets` library has no type for an Arrow map."""
+"""Type of such columns in schema versions 2 and 3. It was replaced: the `datasets` library cannot read Arrow maps."""
 
 SPAN = pa.struct(_fields({"version": _INTEGER, "num_tokens": _INTEGER}))
 SEGMENT = pa.struct(
@@ -65,7 +65,7 @@ _UNSCORED = pa.struct(
         nullable=("advantages",),
     )
 )
-"""A trajectory of version 2, which has no training scores."""
+"""A trajectory in schema version 2, which has no training scores."""
 
 SCORES = ("old_logprobs", "ref_logprobs", "values")
 _UNWEIGHTED = pa.struct(
@@ -74,9 +74,9 @@ _UNWEIGHTED = pa.struct(
         *_fields({**dict.fromkeys(SCORES, _list_of(_SCORE)), "kl_coef": _FLOAT}, nullable=SCORES),
     ]
 )
-"""A trajectory of versions 3 to 6."""
+"""A trajectory in schema versions 3 to 6."""
 WEIGHT = "weight"
-"""Field with the factor of a trajectory's advantages. New in version 7."""
+"""Field of a trajectory: the factor of its advantages. New in version 7."""
 TRAJECTORY = pa.struct([*_UNWEIGHTED, *_fields({WEIGHT: _FLOAT})])
 TURN_REWARD = pa.struct(
     _fields(
@@ -139,7 +139,7 @@ ROLLOUT = {
     "scored_text_sha256": _TEXT,
 }
 BY_NAME = ("rewards", "tool_rewards")
-"""Columns of named numbers: dictionaries in a rollout, lists of {name, value} in a file."""
+"""Columns that are dictionaries of numbers in a `Rollout`, and lists of {name, value} in a file."""
 
 JSON_OF_TASK = {"messages", "ground_truth", "tools_kwargs", "interaction_kwargs", "extra_info"}
 SEALS = "seals"
@@ -171,7 +171,7 @@ SCHEMA = pa.schema(
         nullable=("agent_name", "error", "scored_text_sha256", EXCLUDED),
     )
 )
-"""The schema of files that are written, version `VERSION`."""
+"""The schema of new files, of version `VERSION`."""
 
 
 def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:

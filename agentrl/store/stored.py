@@ -23,13 +23,14 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredRollout:
-    """One row: a rollout with its step, split and number. Columns that were not read have their defaults.
+    """One row: a rollout with its step, split and number. Fields of columns that were not read have default values.
 
     Attributes:
         number: index of the rollout in its group, from 0.
         advantages: for each trajectory one value per token, or None if the trajectory was not trained on.
-        scores: scores of each trajectory; files of schema version 2 have none.
-        excluded: why the rollout was not trained on; None if it was trained on, or in schema versions before 5.
+        scores: scores of each trajectory; files of schema version 2 contain no scores.
+        excluded: why the rollout was not trained on; None if it was trained on, or if its file has a schema version
+            before 5.
     """
 
     step: int

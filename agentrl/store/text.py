@@ -28,7 +28,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 
 
 def writable(text: str) -> str:
-    """Return `text` with each lone surrogate replaced by U+FDD0 and its hex digits, so that it is valid UTF-8.
+    """Return `text` as valid UTF-8: lone surrogates and U+FDD0 become U+FDD0 and the hex digits of the code point.
 
     Lone surrogates occur because JSON can escape them and models can write them.
 
@@ -45,7 +45,7 @@ def original(text: str) -> str:
 
 
 def write_json(value: object) -> str:
-    """Return `value` as JSON text; non-finite numbers become `NaN` and `Infinity`.
+    """Return `value` as JSON text; non-finite numbers are written as `NaN`, `Infinity` and `-Infinity`.
 
     Raises:
         TypeError, ValueError: the value cannot be written as JSON.
@@ -76,7 +76,7 @@ def _is_unicode(text: str) -> bool:
 def _deeply(function: Callable[[A], B], argument: A) -> B:
     """Call `function`; after a RecursionError, call it again in a new thread, which has an empty stack.
 
-    A model's arguments may be nested as deep as the parser allows.
+    Tool-call arguments that a model writes may be nested as deeply as the JSON parser allows.
     """
     try:
         return function(argument)

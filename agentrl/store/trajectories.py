@@ -33,8 +33,8 @@ _NAME = re.compile(r"step-(\d{6,})\.parquet")
 class TrajectoryStore:
     """Store of rollouts in `<folder>/step-000012.parquet`, one file per step and one row per rollout.
 
-    Routed experts are in a file next to it, images in the run's folder `media`. No content of a file is unpickled or
-    executed. Only one store may write to a folder; others may read it at the same time.
+    Routed experts are saved in a second file per step, images in the run's folder `media`. Reading never unpickles or
+    executes the content of a file. Only one store may write to a folder; other stores may read it at the same time.
 
     Args:
         folder: folder of the files of this split; created by the first write.
@@ -69,11 +69,12 @@ class TrajectoryStore:
     ) -> Path:
         """Save the rollouts of `step`, replacing earlier ones; return the file.
 
-        A group without rollouts has no row. Advantages and `Scores` (saved as float32) come from `samples`, which
-        must be in the order of their trajectories.
+        A group without rollouts is not saved. Advantages and `Scores` (saved as float32) come from `samples`, which
+        must be in the order of the trajectories in `groups`.
 
         Args:
-            excluded: rollout id (`uid/number`) -> why the rollout was not trained on; others use `Rollout.excluded`.
+            excluded: rollout id (`uid/number`) -> why the rollout was not trained on. For rollouts that are not listed,
+                `Rollout.excluded` is saved.
 
         Raises:
             DataError: a value cannot be saved; the message names step or task, and field.
@@ -97,7 +98,7 @@ class TrajectoryStore:
         return sorted(step for step, _ in self._files())
 
     def file(self, step: int) -> Path:
-        """Return the file that holds `step`; raise `DataError` if no file does."""
+        """Return the file that holds `step`; raise `DataError` if the step is not saved."""
         return self._existing(step)
 
     def groups(self, step: int) -> list[Group]:
@@ -151,17 +152,17 @@ class TrajectoryStore:
         outcome: Outcome | None = None,
         columns: Collection[str] | None = None,
     ) -> Iterator[StoredRollout]:
-        """Yield the rollouts that match all filters, in the order written; files are read lazily.
+        """Yield the rollouts that match all filters, in the order in which they were written. Files are read lazily.
 
         Args:
             steps: steps to read; steps that are not saved are skipped.
             min_reward: minimum `reward`, inclusive.
             max_reward: maximum `reward`, inclusive.
-            tool: the rollout called this tool.
-            outcome: a tool call ended with this outcome; with `tool`, a call of that tool.
-            columns: columns to read, all by default: columns of the schema, and `trajectories.messages`, `.segments`,
-                `.advantages` and the names of `Scores`. Other fields have their defaults: an empty prompt, no tool
-                calls, trajectories without segments.
+            tool: only rollouts that called this tool.
+            outcome: only rollouts with a tool call of this outcome; with `tool`, it must be a call of that tool.
+            columns: columns to read, all by default. A name is a column of the schema, or `trajectories.` and a field
+                of a trajectory, such as `trajectories.messages`. Fields that are not read have default values: an
+                empty prompt, no tool calls, trajectories without segments.
 
         Raises:
             UnknownNameError: a column does not exist.
@@ -190,7 +191,7 @@ class TrajectoryStore:
             yield from matching_rollouts(self._path(step), self._of_step(query, step), columns)
 
     def _of_step(self, query: Query, step: int) -> Query:
-        """Add the step to the query for `of_file` stores; other files hold only one step, so no filter is needed."""
+        """Add a filter on the step if this is a store of `of_file`. Files of other stores hold only one step."""
         return replace(query, rollout={**query.rollout, **_equal({"step": step})}) if self._file else query
 
     def _path(self, step: int) -> Path:

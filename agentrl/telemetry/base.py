@@ -19,10 +19,10 @@ class TrackedRun:
     """The run that a tracker logs.
 
     Attributes:
-        folder: the run's folder; exists.
+        folder: the run's folder, which already exists.
         project: the run's project, for trackers with projects.
         config: the complete configuration as plain values, without secrets.
-        resumed_at: the step from which the run resumes; -1 for a new run. A tracker drops data of later steps.
+        resumed_at: the step from which the run resumes; -1 for a new run. Trackers drop data of later steps.
     """
 
     folder: Path

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 
 def unannotated(name: str) -> AbstractContextManager[None]:
-    """Do nothing with the name of a timed block."""
+    """Return a context manager that does nothing, for a timer without annotations."""
     return nullcontext()
 
 
 class Timer:
-    """Sums elapsed seconds by name. `annotate` is a context around each timed block, such as a range of a profiler.
+    """Sums elapsed seconds by name. `annotate` returns a context manager for a timed block, such as a profiler range.
 
     >>> timer = Timer()
     >>> with timer.timed("collect"):
@@ -35,7 +35,7 @@ class Timer:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time the block, also if it raises."""
+        """Time the block, also if it raises an exception."""
         start = self._clock()
         try:
             with self._annotate(name):

@@ -28,7 +28,7 @@ class WandbTracker:
                 resume="allow",
                 dir=str(run.folder),
                 config=dict(run.config),
-                settings=wandb.Settings(console="off"),  # the live panel would fill the log
+                settings=wandb.Settings(console="off"),  # the live panel on the console would fill wandb's log
             )
         except wandb.Error as error:
             raise ConfigError.at(

@@ -21,20 +21,21 @@ from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
 Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
-"""Validates the weights after a step on held-out tasks; returns metrics and rollouts."""
+"""Function that validates the weights after a step on held-out tasks; it returns metrics and groups."""
 
 
 class AfterStep:
-    """Stores, logs, validates and saves after each step, each on its own schedule.
+    """Stores and logs every step; validates and saves on their own schedules.
 
     Args:
-        total_steps: the last step, unless `config.stop_when` ends the run earlier.
-        progress: saves the run.
+        total_steps: the last step, unless `trainer.stop_when` ends the run earlier.
+        progress: saves the progress of the run.
         validator: None if there are no validation tasks.
-        records: stores metrics and samples.
+        records: stores rollouts and logs metrics.
         exclusions: collects the rollouts of a step that are not trained on.
-        meters: return additional metrics, counted since their last call. They are called at the end of each step.
-            A call at the start resets them, because validation and saving belong to no step.
+        meters: functions that return additional metrics, counted since their last call. They are called at the end of
+            each step. Another call at the start of a step resets the counts, because validation and saving belong to no
+            step.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class AfterStep:
         self._new_best: Best | None = None  # best step found by the latest validation, until it is saved
 
     async def begin(self) -> int:
-        """Resume from the restored step, if any; otherwise start at 0 and validate if configured."""
+        """Resume from the restored step. Start a new run at step 0, and validate if `trainer.val_before_train` is set."""
         saved = self.progress.latest_step
         step = saved or 0
         if saved is not None:
@@ -87,26 +88,26 @@ class AfterStep:
     async def _start_new_run(self) -> None:
         if self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
-        if self._new_best or self.finished(0):  # every run saves a checkpoint
+        if self._new_best or self.finished(0):  # a run without steps saves a checkpoint, too
             await self._save(0)
 
     async def _resume(self, step: int) -> None:
-        """Load the last validation of the saved run. Validate again if `stop_when` now names another metric."""
+        """Load the last validation of a finished run. Validate again if `stop_when` now names another metric."""
         goal, wanted = self._goal, self._config.stop_when
         known = wanted is None or (goal is not None and goal.metric == wanted.metric)
         if self._validator and not known and self._due(step, self._config.test_freq):
-            await self._validate(step, recorded=False)  # its record is already stored
+            await self._validate(step, recorded=False)  # this validation is already logged and stored
         elif self.finished(step) and (groups := self._records.validated(step)):
             self.last_validation = {}, groups  # the run may have been killed before its report was written
         if self._new_best:
             await self._save(step)
 
     def finished(self, step: int) -> bool:
-        """Return whether the last step, or the goal of `stop_when`, is reached."""
+        """Return whether `step` is the last step, or the goal of `trainer.stop_when` is reached."""
         return self._good_enough or step >= self._total_steps
 
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
-        """Store and log step `step`; validate and save if they are due."""
+        """Store the rollouts of `step` and log its metrics. Validate and save the run if either is due."""
         with self._timer.timed("store"):
             dropped, excluded = self._exclusions.take()
             self._records.store_rollouts(step, groups, samples, excluded, dropped)
@@ -148,12 +149,12 @@ class AfterStep:
         return self.finished(step) or bool(every and step % every == 0)
 
     def _group_metrics(self, groups: Sequence[Group]) -> Metrics:
-        """Metrics of live rollouts; empty for saved conversations."""
+        """Return the metrics of sampled rollouts; empty if all groups are saved conversations."""
         sampled = [g for g in groups if any(t.sampled for r in g.rollouts for t in r.trajectories)]
         return rollout_metrics(sampled, self._success_threshold) if sampled else {}
 
     async def _validate(self, step: int, *, recorded: bool = True) -> Metrics:
-        assert self._validator  # callers check that there is one
+        assert self._validator  # callers check that there is a validator
         started = time.perf_counter()
         self.last_validation = metrics, groups = await self._validator(step)
         if recorded:

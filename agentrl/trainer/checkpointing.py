@@ -1,4 +1,4 @@
-"""Progress of a run, for resuming after any kill: checkpoints, or the stored steps of a run that only samples."""
+"""Saved progress of a run, to resume after a kill: checkpoints, or the stored steps if the run only samples."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Checkpoints:
     """Saves and restores a run under `<run>/checkpoints/step-N/`, with symbolic links `latest` and `best`.
 
     A kill or power loss at any moment leaves only complete checkpoints. Each checkpoint is written to a temporary
-    folder, synced to disk, then renamed. A saved step is never written again. A checkpoint is renamed before it is
-    deleted.
-    Leftover folders and links are cleaned up when the run resumes.
+    folder, synced to disk, then renamed. If a step is saved a second time, only its state file is written. To delete a
+    checkpoint, its folder is renamed first. Temporary folders and links of a killed run are deleted when the run
+    resumes.
 
     Args:
         folder: the folder of the checkpoints, with symbolic links resolved.
-        start: the checkpoint to resume from, of this run or another; None for a new run.
-        num_kept: number of checkpoints to keep besides the best; None keeps all.
-        kept: other components; each saves its own state.
-        in_background: `save` returns when the state is copied. The checkpoint appears when it is complete.
+        start: the checkpoint to resume from, saved by this run or another run; None for a new run.
+        num_kept: number of newest checkpoints to keep; the best one is always kept. None keeps all.
+        kept: components besides backend and source whose state is saved.
+        in_background: `save` returns when the state is copied. The checkpoint appears when all its files are written.
 
     Attributes:
-        best: the best step saved so far.
+        best: the best saved step by the metric of `trainer.save_best`; None if there is none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Checkpoints:
         self._num_kept = num_kept
         self._kept = kept
         self._in_background = in_background
-        self._files: list[Future[None]] = []  # the files of models that are being written
+        self._files: list[Future[None]] = []  # one per model whose files are being written
         self._saving: asyncio.Task[None] | None = None
 
     @property
@@ -83,16 +83,16 @@ class Checkpoints:
 
     @property
     def goal(self) -> Best | None:
-        """The value of the `trainer.stop_when` metric at the last validation before `latest_step`."""
+        """The value of the `trainer.stop_when` metric at the last validation up to `latest_step`."""
         return read_state(self._start).goal if self._start else None
 
     async def restore(self) -> None:
-        """Restore the start checkpoint, if any, and delete later checkpoints of this run."""
+        """Restore the run from the checkpoint `start`, if there is one. Delete later checkpoints of this run."""
         if self._start is None:
             return
         state = read_state(self._start)
         await asyncio.to_thread(check_manifest, self._start)
-        await self._backend.load(self._start)  # first, so that failure leaves the folder unchanged
+        await self._backend.load(self._start)  # first, so that a failure leaves the folder unchanged
         for part in self._kept:
             await part.load(self._start)
         self._source.position, self._source.pending = state.position, state.pending
@@ -102,7 +102,7 @@ class Checkpoints:
     async def save(self, step: int, best: Best | None = None, goal: Best | None = None) -> None:
         """Save the run after `step`. If `best` is given, this checkpoint is the best so far.
 
-        A cancellation takes effect only after the checkpoint is saved.
+        If the caller is cancelled, the cancellation takes effect only after the save.
         """
         await self.finish()
         await _uncut(self._save(step, best, goal))
@@ -113,7 +113,7 @@ class Checkpoints:
             self._saving.result()
 
     async def finish(self) -> None:
-        """See `Progress.finish`. A cancellation takes effect afterwards."""
+        """See `Progress.finish`. If the caller is cancelled, the save is still completed first."""
         if self._saving is not None:
             await _uncut(self._saving)
 
@@ -135,7 +135,7 @@ class Checkpoints:
             await self._saving
 
     async def _write(self, aside: Path) -> None:
-        """Write all state that may change in the next step, or start a background save of it."""
+        """Write all state that the next step may change, or copy this state and start to save the copy."""
         self._files.clear()
         await self._save_model(self._backend, aside)
         for part in self._kept:
@@ -150,7 +150,7 @@ class Checkpoints:
 
     async def _complete(self, aside: Path, state: RunState) -> None:
         with _removed_on_failure(aside):
-            await asyncio.to_thread(wait, self._files)  # all of them, before a failure removes the folder
+            await asyncio.to_thread(wait, self._files)  # wait for all files, because a failure removes the folder
             for files in self._files:
                 files.result()
             await asyncio.to_thread(write_manifest, aside)
@@ -160,7 +160,7 @@ class Checkpoints:
 
     def _put_in_place(self, aside: Path, state: RunState) -> None:
         target = step_folder(self._folder, state.step)
-        if target.exists():  # an incomplete checkpoint
+        if target.exists():  # the existing checkpoint is incomplete
             remove_folder(target)
         aside.rename(target)
         sync_folder(self._folder)
@@ -174,15 +174,15 @@ class Checkpoints:
             print(f"best so far: {state.best}; saved as {CHECKPOINTS}/{BEST}")
 
     def _put_in_order(self, state: RunState) -> None:
-        """Restore the folder to its state when step `state.step` was saved."""
+        """Delete and relink checkpoints, so that the folder is as it was when step `state.step` was saved."""
         remove_leftovers(self._folder)
         later = [step for step in complete_steps(self._folder) if step > state.step]
         if later:
             names = ", ".join(f"step-{step}" for step in later)
             print(
-                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and records; their steps run again"
+                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and the records of their steps; these steps run again"
             )
-        for step in reversed(later):  # before the records, so that no checkpoint loses its records
+        for step in reversed(later):  # before their records are deleted
             remove_folder(step_folder(self._folder, step))
         if (best := state.best) and not is_complete(step_folder(self._folder, best.step)):
             print(f"the best checkpoint ({best}) was deleted: the next validation sets a new best")
@@ -219,7 +219,7 @@ def _text(state: RunState) -> str:
 
 @contextmanager
 def _removed_on_failure(folder: Path) -> Iterator[None]:
-    """Remove `folder` if the block fails, which frees the space if the disk is full."""
+    """Remove `folder` if the block raises an exception. This frees space if the disk is full."""
     try:
         yield
     except Exception:
@@ -228,7 +228,7 @@ def _removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 class SampledSteps:
-    """Progress of a run that only samples: the last step whose rollouts are stored. It saves nothing itself."""
+    """Progress of a run that only samples: the last step whose rollouts are stored. This class saves nothing."""
 
     best: Best | None = None
     goal: Best | None = None
@@ -248,7 +248,7 @@ class SampledSteps:
         """Do nothing: nothing is written in the background."""
 
     async def restore(self) -> None:
-        """Resume after the stored steps."""
+        """Set the position of the source to the first task after the stored steps."""
         self._source.position = (self.latest_step or 0) * self._tasks_per_step
 
 

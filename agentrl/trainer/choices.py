@@ -48,9 +48,9 @@ def choose(config: RunConfig, purpose: Purpose | None = None) -> tuple[RunConfig
 
 
 def _tool_format(config: RunConfig) -> FoundFormat | None:
-    """Find the format of tool calls for `auto`. None: it is given, not needed, or cannot be found.
+    """Find the tool-call format for `auto`; return None if the format is given, not needed or not found.
 
-    In the last case, the check of the rows refuses the run, before a model is loaded.
+    If it is not found, the check of the rows refuses the run before a model is loaded.
     """
     turns = config.rollout.multi_turn
     given = (turns.tool_config_path, turns.function_tool_path, turns.environment, *config.trainer.python_objects)
@@ -66,7 +66,7 @@ def _tool_format(config: RunConfig) -> FoundFormat | None:
     try:
         tokenizer = load_tokenizer(config.model)
         chat = ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs) if tokenizer else None
-    except (ConfigError, TemplateError):  # raised again where the run loads them
+    except (ConfigError, TemplateError):  # raised again when the run loads the tokenizer
         return None
     return found if chat and not (found := find_format(chat)).problem else None
 
@@ -75,7 +75,7 @@ def _check_layouts(config: RunConfig, facts: ModelFacts) -> None:
     """Check that the parallel layout fits the policy, the reference and the critic.
 
     Raises:
-        ConfigError: one line per mistake.
+        ConfigError: the layout does not fit a model; one line per mistake.
     """
     check_layout(config, facts.shape)
     for key, path in (("ref.path", config.ref.path), ("critic.path", config.critic.path)):

@@ -17,7 +17,7 @@ class Evaluated(Mapping[str, float]):
     """The result of an evaluation: `result["val/reward/mean"]` and `result.rollouts`.
 
     Attributes:
-        metrics: by name, `val/...`.
+        metrics: name (`val/...`) -> value.
         groups: the rollouts of each task, in the order of the rows.
         figures: means and pass rates with 95% confidence intervals, overall and by data source.
         folder: contains eval.json and the rollouts.

@@ -14,7 +14,7 @@ from agentrl.trainer.protocols import Progress
 
 
 def goal_reached(goal: Best | None, wanted: StopWhen | None) -> bool:
-    """Return whether the last validation reached `trainer.stop_when`."""
+    """Return whether the last validation reached the goal of `trainer.stop_when`."""
     return bool(goal and wanted and goal.metric == wanted.metric and goal.value >= wanted.at_least)
 
 
@@ -29,7 +29,7 @@ def finished_step(config: RunConfig, progress: Progress, total_steps: int) -> in
 def _pages_are_written(config: RunConfig) -> bool:
     """Return whether the report and the output file are up to date.
 
-    Both are written after the last step. A kill before that leaves a file missing or outdated.
+    Both files are written after the last step. If the run was killed earlier, they are missing or outdated.
     """
     folder, output = config.trainer.run_dir, config.data.output_path
     report, last = folder / REPORT_FILE, _last_file(config)

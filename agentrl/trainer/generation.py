@@ -1,4 +1,4 @@
-"""Generation: roll out every row once and save the trajectories; optionally save the rows with their responses."""
+"""Generation: roll out the training rows and save the trajectories; optionally write the rows with responses."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def check_output(config: RunConfig) -> None:
 
     Raises:
         ConfigError: the file cannot be written.
-        DataError: the rows do not fit into one table or into a Parquet file.
+        DataError: the files have incompatible columns, or Parquet cannot store a column.
     """
     if path := config.data.output_path:
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # Parquet cannot store all types
+            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # fails if Parquet cannot store a type
 
 
 def generation_progress(config: RunConfig, rollouts: RolloutParts | None) -> AbstractContextManager[None]:
     """Show a progress bar for a run that only samples, unless the console logger shows progress."""
     if rollouts is None or config.trainer.mode != "rollout_only" or "console" in config.trainer.logger:
         return nullcontext()
-    assert rollouts.train_tasks is not None  # rollout_only samples them
+    assert rollouts.train_tasks is not None  # a rollout_only run has training tasks
     size, steps = config.data.train_batch_size, config.trainer.total_training_steps
     ends = num_draws(config, len(rollouts.train_tasks)) or size * (steps or 0)
     done = min(len(stored_steps(config)) * size, ends)
@@ -63,7 +63,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
     num_groups = num_rollouts = num_failed = 0
     texts: dict[int, list[str]] = {}
     tokens = ["trajectories.segments"] if config.data.output_path else []
-    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # decoding all columns takes minutes
+    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # only these: all would take minutes
         num_groups += stored.number == 0
         num_rollouts += 1
         num_failed += stored.rollout.failed
@@ -78,19 +78,19 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
 
 
 def response(rollout: Rollout, text_of: TextOf) -> str:
-    """Return the text of a rollout that the reward function receives; it may be partial if the rollout failed."""
+    """Return the text that the reward function receives for a rollout; incomplete if the rollout failed midway."""
     return solution_view(rollout, text_of)[0]
 
 
 def write_rows(config: RunConfig, texts: dict[int, list[str]], path: Path) -> None:
-    """Write the rows of `data.train_files` unchanged, each with its list of texts; empty for a row without rollouts.
+    """Write the rows of `data.train_files` with a column `responses`: the texts of each row's rollouts, or no texts.
 
     Args:
-        texts: texts by row position, counted over all files.
+        texts: row number, counted over all files -> the texts of the row's rollouts.
 
     Raises:
         ConfigError: the file cannot be written.
-        DataError: the rows of several files do not fit into one table.
+        DataError: the files have incompatible columns.
     """
     table = _table(config)
     column = [texts.get(index, []) for index in range(table.num_rows)]
@@ -114,7 +114,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _table(config: RunConfig) -> pa.Table:
-    """Read the rows. Parquet files keep their column types; Arrow infers the types of other files."""
+    """Read the rows of `data.train_files`. Parquet files keep their column types; Arrow infers the types of other files."""
     files, limit = config.data.train_files, config.data.train_max_samples
     try:
         table = pa.concat_tables([_file(name) for name in files], promote_options="permissive")

@@ -26,7 +26,7 @@ Function = TypeVar("Function", Learn, Publish)
 
 @dataclass(frozen=True, slots=True)
 class Hook(Generic[Function]):
-    """A named function of a step."""
+    """A named function that runs in each step."""
 
     name: str
     run: Function
@@ -43,7 +43,7 @@ class StepHooks:
 
     Attributes:
         before_update: run on the step's samples, before the policy update.
-        update: the policy update; empty if the run trains nothing.
+        update: the update of the policy, or of a trained reward model; empty if the run trains nothing.
         after_update: run on the step's samples, after the policy update.
         before_publish: run before each publication of the policy's weights.
         publish: the publication; empty if there is no engine.
@@ -85,19 +85,21 @@ class StepHooks:
 
 
 def uncorrected(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-    """Return the samples unchanged: no correction."""
+    """Return the samples without an off-policy correction, and no metrics."""
     return list(samples), {}
 
 
 class Learner:
-    """Updates the policy in a backend.
+    """Trains the model of a backend (the policy or a reward model) on the samples of each step.
 
     Args:
         mini_batch_groups: groups per update; None uses all groups of a step in one update.
         epochs: passes over a step's samples.
-        seed: with the step and the epoch, determines the order in which groups are split into mini-batches.
-        correct: sets the samples' weights, removes rejected samples and returns metrics; see `Algorithm.correct`.
-        warmup: number of first steps without updates.
+        seed: determines, with the step and the epoch, the random order of the groups before they are split into
+            mini-batches.
+        correct: off-policy correction: sets the samples' importance weights, removes rejected tokens from the loss
+            mask and returns metrics; see `Algorithm.correct`.
+        warmup: number of steps without updates at the start of the run.
     """
 
     def __init__(
@@ -120,18 +122,18 @@ class Learner:
         self._warmup = warmup
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Run all updates of one step. Return metrics `actor/<name>`: means over the updates that report the metric.
+        """Run all updates of one step. Return metrics `actor/<name>`, each the mean over the updates that report it.
 
         `skipped_updates` is the number of skipped updates; their non-finite values are excluded from the means.
-        `correction/…` describes the correction. `mismatch/…` (`algos.mismatch.summary`) covers all tokens if the
-        samples were scored. Otherwise it covers only the first mini-batch: the weights change after it.
+        The metrics of `correct` are added. `mismatch/…` (see `off_policy.mismatch.summary`) covers all tokens if the
+        samples have `old_logprobs`. Otherwise it covers only the first mini-batch, because later ones use new weights.
 
         Args:
             step: the policy version at the start of the step.
         """
         if step < self._warmup:
             return {}
-        corrected, metrics = await asyncio.to_thread(self._correct, samples)  # about a second for a million tokens
+        corrected, metrics = await asyncio.to_thread(self._correct, samples)  # takes about a second for a million tokens
         mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []
         for batch in epoch_batches(corrected, self._mini_batch_groups, self._epochs, self._seed, step):
@@ -143,9 +145,9 @@ class Learner:
 
 
 def means(updates: Sequence[dict[str, float]], whose: str) -> dict[str, float]:
-    """Return `<whose>/<name>`: means over the updates that report the metric.
+    """Return metrics `<whose>/<name>`, each the mean over the updates that report it.
 
-    Skipped updates are counted, and their non-finite values are ignored.
+    `skipped_updates` is a sum instead of a mean. Non-finite values of skipped updates are ignored.
     """
     values: defaultdict[str, list[float]] = defaultdict(list)
     for name, value in sorted(chain.from_iterable(map(_figures, updates)), key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""The training loop. Everything else in agentrl is a component of it or an entry point to it."""
+"""The training loop. `trainer/protocols.py` describes its components."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from agentrl.trainer.protocols import Parts
 
 
 async def train(parts: Parts) -> int:
-    """Collect groups, learn from them and publish the new weights, until finished. Returns the last step."""
+    """Collect groups, learn from them and publish the new weights, until the run is finished. Return the last step."""
     step = await parts.after_step.begin()
     async with parts.source.feeding():
         while not parts.after_step.finished(step):
             groups = await parts.source.take(policy_version=step)
             samples = await parts.scorer(parts.algorithm.samples(groups))  # only the scores the algorithm needs
-            samples = parts.algorithm.credit(groups, samples)  # advantages: pure
-            stats = await parts.learner(samples, step)  # hooks of the step: updates the policy
+            samples = parts.algorithm.credit(groups, samples)  # advantages (a pure function)
+            stats = await parts.learner(samples, step)  # the step's hooks, which update the policy
             step += 1
             await parts.publish(step)
             parts.source.published(step)
-            await parts.after_step(step, groups, samples, stats)  # store, log, validate, save: on schedule
+            await parts.after_step(step, groups, samples, stats)  # store, log; validate and save if due
     return step

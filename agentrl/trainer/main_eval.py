@@ -1,6 +1,6 @@
 """`python -m agentrl.trainer.main_eval a.b=c …`: `agentrl eval --responses` under verl's module name.
 
-An entry point (design, section 2). verl's module name requires this location; no module imports it.
+An entry point (docs/design.md, section 2). verl's module name requires this location; no module imports it.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """`python -m agentrl.trainer.main_generation a.b=c …`: `agentrl generate --verl` under verl's module name.
 
-An entry point (design, section 2). verl's module name requires this location; only `main_generation_server` imports it.
+An entry point (docs/design.md, section 2). verl's module name requires this location. Of agentrl's modules, only
+`main_generation_server` imports it.
 """
 
 import sys

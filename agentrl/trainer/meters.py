@@ -1,4 +1,4 @@
-"""Metrics of each step of engine and tools, computed from their counters since the start of the run."""
+"""Metrics of the engine and the tools in each step, computed from counters since the start of the run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ COUNTED = (
 """Engine counters to report."""
 
 _LAST = ("replicas_ready", "weight_changed_share")
-"""Gauges to report, with their value at the end of the step. Other gauges (waiting requests, KV in use) do not describe
-a step."""
+"""Engine gauges to report, with their value at the end of the step. Other gauges, such as the number of waiting
+requests, are not reported, because a momentary value does not describe a step."""
 
 _OF_THE_RUN = ("abandoned_calls", "sandbox_cost_usd")
-"""Numbers of the tools that are reported since the start of the run, validations included."""
+"""Tool counters that are reported as totals since the start of the run, including validations."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),
@@ -44,7 +44,7 @@ class Meter:
         self._before = counters()
 
     def _read(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Return the counters at the last call, and now."""
+        """Return the counters at the previous call, and the current counters."""
         before, self._before = self._before, self._counters()
         return before, self._before
 
@@ -54,8 +54,8 @@ class EngineMeter(Meter):
 
     `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
     share for the tokens that a later turn of a conversation repeats. `engine/replicas_ready` is the number of servers
-    in service at the end of the step. `engine/weight_changed_share` describes the last weights that were sent. The
-    counts come from `Engine.metrics`.
+    in service at the end of the step. `engine/weight_changed_share` is the share of weights that changed since the
+    previous transfer of weights. The counts come from `Engine.metrics`.
     """
 
     def __call__(self) -> Metrics:

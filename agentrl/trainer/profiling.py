@@ -33,14 +33,14 @@ class Trace(Protocol):
         """End the profile."""
 
     def write(self, file: Path) -> None:
-        """Write the stopped profile, if this process writes it."""
+        """Write the stopped profile to `file`. Do nothing if another program writes it."""
 
 
 class TorchTrace:
     """A trace of torch.profiler, for chrome://tracing or ui.perfetto.dev."""
 
     def __init__(self, name: str) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs start and stop to stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs its start and stop to stderr
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # engine and backend compute on other threads; by default torch profiles only the calling thread
         config = _ExperimentalConfig(profile_all_threads=True)
@@ -80,8 +80,8 @@ TRACES: dict[Profiler, type[Trace]] = {"torch": TorchTrace, "nsys": NsysRange}
 class StepProfiler:
     """Profiles chosen steps: all threads, from collecting to publishing.
 
-    `torch` writes `<folder>/step-N.json`; with several processes, the others write `step-N-rank-R.json`. As a context
-    manager, it drops the profile of a step that failed.
+    With `torch`, the main process writes `<folder>/step-N.json`, and each other rank R writes `step-N-rank-R.json`. The
+    context manager discards the profile of a step that failed.
     """
 
     def __init__(self, folder: Path, steps: Collection[int], profiler: Profiler = "torch") -> None:
@@ -118,7 +118,7 @@ class StepProfiler:
 
 
 def check_profiler(config: TrainerConfig) -> None:
-    """Check that the profiler can be used on this machine, and print a notice if nsys does not run.
+    """Check that the profiler can be used on this machine, and print a notice if the run was not started under nsys.
 
     Raises:
         ConfigError: `trainer.profiler=nsys` without a CUDA GPU or without nsys.
@@ -136,13 +136,13 @@ def check_profiler(config: TrainerConfig) -> None:
 
 
 def phases(config: TrainerConfig) -> Callable[[str], AbstractContextManager[None]]:
-    """Return the context that marks a phase of a step, such as `learn`, in the profiles of nsys."""
+    """Return a function that marks a phase of a step, such as `learn`, in profiles of nsys; else it does nothing."""
     return _nvtx_range if config.profiler == "nsys" and config.profile_steps else unannotated
 
 
 @contextmanager
 def _nvtx_range(name: str) -> Iterator[None]:
-    handle = nvtx.range_start(name)  # not push and pop: phases of concurrent tasks are not nested
+    handle = nvtx.range_start(name)  # not range_push: phases of concurrent tasks are not nested
     try:
         yield
     finally:
@@ -155,7 +155,7 @@ def _finish(trace: Trace, file: Path) -> None:
 
 
 _TRACE = -1
-"""Key of the trace among the objects that a rank holds."""
+"""Key of the trace in `Ranks.held`, the objects that a rank keeps."""
 
 
 def _start_on_rank(ranks: Ranks, profiler: Profiler, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Protocols of the loop's components; `trainer/builders` chooses the concrete classes."""
+"""Protocols of the training loop's components; `trainer/builders` chooses the concrete classes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Source(Protocol):
         ...
 
     async def take(self, policy_version: int) -> list[Group]:
-        """Return the groups of one step."""
+        """Return the groups of the step that starts at `policy_version`."""
         ...
 
     @property
     def live(self) -> bool:
-        """Whether groups are sampled during the run; then the engine needs the new weights after each step."""
+        """Whether groups are sampled during the run. If so, the engine needs the new weights after each step."""
         ...
 
     def metrics(self) -> Metrics:
@@ -65,7 +65,7 @@ class Progress(Protocol):
     """Saved progress of a run, for resuming.
 
     Attributes:
-        best: the best step saved so far.
+        best: the best saved step by the metric of `trainer.save_best`; None if there is none.
     """
 
     best: Best | None
@@ -85,7 +85,7 @@ class Progress(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise the error of a save in the background that has failed."""
+        """Raise an error if a save in the background has failed."""
         ...
 
     async def finish(self) -> None:
@@ -93,7 +93,7 @@ class Progress(Protocol):
         ...
 
     async def restore(self) -> None:
-        """Restore the last saved step, if any. Called before any record is changed."""
+        """Restore the run from the last saved step, if there is one. Called before any record of the run changes."""
         ...
 
 
@@ -116,7 +116,7 @@ class AfterStep(Protocol):
     """Logging, storing, validating and saving after a step."""
 
     async def begin(self) -> int:
-        """Start the run or continue a restored run; return the step from which it continues."""
+        """Start a new run or continue a restored run; return the number of the last finished step, or 0."""
         ...
 
     def finished(self, step: int) -> bool:
@@ -130,7 +130,7 @@ class AfterStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The components of a run."""
+    """The components of the training loop."""
 
     source: Source
     algorithm: Algorithm

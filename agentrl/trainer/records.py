@@ -25,8 +25,9 @@ class Records:
         train_store: stores training rollouts; None if the run trains on rollouts that are already stored.
         val_store: stores validation rollouts.
         excluded_store: stores groups that no step trained on; None if they are not saved.
-        began: called after the run was restored; so a run that cannot be resumed leaves its folder unchanged.
-        reproducibility: checks after each rollout whether the run is still reproducible.
+        began: called when the run starts, after it was restored. So a run that cannot be resumed leaves its folder
+            unchanged.
+        reproducibility: checks after each step and validation whether the run is still reproducible.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Records:
         """Store the rollouts of a training step, with the advantages of their samples.
 
         Args:
-            excluded: rollout id (`uid/number`) -> why it was not trained on.
+            excluded: rollout id (`uid/number`) -> the reason why the rollout was not trained on.
             dropped: groups that no step trained on.
         """
         if self._train_store:

@@ -1,4 +1,4 @@
-"""One complete run, from configuration to report: implements `agentrl train` and `agentrl eval`."""
+"""Complete runs, from configuration to results: `agentrl train`, `agentrl eval` and `agentrl.rollout`."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ Show: TypeAlias = Literal["all", "summary"]
 
 
 def run_training(config: RunConfig, user_objects: UserObjects = NOTHING) -> Path:
-    """Train, write the run folder (design, section 6) and return its path.
+    """Train, write the run folder (docs/design.md, section 6) and return the path of the run folder.
 
     Raises:
-        AgentRLError: something cannot be used as configured.
+        AgentRLError: the configuration, or a model, file or object that it names, cannot be used.
     """
     check_installed(config.trainer.logger)
     check_python_objects(config, user_objects)
     config = resolved(config)
-    build_algorithm(config)  # raise configuration errors before loading anything
+    build_algorithm(config)  # raises configuration errors before a model is loaded
     with opened(config, user_objects.rows) as placed:
         _run_in_folder(placed, user_objects)
     return placed.trainer.run_dir
@@ -86,13 +86,13 @@ def _run_in_folder(config: RunConfig, user_objects: UserObjects) -> None:
 
 
 def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show: Show = "all") -> Evaluated:
-    """Roll out the tasks as in validation, print the results and write `eval.json`.
+    """Roll out the tasks of `data.val_files` as in validation, print the results and write `eval.json`.
 
     Args:
-        show: "all" prints samples and tables, "summary" one line.
+        show: "all" prints samples and tables; "summary" prints one line.
 
     Raises:
-        AgentRLError: something cannot be used as configured.
+        AgentRLError: the configuration, or a model, file or object that it names, cannot be used.
     """
     config = resolved(config.without("train_files"), "eval")
     with opened(config, user_objects.rows, writes_run=False) as placed:
@@ -103,10 +103,10 @@ def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show:
 
 
 def run_rollouts(config: RunConfig, user_objects: UserObjects = NOTHING) -> list[Group]:
-    """Roll out every training task once in row order, with the sampling of training. Writes no files.
+    """Roll out one group per training task, in row order, with the sampling parameters of training. Keep no files.
 
     Raises:
-        AgentRLError: something cannot be used as configured.
+        AgentRLError: the configuration, or a model, file or object that it names, cannot be used.
     """
     config = resolved(config, "rollout")
     with (
@@ -178,13 +178,13 @@ def _reproducibility(config: RunConfig, parts: RolloutParts) -> ReproducibilityR
 def _keep_validation(
     config: RunConfig, parts: RolloutParts, groups: Sequence[Group], reproducibility: ReproducibilityReport | None
 ) -> str:
-    """Store the rollouts as validation at step 0, unless the folder has a training run; return a line to print.
+    """Store the rollouts as a validation at step 0, unless the folder has a training run; return a line to print.
 
-    Rollouts of an earlier evaluation are replaced.
+    The stored rollouts replace those of an earlier evaluation.
     """
     if reproducibility is None:
         folder = shown(config.trainer.run_dir)
-        return f"'{folder}' is a training run: these rollouts are not saved, to keep the run's validation"
+        return f"'{folder}' is a training run: these rollouts are not saved, to keep the run's validation rollouts"
     reproducibility.watch(0, "val", groups)
     return f"rollouts: {shown(open_store(config, parts, 'val').write(0, groups))}"
 
@@ -208,7 +208,7 @@ def _limit_threads(config: RunConfig) -> None:
 def _show_samples(
     file: Path, groups: Sequence[Group], parts: RolloutParts, store: TrajectoryStore | None = None, show: bool = True
 ) -> None:
-    """Save a few rollouts as text, including earlier steps of `store`. Print the rollouts of the last step."""
+    """Save a few rollouts of `groups`, and of earlier steps in `store`, as text. Print those of `groups`."""
     chosen = instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     kept = chosen if store is None else over_time(chosen, store)

@@ -1,4 +1,4 @@
-"""Scores existing texts as answers to their rows, without model, tokens or tools."""
+"""Scores the texts in a data file as answers to the tasks of their rows, without a model, tokens or tools."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _AT_ONCE = 64
 """Maximum number of texts scored concurrently."""
 
 _UNKNOWN = ("completion_ids", "response_lengths", "token_ids")
-"""Keys of `RolloutInfo` that need tokens. They are unknown for texts."""
+"""Keys of `RolloutInfo` that need tokens, so that they do not exist for texts."""
 
 
 async def score_responses(file: Path, column: str, config: RunConfig) -> list[Group]:
-    """Return a group per row of `file`, with one rollout per text in `column`; each rollout has only a score.
+    """Return one group per row of `file`, with one rollout per text in `column`; each rollout has only rewards.
 
-    The reward is called as in training: the text is the only turn of a rollout without tool calls. A column of the
-    file, such as `tool_outcomes`, overrides these defaults. Token ids and lengths in tokens are unknown.
+    The reward function is called as in training, as if the text were the only turn of a rollout without tool calls. A
+    column of the file, such as `tool_outcomes`, overrides the default value of its name. The reward function gets no
+    token ids and no lengths in tokens.
 
     Args:
         column: the column with a text or a list of texts per row.
 
     Raises:
         DataError: a row is invalid or lacks the column; the message names file and row.
-        RewardError: the reward function raised, or needs a key that is unknown for texts; the message names the first
-            failing row of the file, or the key.
+        RewardError: the reward function raised an exception, or needs a key that does not exist for texts. The message
+            names the first failing row of the file, or the key.
     """
     tasks = load_tasks([str(file)], config.data)
     texts = [_texts(tasks, row, column) for row in range(len(tasks))]
@@ -55,7 +56,7 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
 
     running = [asyncio.create_task(group(task, each)) for task, each in zip(tasks, texts, strict=True)]
     try:
-        return [await each for each in running]  # in the order of the file, so the first failing row is raised
+        return [await each for each in running]  # in file order, to raise the first failing row's error
     finally:
         await _cancel(running)
         close_reward(reward)
@@ -112,7 +113,7 @@ def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
 
 
 def _text(value: JsonValue, where: str) -> str:
-    if not isinstance(value, str):  # an error, not skipped: pass@k depends on the number of texts
+    if not isinstance(value, str):  # not skipped: pass@k depends on the number of texts
         raise DataError(f"{where}: expected a text or a list of texts, got {value!r:.100}")
     return value
 

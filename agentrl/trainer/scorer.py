@@ -21,7 +21,7 @@ class Scorer:
         self._scoring = scoring
 
     async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples with `old_logprobs`, `ref_logprobs` and `values` as needed."""
+        """Return the samples with the scores of `scoring`: `old_logprobs`, `ref_logprobs`, `values`."""
         scored = list(samples)
         for need, score in self._scoring.items():
             scores = await score(scored)

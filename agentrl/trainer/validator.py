@@ -1,4 +1,4 @@
-"""Validation: rolls out held-out tasks with the current weights; checks metrics of `stop_when` and `save_best`."""
+"""Validation: rolls out held-out tasks with the current weights; checks the names of validation metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.types.task import Task
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
-_REWARDS = "val/reward/"  # component names are known only after the first score
+_REWARDS = "val/reward/"  # names of reward parts are known only after the first score
 
 
 class Validator:
@@ -53,7 +53,7 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
         tools: names of the tools that the model may call.
 
     Raises:
-        ConfigError: there is no metric of this name. Reward components are not checked: their names are unknown yet.
+        ConfigError: there is no metric of this name. Names of reward parts are not checked: they are not known yet.
     """
     calls = [ToolCall(name, "", "", outcome) for name in tools for outcome in (Outcome.OK, Outcome.TOOL_ERROR)]
     scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)
@@ -67,7 +67,7 @@ def metric_value(key: str, metric: str, metrics: Mapping[str, float]) -> float:
     """Return the value of a metric; NaN if this validation has none, for example for a tool that was not called.
 
     Raises:
-        ConfigError: the metric names a reward component that does not exist.
+        ConfigError: the metric is a reward part that no rollout has.
     """
     if metric not in metrics and metric.startswith(_REWARDS):
         raise ConfigError.at(

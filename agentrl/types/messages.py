@@ -55,7 +55,7 @@ class ChatAnswer:
 
     Attributes:
         cut: whether the answer ended because it reached its maximum number of tokens.
-        num_prompt_tokens, num_tokens: tokens read and written; None if they are not known.
+        num_prompt_tokens, num_tokens: tokens of the prompt and of the answer; None if they are not known.
     """
 
     text: str

@@ -20,7 +20,7 @@ class OperationKind(StrEnum):
     TOOL_TURN = "tool_turn"
     USER_TURN = "user_turn"
     SAY = "say"
-    GIVEN = "given"  # messages of a program that samples through the gateway
+    GIVEN = "given"  # messages that a program using the gateway added
 
 
 class Operation(NamedTuple):  # created faster than a frozen dataclass
@@ -29,8 +29,7 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
     Attributes:
         trajectory: index of the trajectory in the rollout.
         num_before: number of operations of the rollout that had ended when this operation began.
-        first_segment: number of segments of the trajectory before the operation; `first_message` is the same for its
-            messages.
+        first_segment, first_message: number of segments and of messages of the trajectory before the operation.
         num_calls: number of tool calls that the operation recorded.
         detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (wording of openings and
             answers: `chat`, `react`, `own` or `gateway`), `call_format`, `tools`, `template_tools` (the tools that the
@@ -51,7 +50,7 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
 
     @property
     def parent(self) -> tuple[int | None, int | None]:
-        """`parent` and `segment` of the detail; None if missing."""
+        """`parent` and `segment` in `detail`; None if missing."""
         try:
             facts = json.loads(self.detail or "{}")
         except (ValueError, RecursionError):

@@ -163,7 +163,7 @@ class Rollout:
 
     @property
     def dialogues(self) -> list[list[Message]]:
-        """The messages of each trajectory, without those that a later trajectory continues with all their messages."""
+        """The messages of each trajectory, except trajectories whose messages all begin a later trajectory."""
         return _longest([trajectory.messages for trajectory in self.trajectories])
 
     @property

@@ -20,13 +20,13 @@ class Sample:
         token_ids: [T]
         loss_mask: [T], 1 where the token is trained; the first entry is 0, because no token predicts it.
         temperatures: [T], the sampling temperature of each trained token.
-        advantages: [T], 0 where the mask is 0; for demonstrations the weight of the token.
+        advantages: [T], 0 where the mask is 0; for demonstrations, the loss weight of the token.
         behaviour_logprobs: [T], log-probabilities at sampling time; None for demonstrations.
         old_logprobs: [T], log-probabilities under the policy at the start of the step, if the algorithm needs them.
         ref_logprobs: [T], log-probabilities under the reference policy, if the algorithm needs them.
         values: [T], the critic's value before each token is sampled, if the algorithm needs values.
         returns: [T], training targets of the critic; 0 where the mask is 0.
-        importance_weights: [T], constant factors of each token's loss; None: 1 each.
+        importance_weights: [T], factors of each token's loss, without gradients; None: all are 1.
         kl_coef: coefficient of the KL that was subtracted from the reward; 0 if none was.
         policy_versions: [T], policy version that sampled each trained token, 0 elsewhere; None for demonstrations.
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports

@@ -26,7 +26,7 @@ class Task:
         index: the row's position in the dataset.
         uid: unique id of this draw of the row; rollouts with the same uid form one group.
         agent_name: the agent loop for this row; None: the configured default.
-        tools_kwargs: per tool name, arguments for `create`, `execute`, `calc_reward` and `release`.
+        tools_kwargs: for each tool, arguments of `create`, `execute`, `calc_reward` and `release`.
         interaction_kwargs: the simulated user (`name`) and its keyword arguments.
         extra_info: all other values of the row; passed to the reward.
         images: the bytes of the images in `messages`, by content hash. The store saves them separately from the rows.

@@ -24,7 +24,7 @@ class Author(StrEnum):
     MODEL = "model"
     TOOL = "tool"
     USER = "user"
-    DEMONSTRATION = "demonstration"  # trained, but not sampled: SFT, imported dialogues
+    DEMONSTRATION = "demonstration"  # trained, but not sampled by the policy: SFT, imported dialogues
 
     @property
     def trained(self) -> bool:
@@ -54,7 +54,7 @@ class Segment:
         media: content hashes of images or video that belong to these tokens.
 
     Raises:
-        ValueError: the numbers do not match the tokens.
+        ValueError: log-probabilities or policy versions do not match the tokens or the author.
     """
 
     author: Author

@@ -18,7 +18,7 @@ from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read
 from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. A uvicorn server closes it after 5 s; a request at that moment would fail."""
+"""Seconds an idle connection is kept. uvicorn closes idle connections after 5 s, and a request then could fail."""
 
 
 class NoAnswerError(TryAgainError):

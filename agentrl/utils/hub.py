@@ -1,4 +1,4 @@
-"""Fast check whether the hub has a model or dataset. The hub libraries request every file, with retries."""
+"""Fast check whether the hub has a model or dataset. Hub libraries are slow: they request every file, with retries."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class RateLimiter:
         self._free_at = float("-inf")
 
     async def wait(self, units: float = 1.0) -> None:
-        """Wait for this caller's turn, first come, first served."""
+        """Wait until the caller may continue; callers continue in the order of their calls."""
         now = self._now()
         begin = max(now, self._free_at)
         self._free_at = begin + units * self._seconds_each

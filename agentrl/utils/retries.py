@@ -14,7 +14,7 @@ from zlib import crc32
 T = TypeVar("T")
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 30.0
-"""Wait before the first retry, doubled for each further retry up to the maximum."""
+"""Wait before the first retry, doubled for each further retry, and maximum wait."""
 MAX_RETRY_AFTER_S = 300.0
 """If a server requests a longer wait, the request fails."""
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
@@ -51,7 +51,7 @@ class Retries:
         """Return the result of the first successful `attempt`; `TryAgainError` is retried.
 
         Args:
-            body: the request's body. Its hash varies the waits of callers that failed at the same time.
+            body: the request's body. Its hash makes waits differ, so that callers do not retry at the same time.
 
         Raises:
             GaveUpError: all tries failed, or the server requested too long a wait.

@@ -1,4 +1,4 @@
-"""Inspection of a user function's parameters, so that it is called only with arguments it accepts."""
+"""Inspection of a user function's parameters, so that the function gets only arguments that it accepts."""
 
 from __future__ import annotations
 

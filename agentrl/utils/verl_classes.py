@@ -1,6 +1,6 @@
 """verl's tool, interaction and reward classes that configuration files may name, and their replacements in agentrl.
 
-Files with these names load unchanged if agentrl has a class with the same configuration.
+Files that name one of these classes load unchanged if agentrl has a class with the same configuration.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ IMPORTS = (
 
 
 def replaced(name: str, classes: Mapping[str, Replacement], base: str) -> str:
-    """Return the class to load for `name`: names that do not begin with `verl.` stay as they are.
+    """Return the class to load for `name`. A name that does not begin with `verl.` is returned unchanged.
 
     Args:
         base: class that a user's class must extend, for errors.
 
     Raises:
-        ConfigError: agentrl has no class with this configuration; the message says what to use.
+        ConfigError: agentrl has no class with this configuration; the message names an alternative.
     """
     name = name.replace(":", ".") if name.startswith("verl.") else name
     if not name.startswith("verl."):

@@ -25,9 +25,10 @@ _HEADERS = {
 
 
 class Guard:
-    """ASGI middleware: forwards GET requests under `/<token>/` without the token, and adds `_HEADERS` to responses.
+    """ASGI middleware: forwards GET requests under `/<token>/`, and adds `_HEADERS` to responses.
 
-    The middleware uses no cookies and sends no CORS headers, so other origins cannot read responses.
+    The token is removed from the path of forwarded requests. The middleware uses no cookies and sends no CORS headers,
+    so other origins cannot read responses.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:

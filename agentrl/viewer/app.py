@@ -69,7 +69,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
 
 
 def _state(runs: Sequence[ViewedRun], request: Request) -> Response:
-    """State of all runs, with version numbers that change with the content; 304 if nothing changed."""
+    """State of all runs, with version numbers that change with the content; HTTP status 304 if nothing changed."""
     state = [_state_of(run) for run in runs]
     etag = f'"{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]}"'
     if request.headers.get("if-none-match") == etag:

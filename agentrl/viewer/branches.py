@@ -20,8 +20,8 @@ class Branch(TypedDict):
     Attributes:
         number: position of the trajectory in the rollout.
         kind: how it was opened, see `OperationKind`; "" if this is not known.
-        parent: the trajectory that it continues, or in which it was started; None at the top.
-        turn: the model turn of the parent that started it, from 0; None if there is none.
+        parent: the trajectory that this trajectory continues, or that started it; None at the top of the tree.
+        turn: the parent's model turn (from 0) that started this trajectory; None if no turn is recorded.
         segment: the segment of that turn.
         depth: level in the tree. A trajectory that continues another has the same level.
         weight: factor of its advantages; 0: not trained on, such as a discarded answer.
@@ -39,7 +39,7 @@ class Branch(TypedDict):
 
 
 def branches(rollout: Rollout) -> list[Branch]:
-    """Return the trajectories in the order of the tree: each is followed by those that it started.
+    """Return the trajectories in the order of the tree: each is followed by the trajectories that it started.
 
     Parents that do not exist, or form a cycle, are ignored: another program may have written the file.
     """

@@ -72,7 +72,7 @@ def _messages(text: object) -> list[ShownMessage]:
 
 
 def _last(messages: Sequence[ShownMessage], role: str | None = None) -> str:
-    """The last non-empty message by `role`, on one line. Without text, its tool calls or thoughts are shown."""
+    """The last non-empty message by `role`, on one line. A message without text shows its tool calls or thoughts."""
     for message in reversed(messages):
         if role in (None, message["role"]) and (line := _line(message)):
             return line

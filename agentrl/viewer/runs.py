@@ -35,8 +35,8 @@ class ViewedRun:
 
     Args:
         where: the run's folder, or a folder with files of trajectories.
-        tokenizer: a folder, in place of the run's own tokenizer.
-        name: shown instead of the folder's path.
+        tokenizer: folder of a tokenizer to use instead of the run's own tokenizer.
+        name: name to show instead of the folder's path.
 
     Raises:
         DataError: `where` is neither a run's folder nor a folder with files of trajectories.
@@ -81,7 +81,7 @@ class ViewedRun:
         return split_folders(self._folder)
 
     def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
-        """Return a cached tokenizer. Steps with the same vocabulary and configuration share a tokenizer."""
+        """Return the tokenizer of a step, from a cache. Steps with the same vocabulary and configuration share it."""
         key = provenance.get(VOCABULARY), provenance.get(CONFIG)
         with self._lock:
             if key not in self._tokens:

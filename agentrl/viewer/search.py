@@ -19,7 +19,7 @@ from agentrl.viewer.index import Index, Part
 from agentrl.viewer.rollout_page import shown_messages
 
 FORGOTTEN_AFTER_S = 10.0
-"""A search stops if nobody requests its results for this time."""
+"""A search stops if its results are not requested for this time."""
 
 Mask = NDArray[np.bool_]
 _MESSAGES = "trajectories.list.element.messages"
@@ -87,7 +87,7 @@ def _rows_with(lists: pa.ListArray, text: str) -> Iterator[int]:
 
 
 def _candidates(messages: pa.Array, text: str) -> pa.Array:
-    """Mask of messages whose JSON contains `text`, plain or escaped. Only these messages are decoded, which is slow."""
+    """Mask of messages whose JSON contains `text`, plain or escaped. Decoding is slow, so others are not decoded."""
     masks = [
         pc.match_substring(messages, needle, ignore_case=True)
         for needle in {text, json.dumps(text, ensure_ascii=False)[1:-1]}

@@ -23,10 +23,10 @@ from agentrl.viewer.runs import ViewedRun
 
 LOOPBACK = "127.0.0.1"
 READ_AT_ONCE = 2
-"""If there are more runs, the rollouts of a run are read only when a page first requests them."""
+"""With more runs than this, the rollouts of a run are read only when a page first requests them."""
 
 SWITCHES_EVERY_S = 0.001
-"""Thread switch interval: a fifth of Python's default, so that requests do not wait for the thread that reads files."""
+"""Thread switch interval, a fifth of Python's default: requests wait less for the thread that reads files."""
 _QUIET: dict[str, Any] = {  # Any: uvicorn's options have different types
     "log_level": "critical",
     "access_log": False,

@@ -52,8 +52,9 @@ SUMMARY = pa.schema(
         "outcomes": _NAMES,
     }
 )
-"""Columns of every summary. `tokens` and `trained` count all trajectories. `tools`, `outcomes`: one entry per call.
+"""Columns of every summary.
 
+`tokens` and `trained` are numbers of tokens in all trajectories. `tools` and `outcomes` have one entry per call.
 `group_size` is the number of rollouts in the group. `reward` is null without a score.
 """
 
@@ -120,7 +121,7 @@ def _sums(values: Integers, ends: Integers) -> Integers:
 
 
 def _with_rewards(table: pa.Table, rewards: pa.Array) -> pa.Table:
-    """Set `reward` and add a column for each other reward; null if a rollout does not have the reward."""
+    """Set the column `reward` and add a column for each other reward. Cells are null if a rollout lacks the reward."""
     rows = list(map(dict, python_values(rewards)))
     place = table.schema.get_field_index("reward")
     table = table.set_column(place, SUMMARY.field(place), pa.array([row.get("score") for row in rows], pa.float64()))

@@ -16,11 +16,11 @@ from agentrl.store.text import read_json
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4
-"""Maximum number of bytes in a UTF-8 character; so a character has at most this number of tokens."""
+"""Maximum number of bytes of a UTF-8 character. So a character consists of at most this number of tokens."""
 
 
 class TokenTexts:
-    """Texts of tokens; None if no tokenizer is available.
+    """Decoder of token ids; its texts are None if no tokenizer is available.
 
     Attributes:
         note: a note for the user about the tokenizer; may be empty.
@@ -31,7 +31,7 @@ class TokenTexts:
         self.note = note
 
     def texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """One text per token. If several tokens form one character, the last token gets it; other texts are empty."""
+        """One text per token. If several tokens form a character, the last one gets it; the others get empty texts."""
         return None if self._tokenizer is None else list(self._split(self._tokenizer, list(token_ids)))
 
     def _split(self, tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:
@@ -43,7 +43,7 @@ class TokenTexts:
             start += length
 
     def _length(self, tokenizer: Tokenizer, token_ids: list[int]) -> int:
-        """Smallest number of leading tokens that form complete characters; 1 if no number does."""
+        """Smallest number of leading tokens that together form complete characters; 1 if there is no such number."""
         lengths = range(1, len(token_ids) + 1)
         return next((length for length in lengths if _BROKEN not in _text(tokenizer, token_ids[:length])), 1)
 

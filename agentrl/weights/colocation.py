@@ -17,7 +17,7 @@ class SharedGpu:
 
     Args:
         all_weights: whether every publication sends all weights. If not, the engine keeps its weights in memory,
-            because released weights are lost and only some of them would be sent again.
+            because released weights are lost, and a publication would restore only some of them.
 
     Raises:
         AgentRLError: the engine cannot release its memory.

@@ -1,4 +1,4 @@
-"""Check that an engine samples from the published policy: the backend scores a few of its tokens."""
+"""Check that an engine samples from the published policy: the backend scores a few tokens of the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ProbeError(AgentRLError):
 
 
 class Probe:
-    """Samples `num_tokens` tokens at temperature 1 from a fixed short context, and compares their log-probabilities."""
+    """Samples a few tokens after a fixed context (temperature 1); compares log-probabilities of engine and backend."""
 
     def __init__(self, backend: Backend, engine: Engine, num_tokens: int) -> None:
         self._backend, self._engine, self._num_tokens = backend, engine, num_tokens
@@ -38,7 +38,7 @@ class Probe:
         scored = scores.logprobs[0][len(CONTEXT) :]
         diffs = [abs(mine - theirs) for mine, theirs in zip(scored, completion.logprobs, strict=True)]
         mean = sum(diffs) / len(diffs)
-        if not mean <= MAX_MEAN_DIFF:  # also true for NaN
+        if not mean <= MAX_MEAN_DIFF:  # the condition is also true for NaN
             raise ProbeError(
                 f"after version {version} was published, log-probabilities of engine and backend differ by"
                 f" {mean:.3g} nats"

@@ -19,7 +19,7 @@ class Publisher:
 
     Args:
         weights: returns the weights under the engine's names; default: the backend's `weights`.
-        mode: what happens to running requests; None: the engine decides.
+        mode: how the engine treats running requests; None: the engine decides.
         probe_tokens: tokens sampled after each publication and compared with the backend; 0: no probe.
     """
 

@@ -56,7 +56,7 @@ def success_curve(metrics: Path) -> list[Point]:
 
 def chart(title: str, curve: Sequence[Point], result: float, color: str) -> str:
     """One curve on an axis from 0 to 100%, with the test result at its end."""
-    full = Series("axis", [(curve[0][0], 0.0), (curve[-1][0], 1.0)])  # gives both charts the same axis
+    full = Series("axis", [(curve[0][0], 0.0), (curve[-1][0], 1.0)])  # not drawn; gives both charts the same axis
     drawing = draw(Chart(title, [full, Series("held-out", list(curve))], percent, "success on held-out tasks"))
     body = panel(drawing._replace(lines=drawing.lines[1:]), [color])
     return "\n".join([*body, *test_result(drawing, result, color)])

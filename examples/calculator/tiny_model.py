@@ -34,7 +34,7 @@ SYMBOLS = r"\d|[-+*()]|\n"
 FAMILIES = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
-    # a token uses as many weights as in the dense models
+    # a token uses as many weights as a token of the dense models
     "qwen3_moe": partial(
         Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True
     ),

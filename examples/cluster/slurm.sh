@@ -10,6 +10,6 @@ config=$1
 shift
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes%%$'\n'*}
-# starts Ray on every node, runs the command on the first, and ends Ray when the command ends
+# starts Ray on every node, runs the command on the first node, and stops Ray when the command ends
 srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" -- \
     agentrl train --config "$config" "trainer.nnodes=$SLURM_JOB_NUM_NODES" cluster.address=auto "$@"

@@ -20,6 +20,6 @@ class SecondChance(AgentLoop):
                 await chat.tool_turn(turn)
             elif chat.tool_calls:
                 break
-            else:  # a rewritten history is a new trajectory of the same rollout; copied tokens are not trained twice
+            else:  # a rewritten history starts a new trajectory; copied tokens are not trained twice
                 chat = chat.restart([*chat.trajectory.messages, REMINDER])
         return chat.rollout()

@@ -24,7 +24,7 @@ from agentrl.tools.search.passages import search_schema, shown
 from agentrl.tools.search.tool import search_tool
 
 sys.path.append(str(Path(__file__).parents[1] / "calculator"))
-from make_task import write_jsonl, write_model  # the model and its tokenizer are those of the calculator example
+from make_task import write_jsonl, write_model  # model and tokenizer as in the calculator example
 
 DATA_SOURCE = "search_qa"
 NUM_TOWNS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}

@@ -20,7 +20,7 @@ from pathlib import Path
 from commands import FORMS, Files, FileTask, Form, Message, draw_task
 
 sys.path.append(str(Path(__file__).parents[1] / "calculator"))
-from make_task import write_jsonl, write_model  # the model and its tokenizer are those of the calculator example
+from make_task import write_jsonl, write_model  # model and tokenizer as in the calculator example
 
 NUM_TASKS = {"train": 256, "val": 64, "test": 128}
 NUM_DEMONSTRATIONS = 11_200
@@ -116,7 +116,7 @@ def write_folder(folder: Path, name: str, task: FileTask) -> None:
         **files_in("environment/files", task.before),
         **files_in("tests/expected", task.after),
     }
-    for path in ("environment/files", "tests/expected"):  # also if they are empty
+    for path in ("environment/files", "tests/expected"):  # these folders must exist, even if empty
         (folder / path).mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

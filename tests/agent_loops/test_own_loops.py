@@ -156,7 +156,7 @@ def invented(token_ids) -> Segment:
         (lambda p, c, s: of(prompt_of(p), model_segment(c, s), Segment(Author.TOOL, [1] * 500)), "502 response tokens"),
         (
             lambda p, c, s: Rollout([Trajectory([prompt_of(p), model_segment(c, s)])] * 2, Stop.FINISHED),
-            "are already in another place",
+            "are already in another trained segment",
         ),
     ],
 )

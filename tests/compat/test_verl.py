@@ -94,7 +94,7 @@ def claimed(monkeypatch, claim):
         (lambda p, s: output(p, [*ids("6"), END], [1, 1]), "the engine did not sample"),
         (lambda p, s: output(p, [*s, END], [1, 1, 1]), "the engine did not sample"),
         (lambda p, s: output([*p, END], s, [1, 1]), "a different context"),
-        (lambda p, s: [output(p, s, [1, 1]), output(p, s, [1, 1])], "are already in another place"),
+        (lambda p, s: [output(p, s, [1, 1]), output(p, s, [1, 1])], "are already in another trained segment"),
         (lambda p, s: output(p, s, [1]), "response_mask must hold"),
         (lambda p, s: output(p, s, [1, 2]), "response_mask must hold"),
         (lambda p, s: None, "must return an AgentLoopOutput"),

@@ -73,7 +73,7 @@ def test_files_keep_their_weights_and_each_is_ordered(tmp_path):
             {},
             "row 1 (line 2): data.curriculum.by: no column 'level'; did you mean 'levle",
         ),
-        ([{"level": "hard"}], {}, "'level' is 'hard', expected a number, or its values in order in data.curriculum.v"),
+        ([{"level": "hard"}], {}, "'level' is 'hard', expected a number (list other values in data.curriculum.values)"),
         ([{"level": True}], {}, "'level' is True, expected a number"),
         ([{"level": "hrad"}], {"values": ("easy", "hard")}, "'level' is 'hrad': did you mean 'hard'? (data.curriculum"),
     ],

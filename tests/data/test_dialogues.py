@@ -86,7 +86,7 @@ def test_system_prompt_is_added_unless_the_row_has_one(tmp_path):
             {"messages": [USER, ANSWER, {"role": "system", "content": "x"}]},
             "field 'messages[2]': a system message must",
         ),
-        ({"messages": [USER, ANSWER, {"role": "tool", "content": "6"}]}, "a tool message that answers no tool call"),
+        ({"messages": [USER, ANSWER, {"role": "tool", "content": "6"}]}, "this tool message answers no tool call"),
         ({"messages": [USER, {"role": "assistant"}]}, "field 'messages[1].content': expected text"),
         ({"messages": [USER, call("{oops")]}, "field 'messages[1].tool_calls[0].arguments': not JSON"),
         (

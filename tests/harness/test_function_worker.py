@@ -153,7 +153,7 @@ def test_a_cancelled_request_answers_and_others_go_on(drive):
 
 @pytest.mark.parametrize(
     ("function", "shown"),
-    [("long", f"at most {MAX_LINE_BYTES} are sent"), ("other_loop", "use asyncio.run_coroutine_threadsafe")],
+    [("long", f"at most {MAX_LINE_BYTES} can be sent"), ("other_loop", "use asyncio.run_coroutine_threadsafe")],
 )
 def test_a_command_that_cannot_be_sent_is_an_exception(drive, function, shown):
     driven = drive(function)

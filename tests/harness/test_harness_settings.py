@@ -63,7 +63,7 @@ def test_all_mistakes_of_a_file_are_listed_with_the_nearest_name(tmp_path):
         ("function: a.py:run\npython: python3\nenv: {A: '{key}'}", "'env.A': no placeholders with 'python'"),
         ("command: [x]\nsandbox: locl", "'sandbox': unknown sandbox 'locl': did you mean 'local'?"),
         ("command: [x]\nsandbox: {kind: local, memry_mb: 3}", "'sandbox.memry_mb': Extra inputs are not permitted"),
-        ("command: [x]\nsandbox: e2b", "'sandbox': harnesses run in sandboxes of kind 'local', or in"),
+        ("command: [x]\nsandbox: e2b", "'sandbox': a harness runs in a sandbox of kind 'local' or 'task'"),
         ("command: [x]\nsandbox: local\ndisk_mb: 5", "'disk_mb' has no effect with 'sandbox'"),
         ("command: [x]\nsandbox: local\nnetwork: gateway", "'network' has no effect with 'sandbox'"),
         ("- command", "expected keys such as 'command'"),

@@ -183,7 +183,7 @@ def test_another_vocabulary_is_refused(sampled_run, tmp_path):
 
 
 def test_missing_checkpoint_option_is_an_error(sampled_run):
-    with pytest.raises(ConfigError, match="give the checkpoint to score with"):
+    with pytest.raises(ConfigError, match="give the checkpoint to compute them with"):
         logprobs(Replay(first_step(sampled_run), Options()))
 
 

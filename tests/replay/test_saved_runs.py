@@ -195,7 +195,7 @@ def test_rollouts_without_saved_tokenizer_need_one(saved_run, tmp_path):
     store = TrajectoryStore(tmp_path / "trajectories/train")
     store.write(1, TrajectoryStore(saved_run / "trajectories/train").groups(1))
     run = open_saved(str(tmp_path))
-    with pytest.raises(ConfigError, match="saved no name of one: give --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match="saved no tokenizer name: give --tokenizer FOLDER"):
         run.tokenizer()
     run.tokenizer(str(saved_run.parent / "model"))
     assert "unknown whether" in run.tokenizer_note(str(saved_run.parent / "model"))

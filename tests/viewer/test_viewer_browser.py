@@ -446,7 +446,7 @@ def test_dropped_groups_are_one_click_away_and_filtered_by_reason(visit, run):
     page.select_option("[name=excluded]", "failed")
     expect_status(page, "1 of 192 rollouts")
     page.locator(".row").first.click()
-    page.wait_for_selector("text=No tokens and messages of this rollout are saved.")
+    page.wait_for_selector("text=No tokens or messages of this rollout are saved.")
     assert page.evaluate("window.hit") is None
     assert page.evaluate("document.querySelectorAll('main script, main img, [onerror]').length") == 0
     assert "⟨U+202E⟩evil" in page.evaluate("document.body.textContent")

@@ -10,7 +10,7 @@ from agentrl.algos.advantages.normalization import STD_EPSILON
 
 
 def grpo_passk(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tuple[Tensor, Tensor]:
-    """A_i = (max(r) - max(r without i)) / (std(r) + 1e-6). It is nonzero only for a unique best rollout.
+    """A_i = (max(r) - max(r without i)) / (std(r) + 1e-6). Only a unique best rollout has a nonzero A.
 
     Rewards 1, 0.4, 0, 0: the first has (1 - 0.4) / 0.4726 = 1.2695, the others have 0. If two rollouts are best, all
     have 0. A group of one has advantage 0. `norm_adv_by_std=False` skips the division. The returns equal the

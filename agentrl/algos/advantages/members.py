@@ -23,7 +23,7 @@ class AdvantageBatch:
         rollout_ids: [B]; rows of one rollout have the same id, which is unique within the group.
         valid: [B] bool; invalid rows are excluded from all statistics and get advantage 0.
         values: [B, T], a critic's values, for the estimators that need them.
-        baselines: [B], rewards of a baseline rollout, for the estimators that need them; NaN without one.
+        baselines: [B], reward of the baseline rollout of each row's task, for the estimators that need it; or NaN.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
         step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step.
@@ -63,7 +63,7 @@ class Members:
         return torch.where(loss_mask_BT.bool(), values_M[self.of_row, None], 0.0)
 
     def trained(self, loss_mask_BT: Tensor) -> Tensor:
-        """Mask of the trained tokens of valid members, [B, T] bool. A mean over the batch counts each token once."""
+        """Mask of the trained tokens of valid members, [B, T] bool. Batch means count each of them once."""
         return loss_mask_BT.bool() & self.valid[self.of_row, None]
 
     def comparable(self) -> Iterator[list[int]]:
@@ -79,7 +79,7 @@ class Members:
 
 
 def find_members(batch: AdvantageBatch) -> Members:
-    """Collect rows into rollouts and rollouts into groups. A score (float64) is the sum of a rollout's rewards."""
+    """Collect rows into rollouts and rollouts into groups. A score (float64) is the sum of token rewards."""
     numbers: dict[tuple[str, str], int] = {}
     of_row = torch.tensor(
         [numbers.setdefault(key, len(numbers)) for key in zip(batch.uids, batch.rollout_ids, strict=True)],

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentrl.algos.advantages.members import Members, equal
 
-STD_EPSILON = 1e-6  # both constants as in verl
+STD_EPSILON = 1e-6  # verl has the same two constants
 VARIANCE_EPSILON = 1e-8
 
 
@@ -18,7 +18,7 @@ def standardised(values: Tensor, by_std: bool = True) -> Tensor:
 
 
 def standardised_in_groups(values_MK: Tensor, there_MK: Tensor, members: Members, by_std: bool = True) -> Tensor:
-    """Standardise values of rollouts, turns or steps within each group, [M, K]. Missing entries are ignored.
+    """Standardise values of rollouts, turns or steps within each group, [M, K]; `there_MK` is false for missing ones.
 
     The result is 0 for a group with one valid rollout, for equal values, for failed rollouts and for missing entries.
     """

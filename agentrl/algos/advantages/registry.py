@@ -42,8 +42,9 @@ def estimate_advantages(
             (turn_advantage_weight: 1, norm_adv_by_std: true), gigpo (step_advantage_weight: 1, gamma: 0.95,
             norm_adv_by_std: true; reads `observation_keys`): compare turns or steps within the group;
             grpo_vectorized and rloo_vectorized are aliases of grpo and rloo.
-        token_rewards: [B, T]. A rollout's reward appears once, on the last trained token of its last trajectory. Its
-            score is the sum over its rows. A reward on an untrained token is added to the trained token before it.
+        token_rewards: [B, T]. A rollout's reward appears once, on the last trained token of its last trajectory. The
+            rollout's score is the sum over its rows. A reward on an untrained token is added to the trained token
+            before it.
         loss_mask: [B, T], true where a token is trained.
         uids: [B]; rows of one group have the same uid.
         rollout_ids: [B]; rows of one rollout have the same id and count as one member of the group.

@@ -25,16 +25,16 @@ def aggregation_weights(
 ) -> tuple[list[float], float]:
     """Return the weight of each row, [B], and the denominator.
 
-    A sequence is a rollout with all its rows. It counts if it has a trained token. Example: one rollout has two rows of
-    3 and 1 tokens, another rollout has one row of 4 tokens:
+    A sequence is a rollout with all its rows. Only sequences with a trained token count. Example: one rollout has two
+    rows of 3 and 1 tokens, another rollout has one row of 4 tokens:
 
         token-mean                 weights 1, 1, 1           denominator 8
         seq-mean-token-sum         weights 1, 1, 1           denominator 2
         seq-mean-token-mean        weights 1/4, 1/4, 1/4     denominator 2
         seq-mean-token-sum-norm    weights 1, 1, 1           denominator 2 * norm_length
 
-    The names are verl's. The numbers equal verl's if each rollout is one row. A row with an empty rollout id counts as
-    a separate rollout.
+    The names are verl's. Weights and denominators equal verl's if each rollout is one row. A row with an empty rollout
+    id counts as a separate rollout.
 
     Raises:
         ConfigError: an unknown mode, or `seq-mean-token-sum-norm` without a positive `norm_length`.
@@ -51,7 +51,7 @@ def aggregation_weights(
     tokens_of: Counter[str | int] = Counter()
     for name, count in zip(ids, num_trained_tokens, strict=True):
         tokens_of[name] += count
-    # at least 1: a batch without trained tokens has loss 0
+    # at least 1, so that a batch without trained tokens has loss 0
     num_tokens, num_sequences = max(1, tokens_of.total()), max(1, sum(count > 0 for count in tokens_of.values()))
     if mode == "token-mean":
         return [1.0] * len(ids), float(num_tokens)

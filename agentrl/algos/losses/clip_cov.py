@@ -49,7 +49,7 @@ def clip_cov(
     within_N = (covariance_N > clip_cov_lb) & (covariance_N < clip_cov_ub) & ~clipped[batch.loss_mask.bool()]
     candidates = _in_order(batch, covariance_N)
     candidates = candidates[within_N[candidates]]
-    # a separate generator with a fixed seed: reproducible draws that leave the global generator unchanged
+    # a separate generator with a fixed seed makes draws reproducible, and leaves the global generator unchanged
     drawn = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(0))[: _share(batch, clip_cov_ratio)]
     held = _marked(batch, candidates[drawn.to(candidates.device)])
     return torch.where(held, 0.0, losses), {

@@ -12,7 +12,7 @@ from agentrl.algos.options import with_scope
 def gspo(batch: LossBatch, *, clip_ratio_low: float = 3e-4, clip_ratio_high: float = 4e-4) -> TokenLoss:
     """max(-A s, -A clip(s, 1 - low, 1 + high)), s = exp(mean over the sequence of log(policy / old policy)).
 
-    This is the paper's token form (GSPO-token): sg(s) * p / sg(p) replaces s, where sg stops the gradient. So
+    The loss has the paper's token form (GSPO-token): sg(s) * p / sg(p) replaces s, where sg stops the gradient. So
     advantages may differ between tokens. If they are equal, the mean over a sequence's tokens (`seq-mean-token-mean`)
     has the value and gradient of the sequence's loss. A sequence is a rollout, with all its trajectories.
 

@@ -10,7 +10,7 @@ from agentrl.algos.losses.registry import LossBatch, TokenLoss
 def sapo(batch: LossBatch, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenLoss:
     """-A sigmoid(tau (r - 1)) 4 / tau with r = policy / old policy; tau is tau_pos where A > 0, else tau_neg.
 
-    At r = 1 the gradient equals that of -A r. It decreases as r moves away from 1, faster for a larger tau.
+    At r = 1, the loss has the gradient of -A r. The gradient decreases as r moves away from 1, faster for a larger tau.
 
     Metrics: `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`; `gate_mean`, mean slope of the gate, 1 at
     r = 1.

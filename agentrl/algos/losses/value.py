@@ -28,8 +28,8 @@ def value_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (loss, metrics): max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2, aggregated to [].
 
-    As in OpenAI's PPO code (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that moved by more
-    than c since the start of the step gets no gradient to move further towards the return.
+    As in OpenAI's PPO code (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that has moved towards
+    the return by more than c since the start of the step gets no gradient.
 
     Args:
         values: [B, T], outputs of the trained model.
@@ -79,7 +79,7 @@ class ValueLoss:
 
     @property
     def scope(self) -> Scope:
-        """Each token's loss is independent of the others."""
+        """`row`, because the loss of each token is independent of other tokens."""
         return "row"
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -30,13 +30,13 @@ class _Tokens:
 def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tuple[list[Sample], Metrics]:
     """Return samples with `importance_weights` and with rejected tokens removed from `loss_mask`, and metrics.
 
-    The ratio is exp(old_logprobs - behaviour_logprobs): the policy at the start of the step over the behaviour policy.
-    The ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are
+    The ratio is exp(old_logprobs - behaviour_logprobs): policy at the start of the step / behaviour policy. The same
+    ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are
     computed before rejection, as in verl. Rejected tokens are excluded from all sums, means and counts of the loss. The
     reward of a rejected rollout still counts in its group's baseline.
 
     Metrics of the weights before normalisation: `correction/weight_mean`, `_max`, `_min`, and `correction/ess` (as a
-    share of the units). Other metrics: `correction/truncated` or `correction/masked`, the share of units out of bounds;
+    share of the units). Other metrics: `correction/truncated` or `correction/masked`, share of ratios out of bounds;
     `correction/rejected_tokens`, the share of rejected tokens; `correction/rejected_rollouts`, the share of rollouts
     without any token left.
 
@@ -98,7 +98,7 @@ def _tokens(samples: Sequence[Sample]) -> _Tokens:
 
 
 def sampled_log_ratio(sample: Sample) -> Tensor:
-    """log(policy / behaviour) of the trained tokens, in float64; policy: at the start of the step.
+    """log(policy / behaviour) of the trained tokens, in float64, with the policy at the start of the step.
 
     Raises:
         ValueError: the sample lacks `old_logprobs` or `behaviour_logprobs`.

@@ -1,8 +1,8 @@
-"""Measure how far the engine's sampling probabilities are from the backend's at the start of a step.
+"""Measure how the engine's sampling probabilities differ from the backend's at the start of a step.
 
-At staleness 0 the mismatch comes only from numerical differences between engine and backend. With staleness, this is
-still true for tokens of the current policy version (`mismatch/current/…`). For older tokens (`mismatch/older/…`), the
-mismatch also contains the change of the policy.
+For tokens of the current policy version (`mismatch/current/…`, at staleness 0 all tokens), the mismatch comes only from
+numerical differences between engine and backend. For older tokens (`mismatch/older/…`), it also contains the change of
+the policy.
 
 Axes: B rows, T tokens.
 """
@@ -33,10 +33,10 @@ _PARTS = ("current", "older")
 
 @dataclass(frozen=True)
 class WatchedLoss(AroundLoss):
-    """A loss that also measures the mismatch, from log-probabilities that the loss needs anyway.
+    """A loss that also measures the mismatch, from the log-probabilities that the loss uses.
 
-    It is used only for the first update of a step, because later updates no longer have the weights from the start of
-    the step. So only the tokens of the first mini-batch are measured.
+    This loss is used only for the first update of a step, because later updates no longer have the weights from the
+    start of the step. So only the tokens of the first mini-batch are measured.
 
     Attributes:
         version: policy version at the start of the step.

@@ -22,7 +22,7 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each; only the policy's have a gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each. The reference's have no gradient.
 
     Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
     """
@@ -90,7 +90,7 @@ def pair_losses(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (losses, metrics), [P] each, metrics detached.
 
-    With l = log policy, d = (l - log reference) of the chosen rollout minus that of the rejected rollout:
+    With l = log policy, and d = (l - log reference) of the chosen minus (l - log reference) of the rejected rollout:
 
         pairwise   -log sigmoid(beta (l_chosen - l_rejected))     no reference
         dpo        -log sigmoid(beta d)                           Rafailov et al. 2023, arXiv:2305.18290

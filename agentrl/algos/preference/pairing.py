@@ -74,7 +74,7 @@ class PreferenceLoss:
         sequences = _sequences(batch, self.length_normalized)
         losses, values = self._of_groups(sequences)
         num_groups = batch.num_groups or max(1, len(losses))
-        # metrics are combined with token weights, but these are means over groups: rescale them
+        # rescaled, because metrics are averaged by numbers of tokens, but these are means over groups
         num_tokens = batch.loss_mask.sum().clamp(min=1).to(losses.dtype)
         scale = batch.denominator / (num_groups * num_tokens)
         metrics = {name: each.sum() * scale for name, each in values.items() if len(losses)}
@@ -108,7 +108,7 @@ class _Sequences:
     groups: Tensor
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Indices of the chosen and of the rejected rollouts, [P] each, for groups that have both."""
+        """Indices of the chosen and of the rejected rollouts, [P] each; groups without a pair are left out."""
         chosen = {int(self.groups[place]): int(place) for place in (self.scores > 0).nonzero()}
         rejected = {int(self.groups[place]): int(place) for place in (self.scores < 0).nonzero()}
         both = sorted(chosen.keys() & rejected.keys())

@@ -20,8 +20,8 @@ def bradley_terry(chosen: Tensor, rejected: Tensor, *, center_rewards_coefficien
     """[P]: -log sigmoid(chosen - rejected), plus c (chosen + rejected)^2.
 
     The first term is the negative log-likelihood of the preference (Bradley & Terry 1952; Ouyang et al. 2022,
-    arXiv:2203.02155). It does not fix the level of the scores. The second term keeps scores near 0 (Eisenstein et al.
-    2023, arXiv:2312.09244).
+    arXiv:2203.02155), which depends only on the difference of the scores. The second term keeps scores near 0
+    (Eisenstein et al. 2023, arXiv:2312.09244).
 
     Args:
         chosen, rejected: [P], scores.
@@ -68,7 +68,7 @@ class PairRewardLoss:
                 "margin": margin_P.mean(),
                 "score_mean": scores_B.mean(),
             }
-        # the denominator is the number of read tokens of the mini-batch, two per pair, so micro-batch losses add up
+        # the denominator counts two trained tokens per pair of the mini-batch, so losses of micro-batches add up
         return losses_P.sum() * 2 / batch.denominator, metrics
 
 
@@ -89,7 +89,7 @@ def pairs_of(batch: TokenBatch) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class OutcomeLoss:
-    """Mean of `outcome_loss` over the read tokens, with their `returns` as labels."""
+    """Mean of `outcome_loss` over the tokens at which scores are read, with `returns` as labels."""
 
     name: str = "bce"
     aggregation: str = "token-mean"

@@ -46,7 +46,7 @@ def _after_call(block: str, position: int) -> str:
 
 
 def _call(block: str, types: Types) -> tuple[Call, int]:
-    """Return the call of a block, and its end."""
+    """Return the call of a block, and the position of the call's end."""
     head = _NAME.match(block)
     name = head[1] if head and storable(head[1]) else ""
     arguments, position = _arguments(block, name, head.end(), types) if head else (None, 0)
@@ -58,7 +58,7 @@ def _call(block: str, types: Types) -> tuple[Call, int]:
 
 
 def _arguments(block: str, name: str, position: int, types: Types) -> tuple[dict[str, Json] | None, int]:
-    """Return the arguments, and their end; None if an argument is written twice, or must be JSON and is not."""
+    """Return the arguments, and their end; None if one is written twice, or is marked as JSON but is not JSON."""
     arguments = dict[str, Json]()
     while (key := _KEY.match(block, position)) and (end := _VALUE_END.search(block, key.end())):
         argument, text = key[1].strip(), block[key.end() : end.start()]

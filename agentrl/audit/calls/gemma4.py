@@ -20,7 +20,7 @@ _END = re.compile(rf"{_TEXT}|(?P<end><tool_call\|>)|<\|\"\|>", re.DOTALL)
 
 
 def read_gemma4(text: str) -> ParsedTurn:
-    """Parse `call:name{argument:value}` between `<|tool_call>` and `<tool_call|>`; text is between two `<|"|>`."""
+    """Parse `call:name{argument:value}` between `<|tool_call>` and `<tool_call|>`; strings are between two `<|"|>`."""
     answers, thoughts = _thoughts_apart(text)
     contents, calls = list[str](), list[Call]()
     for answer in answers:
@@ -35,7 +35,7 @@ def read_gemma4(text: str) -> ParsedTurn:
 
 
 def read_plain_gemma4(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are content."""
+    """Parse a turn whose calls are not parsed and stay in the content."""
     contents, thoughts = _thoughts_apart(text)
     return ParsedTurn("".join(contents).strip(), (), thoughts)
 
@@ -54,7 +54,7 @@ def _thoughts_apart(text: str) -> tuple[list[str], str]:
 
 
 def _end(block: str) -> int:
-    """Position of the first `<tool_call|>` outside of a text; -1 if there is none."""
+    """Position of the first `<tool_call|>` outside a string; -1 if there is none."""
     for part in _END.finditer(block):
         if part["text"] is None:
             return part.start() if part["end"] else -1
@@ -74,7 +74,7 @@ def _call(body: str, *, closed: bool) -> Call:
 
 
 def _value(written: str) -> Json:
-    """The value of arguments, read as a Python literal after texts and names are quoted."""
+    """Return the arguments, read as a Python literal after strings and names are quoted."""
     literal = _PART.sub(_quoted, written)
     value, end = literal_at(literal, 0)
     if literal[end:].strip():

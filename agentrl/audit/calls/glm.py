@@ -31,7 +31,7 @@ def read_glm(text: str, tools: Sequence[Json]) -> ParsedTurn:
 
 
 def _call(block: str, types: Types) -> tuple[Call, int]:
-    """Return the call of a block, and its end."""
+    """Return the call of a block, and the position of the call's end."""
     head = _NAME.match(block)
     name = head[1] if head else ""
     arguments, position = _arguments(block, name, head.end(), types) if head else ({}, 0)

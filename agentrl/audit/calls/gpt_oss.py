@@ -20,8 +20,8 @@ class _Message:
     """A message of a turn: the text from its header to the mark that ends it.
 
     Attributes:
-        closed: false if the start of another message ends it.
-        begun: whether a text follows the header.
+        closed: whether an end mark ends the message, not the start of another message.
+        begun: whether the message has a text after its header.
     """
 
     written: str
@@ -62,7 +62,7 @@ class _Message:
 
 
 def read_gpt_oss(text: str) -> ParsedTurn:
-    """Parse messages: a call has a recipient, `to=functions.name`; the channel `analysis` has the thoughts.
+    """Parse messages: a call has a recipient, `to=functions.name`; messages in the channel `analysis` are thoughts.
 
     `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. A message to a tool is malformed
     if it ends before its text or at the start of another message, or if it has two recipients.
@@ -74,7 +74,7 @@ def read_gpt_oss(text: str) -> ParsedTurn:
 
 
 def read_plain_gpt_oss(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are content."""
+    """Parse a turn whose calls are not parsed and stay in the content."""
     messages = list(_messages(text))
     content = [
         message.written.strip() if message.is_call else message.text for message in messages if not message.is_thought
@@ -112,7 +112,7 @@ def _recipients(header: str) -> list[str] | None:
 
 
 def _recipient(header: str) -> tuple[list[str], str]:
-    """Return the recipient at the start, if there is one, and the rest."""
+    """Return the recipients at the start of the header (one or none), and the rest of the header."""
     written = header.removeprefix(" ").removeprefix("to=")
     found = _NAME.match(written)
     if found is None or not header.removeprefix(" ").startswith("to="):

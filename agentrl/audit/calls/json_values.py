@@ -11,7 +11,7 @@ from agentrl.audit.reading.run_info import Json
 
 
 def first_json(text: str, start: int = 0) -> tuple[Json, int]:
-    """Return the JSON value at `start`, after whitespace, and its end; (None, 0) if there is none."""
+    """Return the JSON value at `start`, after whitespace, and the value's end; (None, 0) if there is no valid value."""
     try:
         value, end = _DECODER.raw_decode(text, after_blanks(text, start))
     except (ValueError, RecursionError):
@@ -32,12 +32,12 @@ def only_json(text: str) -> tuple[Json, bool]:
 
 
 def json_object(value: Json) -> Mapping[str, Json] | None:
-    """Return an object, also if it is JSON text; None for other values and for objects with non-finite numbers."""
+    """Return `value`, parsed if it is JSON text, if it is an object without non-finite numbers; else None."""
     return finite_object(only_json(value)[0] if isinstance(value, str) else value)
 
 
 def finite_object(value: Json) -> Mapping[str, Json] | None:
-    """Return an object; None for other values and for objects with non-finite numbers."""
+    """Return `value` if it is an object without non-finite numbers, else None."""
     try:
         return value if isinstance(value, dict) and json.dumps(value, allow_nan=False) else None
     except (ValueError, RecursionError):
@@ -45,7 +45,10 @@ def finite_object(value: Json) -> Mapping[str, Json] | None:
 
 
 def named_call(value: Json, text: str, *keys: str) -> Call:
-    """The call in an object with `name` and arguments; the arguments have the first key of `keys` that exists."""
+    """Return the call that a JSON object describes.
+
+    Its arguments are under the first of `keys` that the object has.
+    """
     fields = value if isinstance(value, dict) else {}
     name = fields.get("name")
     name = name if isinstance(name, str) and storable(name) else ""

@@ -32,8 +32,8 @@ class _Open:
     """A list, tuple or dictionary that is not closed yet.
 
     Attributes:
-        items: its values; for a dictionary, keys and values in turn.
-        ready: whether a value may follow: after the bracket, a comma or a colon.
+        items: its values; for a dictionary, alternating keys and values.
+        ready: whether a value may come next, because a bracket, a comma or a colon was read.
         num_commas: number of commas between and after its values.
     """
 
@@ -78,7 +78,7 @@ def literal_at(text: str, position: int) -> tuple[Json, int]:
     Raises:
         NotLiteralError: there is no literal.
     """
-    levels = [_Open("(")]  # the value itself
+    levels = [_Open("(")]  # collects the literal itself
     while levels[0].ready:
         token = _TOKEN.match(text, position)
         if token is None:

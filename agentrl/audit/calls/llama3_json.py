@@ -17,8 +17,8 @@ _TOOL = re.compile(r"\s*[\w.-]+\.call\(")
 def read_llama3_json(text: str) -> ParsedTurn:
     """Parse `{"name": ..., "parameters": {...}}` and `tool.call(a=1)`, separated by `;`, after `<|python_tag|>`.
 
-    Without the tag, JSON that begins like a call and begins the answer is a call, too. All text after a mistake belongs
-    to one malformed call.
+    Without the tag, an answer that starts with the JSON of a call is also parsed. All text after a mistake belongs to
+    one malformed call.
     """
     answer, thoughts = (text, "") if _BARE.match(text) else first_thoughts(text, _TAG)
     start = answer.find(_TAG)

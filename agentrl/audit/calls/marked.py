@@ -21,9 +21,10 @@ class Marks:
     """Marks of a format.
 
     Attributes:
-        section, call: begin and end all calls, and one call.
+        section: marks before the first call and after the last call.
+        call: marks before and after each call.
         head: returns the name at the start of a call, and the start of its arguments; "" if there is no valid name.
-        tail: follows the arguments, before the end of the call.
+        tail: text between the arguments and the end mark of a call.
     """
 
     section: tuple[str, str]

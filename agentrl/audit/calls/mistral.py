@@ -14,7 +14,7 @@ _WORD = re.compile(r"[^\s\[\]{}]+")
 
 
 def read_mistral(text: str) -> ParsedTurn:
-    """Parse what follows each `[TOOL_CALLS]`: a list of objects, or a name, an optional id, and an object."""
+    """Parse the text after each `[TOOL_CALLS]`: a list of objects, or a name, an optional id, and an object."""
     answer, thoughts = _thoughts_apart(text)
     content, *blocks = answer.split(_TAG)
     calls = list[Call]()
@@ -27,7 +27,7 @@ def read_mistral(text: str) -> ParsedTurn:
 
 
 def read_plain_mistral(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are content."""
+    """Parse a turn whose calls are not parsed and stay in the content."""
     content, thoughts = _thoughts_apart(text)
     return ParsedTurn(content.strip(), (), thoughts)
 

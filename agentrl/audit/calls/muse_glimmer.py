@@ -26,7 +26,7 @@ class _MalformedError(Exception):
 def read_muse_glimmer(text: str, tools: Sequence[Json]) -> ParsedTurn:
     """Parse messages: those to `self` are thoughts, those to `user` or nobody are content, all others are calls.
 
-    The first mistake in a message makes all of it one malformed call.
+    A message to a tool that contains a mistake is one malformed call.
     """
     calls, types = list[Call](), Types(tools)
     names = {str(tool_name(tool)) for tool in tools}
@@ -37,7 +37,7 @@ def read_muse_glimmer(text: str, tools: Sequence[Json]) -> ParsedTurn:
 
 
 def read_plain_muse_glimmer(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are content."""
+    """Parse a turn whose calls are not parsed and stay in the content."""
     shown = [body.strip() for recipient, body in _messages(text) if recipient != "self"]
     return ParsedTurn("\n".join(filter(None, shown)), (), _joined(text, "self"))
 
@@ -66,7 +66,7 @@ class _Invocations:
         self._at, self._name = after_blanks(body, 0), ""
 
     def calls(self) -> list[Call]:
-        """The calls; one malformed call after a mistake."""
+        """Return the calls; if the body contains a mistake, return one malformed call."""
         calls = list[Call]()
         try:
             self._skip(_BEGIN)
@@ -102,7 +102,7 @@ class _Invocations:
         return arguments
 
     def _tool(self, written: str) -> str:
-        """The tool's name; `name.name` is the tool `name`, if no tool has the longer name."""
+        """Return the tool's name. `name.name` means the tool `name`, unless a tool is called `name.name`."""
         first, _, second = written.partition(".")
         twice = first == second and first in self._names and written not in self._names
         return first if twice else written

@@ -38,5 +38,5 @@ class ParsedTurn:
 
 
 def storable(text: str) -> bool:
-    """Whether the text has no half of a surrogate pair."""
+    """Whether the text has no lone surrogate."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -20,7 +20,7 @@ _NAME = re.compile(r"(?!\d)\w[\w.-]*|")
 def read_pythonic(text: str) -> ParsedTurn:
     """Parse lists of calls with literal arguments, which begin a line or follow `<|tool_call_start|>`.
 
-    The first mistake in a list makes its rest one malformed call.
+    After the first mistake in a list, the rest of the list is one malformed call.
     """
     answer, thoughts = (text, "") if _LINE.match(text) else first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)

@@ -20,8 +20,8 @@ _VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
     """Parse `<tool_call>` blocks of functions with parameters, and a function at the start of a line.
 
-    The text of a value is between line breaks, one at each end. It ends before another parameter or the end of the
-    function. A block begins at each `<tool_call>`; its first mistake makes the rest of it a malformed call.
+    A value is the text between two line breaks. It ends before the next parameter or the end of the function. A block
+    begins at each `<tool_call>`. After the first mistake in a block, the rest of the block is a malformed call.
     """
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)

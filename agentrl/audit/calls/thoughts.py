@@ -17,7 +17,8 @@ def told_apart(turn: ParsedTurn) -> tuple[str, str]:
 def thoughts_apart(text: str) -> tuple[str, str]:
     """Return (content, thoughts) of text without calls, both stripped.
 
-    Thoughts are in `<think>...</think>`, which may be cut; all text before a first `</think>` is thought, too.
+    Thoughts are in `<think>...</think>`; the end tag may be missing. If the start tag is missing, all text before the
+    first `</think>` is also thoughts.
     """
     first = text.find("</think>")
     text = f"<think>{text}" if first >= 0 and "<think>" not in text[:first] else text
@@ -30,7 +31,8 @@ def first_thoughts(text: str, call: str, marks: tuple[str, str] = ("<think>", "<
     """Return (text after the thoughts, thoughts) of formats whose thoughts begin the turn.
 
     Thoughts end at the first end mark. Without one, a turn that begins with the start mark was cut in its thoughts.
-    The start mark may be missing, because the prompt may contain it, but not if `call` comes before the end mark.
+    The start mark may be in the prompt instead. But if `call` comes before the end mark, a turn without the start mark
+    has no thoughts.
     """
     begin, end = marks
     found, begins = text.find(end), text.lstrip().startswith(begin)

@@ -15,7 +15,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 class Types:
     """The types of arguments, from saved tool schemas.
 
-    A value has the first type of its schema that fits the text. It is text if none fits, or if no type is given.
+    A value has the first type of its schema that fits the text. If no type fits or is given, the value stays text.
     """
 
     def __init__(self, tools: Sequence[Json]) -> None:

@@ -9,13 +9,13 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """For each trajectory that a further one continues, set the answers to its last turn from the further prompt."""
+    """Set the answers to the last turn of each continued trajectory, which are in the prompt of the next trajectory."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 
 
 def with_first_prompts(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set the first prompt of each branch to that of its conversation; the response length counts from there."""
+    """Set `first_prompt` of each branch to its conversation's first prompt: the response length counts from there."""
     return [
         replace(each, first_prompt=_first(each, trajectories).prompt) if each.branches else each
         for each in trajectories
@@ -41,9 +41,9 @@ def _with_answer(trajectory: AuditedTrajectory, further: AuditedTrajectory | Non
 
 
 def as_one(rollout: AuditedRollout) -> AuditedRollout:
-    """Return a rollout of a built-in loop as one conversation: all turns in one trajectory, with the last messages.
+    """Return a rollout of a built-in loop as one conversation: the last trajectory, with the turns of all trajectories.
 
-    Rollouts of custom loops, and those whose trajectories do not continue each other, are not changed.
+    A rollout of a custom loop, or with trajectories that do not continue each other, is returned unchanged.
     """
     before = [each.number for each in rollout.trajectories[:-1]]
     continued = [each.parent for each in rollout.trajectories[1:] if each.rendered]

@@ -20,7 +20,7 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The detail of an opening operation; `schemas` are those of its tools, if the conversation defined them."""
+    """The detail of an opening operation. `schemas`: schemas of the tools, if the conversation defined the tools."""
 
     form: str
     call_format: str
@@ -89,7 +89,7 @@ def num_beside(operations: Sequence[Operation], used: Sequence[int], position: i
 
 
 def num_used(operations: Sequence[Operation], calls: Sequence[Call]) -> list[int]:
-    """[operations + 1]: the number of calls that count towards the limit, recorded by the operations before each."""
+    """[operations + 1]: for each operation, the number of earlier calls that count towards the call limit."""
     left: dict[int, list[Call]] = {}
     for call in calls:
         left.setdefault(call.trajectory, []).append(call)
@@ -107,7 +107,7 @@ class OwnTrajectories:
 
     Attributes:
         used: result of `num_used`.
-        failed: whether the loop raised an error; other conversations may then have continued after it.
+        failed: whether the loop raised an error; other conversations may have continued after the error.
         closed: whether the tokens of a turn end with the end token.
     """
 

@@ -73,8 +73,8 @@ class Reader:
     def _kind(self, row: int, operations: list[Operation], *, has_folder: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row.
 
-        A custom loop is known by its operations. So is a loop in a task folder of several steps, because all steps but
-        the first begin with a user message.
+        A custom loop is read from its operations. So is a built-in loop in a task folder of several steps, because all
+        steps except the first begin with a user message.
         """
         step = self.check.step
         kind, why = self.known.loop(step["agent_name"][row])
@@ -84,7 +84,7 @@ class Reader:
             return kind, why
         if self.known.continued_from is not None:
             return None, f"{why}, and replay continued its rollouts"
-        if operations or not step.items["trajectories"].lengths[row]:  # failed at the start: neither exists
+        if operations or not step.items["trajectories"].lengths[row]:  # neither exists if it failed at the start
             return "own", ""
         return None, f"{why} and recorded no operations: it built its rollout itself, without a Conversation"
 
@@ -145,8 +145,8 @@ def _model_texts(
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        continued: the rollouts continue saved rollouts. Prompt segments other than a trajectory's first are included,
-            because they contain model turns of the saved rollout.
+        continued: whether the rollouts continue saved rollouts. If so, all prompt segments after a trajectory's first
+            are included, because they contain model turns of the saved rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]

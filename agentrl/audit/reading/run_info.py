@@ -98,7 +98,7 @@ class RunInfo:
         return value if isinstance(value, int | float) else None
 
     def limit(self, name: str, *, of_agent: bool = False) -> int | None:
-        """Return a limit of `rollout.multi_turn`, or of sub-agents; None if it is not set."""
+        """Return a limit of `rollout.multi_turn`; with `of_agent`, the limit of sub-agents if set. None if not set."""
         own = self.number(f"rollout.multi_turn.sub_agent.{name}") if of_agent else None
         value = self.number(f"rollout.multi_turn.{name}") if own is None else own
         return None if value is None else int(value)
@@ -136,7 +136,7 @@ class RunInfo:
 
     @cached_property
     def unscored(self) -> bool:
-        """Whether the configuration computes no scores. False for replays, because they may add a reward."""
+        """Whether the run was configured without a reward. False for a replay, which may use another reward."""
         return self.get("reward.name") == "none" and not self.replayed_from
 
     @cached_property
@@ -178,7 +178,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Tools of a row, the format of calls, the maximum number of calls, and its variables of the chat template."""
+    """Options of a row: tools, format of calls, maximum number of calls, and variables for the chat template."""
 
     tools: Sequence[Json]
     call_format: str

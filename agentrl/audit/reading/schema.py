@@ -72,8 +72,8 @@ LEAVES: Mapping[str, str] = {
 }
 """Leaves of schema 8, in order, with Arrow types.
 
-Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`. Schema 3 has
-two lists as maps.
+Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`, 2 also the
+scores. In schemas 2 and 3, `rewards` and `tool_rewards` are maps.
 """
 
 _VERSION_7 = {path: kind for path, kind in LEAVES.items() if path != "facts"}

@@ -112,7 +112,7 @@ class Step:
         return _nulls(self.arrays[path])
 
     def key(self, row: int) -> tuple[int, str, int]:
-        """Return (step, uid, number) of a row; the step is the file's step."""
+        """Return (step, uid, rollout number) of a row. The step is `self.number`, also if the row's own differs."""
         if row >= len(self):  # the file has no rows
             return self.number, "", -1
         return self.number, self["uid"][row], int(self["rollout"][row])

@@ -1,1 +1,1 @@
-"""Checks of tokens: rendered, sampled and trained ones."""
+"""Checks of rendered, sampled and trained tokens."""

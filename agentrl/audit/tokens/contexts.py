@@ -1,4 +1,4 @@
-"""Choice of the token check for a rollout: how thoughts are handled, and the variables of its row."""
+"""Choose the token check of a rollout by `rollout.multi_turn.thinking` and the template variables of its row."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def check_segments(check: Checker, oracle: TemplateOracle | None, continued: boo
     """Check that the order of authors is possible, that ids are in the vocabulary, and that no segment is empty.
 
     Args:
-        continued: model turns may be part of the prompt (continued rollouts).
+        continued: whether the rollouts continue saved rollouts, so that model turns may be part of the prompt.
         own: rows of custom loops with operations, which may append segments in any order after the prompt.
     """
     step = check.step
@@ -70,7 +70,7 @@ def _may_follow(author: str, before: str, first: bool, *, free: bool) -> bool:
 
 @dataclass(slots=True)
 class TokenCheck:
-    """Render conversations and compare the segments with the rendering. Equal conversations are rendered once."""
+    """Render conversations and compare the result with the segments. Equal conversations are rendered only once."""
 
     check: Checker
     oracle: TemplateOracle
@@ -79,7 +79,7 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # there may be none
+        self.check.ledger.count("further prompts", 1)  # counted even if the rollout has no further prompt
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -126,7 +126,7 @@ class TokenCheck:
     def appended(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, tools: Sequence[Json], one: Appended
     ) -> None:
-        """Compare one operation with the text that the template writes for its messages after a model turn."""
+        """Compare the tokens of one operation with the template's text for the messages that the operation added."""
         before = trajectory.turns[one.turn] if one.turn >= 0 else self._before(trajectory)
         opening = trajectory.messages[: trajectory.num_opening - trajectory.branches]  # a branch begins after a turn
         alone = replace(trajectory, messages=[*opening, ANY_TURN, *one.messages], num_opening=len(opening))
@@ -138,7 +138,7 @@ class TokenCheck:
         self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
 
     def _before(self, trajectory: AuditedTrajectory) -> Turn:
-        """The turn before the first operation: in a branch, the last turn of its prompt; else an empty, ended one."""
+        """The turn before the first operation: in a branch the last turn of its prompt, else an empty ended turn."""
         end = [int(each) for each in self.ids(trajectory.prompt)[-1:]] if trajectory.branches else []
         closed = not trajectory.branches or bool(end and end[0] in self.oracle.end_ids)
         return Turn(-1, end or list(self.oracle.end_ids[:1]), "", closed, 0, ANY_TURN, (), -1)
@@ -157,7 +157,9 @@ class TokenCheck:
             if segment in turns and before == found and messages == parent.messages[: turns[segment] + 1]:
                 return
         row, column = self.place(trajectory.prompt)
-        self.check.problem("further prompts", row, column, f"the beginning of trajectory {parent.number}", "others")
+        self.check.problem(
+            "further prompts", row, column, f"the beginning of trajectory {parent.number}", "other tokens or messages"
+        )
 
     def _answer(
         self,
@@ -264,7 +266,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether a custom loop appended before the first turn, or twice after a turn; then each is rendered alone."""
+    """Whether a custom loop appended messages before the first turn or twice after a turn; each is rendered alone."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

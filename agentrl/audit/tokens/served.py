@@ -47,7 +47,7 @@ class ServedTokenCheck:
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Tokens that text of later messages never becomes: special tokens, and added tokens between turns."""
+        """Tokens that text of later messages must not become: special tokens, and added tokens between turns."""
         oracle = self.tokens.oracle
         for trial in (TRIAL, [message for message in TRIAL if message["role"] != "tool"]):
             try:
@@ -66,7 +66,7 @@ class ServedTokenCheck:
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
         ledger = self.tokens.check.ledger
-        ledger.count("further prompts", 1)  # there may be none
+        ledger.count("further prompts", 1)  # counted even if the rollout has no further prompt
         for trajectory in rollout.trajectories:
             if why := self.tokens.why_not(rollout, trajectory):
                 ledger.skip("prompt tokens", why)
@@ -82,7 +82,7 @@ class ServedTokenCheck:
     def _answers_elsewhere(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
         """Check the token counts of calls whose answers are in the prompt of the next trajectory.
 
-        They count the tokens that the answers would have added to this trajectory.
+        These counts are the numbers of tokens that the answers would have added to this trajectory.
         """
         number = len(trajectory.turns) - 1
         made = rollout.calls_of(trajectory, number) if trajectory.turns else []
@@ -126,7 +126,7 @@ class ServedTokenCheck:
     def _check_parent(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, segment: int, context: Sequence[int]
     ) -> None:
-        """A further trajectory has the messages of its parent, and begins only if the context changes."""
+        """Check that a further trajectory has the messages of its parent, and begins because the context changed."""
         parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
         if parent is None:  # reported by `operations`
             return

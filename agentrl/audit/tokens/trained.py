@@ -26,7 +26,7 @@ _ESTIMATORS = {
 OF_PREFERENCES = ("best_worst", "scores")
 """Estimators that compare whole rollouts; weights of trajectories have no effect."""
 _NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
-"""Estimators that are used even if `algorithm.adv_estimator` is set."""
+"""Estimators that `algorithm.adv_estimator` does not replace."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ def _trained_tokens(step: Step) -> Truths:
 
 
 def _weights_of_tokens(step: Step) -> Floats:
-    """[all tokens], the weight of their trajectory; 1 in older schemas."""
+    """[all tokens], the weight of each token's trajectory; 1 in older schemas."""
     lengths = np.diff(step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends])
     return np.repeat(weights(step), lengths)
 
 
 def weights(step: Step) -> Floats:
-    """[trajectories], the factor of their advantages; 1 in older schemas."""
+    """[trajectories], the factor of each trajectory's advantages; 1 in older schemas."""
     path = f"{TRAJECTORIES}.weight"
     if path not in step.arrays:
         return np.ones(len(step.items[TRAJECTORIES]))
@@ -127,7 +127,7 @@ _SCORES = ("old_logprobs", "ref_logprobs", "values")
 
 
 def check_scores(check: Checker, known: RunInfo, split: str) -> None:
-    """Check scores: null if the run computed none. Otherwise one finite score per token, 0 for untrained tokens."""
+    """Check each score: null if the run did not compute it, else one finite value per token, 0 for untrained tokens."""
     step = check.step
     if "trajectories.values" not in step.items:
         check.ledger.skip("scores", "files of schema 2 have none", len(step))

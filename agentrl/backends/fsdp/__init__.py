@@ -1,1 +1,1 @@
-"""The torch backend on several processes, one per device: FSDP2 shards the model, rank 0 leads."""
+"""The torch backend on several processes, one per device: FSDP2 shards the model, rank 0 calls the others."""

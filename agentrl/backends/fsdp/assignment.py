@@ -9,7 +9,7 @@ from agentrl.algos.base import Scope
 from agentrl.types.sample import Sample
 
 BALANCED = 1.1
-"""Groups are kept on one rank if no rank then gets more than this many times the mean number of tokens."""
+"""Groups stay on one rank if every rank then has at most this multiple of the mean number of tokens."""
 
 _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
     ("group", lambda sample: sample.uid or sample.rollout_id),
@@ -21,8 +21,9 @@ _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
 def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> list[list[int]]:
     """Return the samples of each rank, as indices, with similar numbers of tokens.
 
-    The samples of a group stay on one rank, because they share a prefix. If this makes the ranks too unequal, smaller
-    units are assigned. The smallest unit is the set of samples that a loss of this scope needs together.
+    The samples of a group stay on one rank, because they share a prefix. If one rank then has too many tokens
+    (`BALANCED`), rollouts or single samples are assigned instead. For scope "group" or "rollout", the samples that the
+    loss needs together always stay on one rank.
     """
     smallest = {"group": 1, "rollout": 2}.get(scope, 3)
     for _, unit_of in _UNITS[:smallest]:
@@ -33,13 +34,13 @@ def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> l
 
 
 def imbalance(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> float:
-    """Return the most tokens on one rank, divided by the mean of all ranks; 1 without samples."""
+    """Return the largest number of tokens on a rank, divided by the mean over ranks; 1 without samples."""
     loads = [sum(len(samples[index].token_ids) for index in indices) for indices in ranks]
     return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
 
 
 def _longest_first(samples: Sequence[Sample], num_ranks: int, unit_of: Callable[[Sample], str]) -> list[list[int]]:
-    """Give the longest unit to the emptiest rank, and so on (Graham's rule: at most 4/3 of the best possible)."""
+    """Assign units, longest first, to the rank with the fewest tokens (Graham: at most 4/3 of the smallest maximum)."""
     units: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
         units.setdefault(unit_of(sample) or index, []).append(index)

@@ -1,4 +1,4 @@
-"""The torch backend on all ranks, with a sharded model."""
+"""The torch backend on several ranks, over which the model is sharded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.models.merging import adapted_names, merged_weights
 
 
 class FsdpBackend(RankBackend):
-    """See `Backend`. Only rank 0 has one; it calls a `ShardedModel` on every rank."""
+    """See `Backend`. Only rank 0 creates this object, which calls the `ShardedModel` of every rank."""
 
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
         super().__init__(ranks, request, ShardedModel, seed)

@@ -1,4 +1,4 @@
-"""Checkpoints of a sharded model: a Hugging Face folder, and the optimizer state, written by all ranks."""
+"""Checkpoints of a sharded model: rank 0 writes a Hugging Face folder, all ranks write the optimizer state."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 FILE_BYTES = 2**32
-"""Size of a weight file in bytes. Rank 0 holds one file in memory while it writes the file."""
+"""Largest size of a weight file in bytes, unless one weight is larger. Rank 0 collects a whole file in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What one rank writes to a checkpoint.
+    """State that one rank writes to a checkpoint.
 
     Attributes:
         model: only its names and configuration are written, not its values.
-        weights: the weights to write, sharded, by name; empty on ranks that are not in the first copy.
+        weights: the weights to write, sharded, by name; empty on ranks that do not hold a part of the first copy.
         optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
         rest: the rest of the state, which is the same on every rank.
     """
@@ -49,10 +49,10 @@ class SavedState:
     tokenizer: PreTrainedTokenizerBase | None
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor] | None
-    rest: dict[str, Any]  # Any: as torch.save writes it
+    rest: dict[str, Any]  # Any: values that torch.save can write
 
     def copied(self, host: DeviceMesh) -> SavedState:
-        """Return the same state with copies of all tensors in CPU memory; `host` has all ranks as CPU devices."""
+        """Return the same state with copies of all tensors in CPU memory; `host`: mesh of all ranks, on CPUs."""
         weights = {name: host_copy(value, host) for name, value in self.weights.items()}
         optimizer = self.optimizer and {name: host_copy(value, host) for name, value in self.optimizer.items()}
         return replace(self, weights=weights, optimizer=optimizer)
@@ -88,7 +88,7 @@ def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
 
 @contextmanager
 def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
-    """Read the rest of `items` after the block, even after an error: all ranks take part in each exchange."""
+    """After the block, also after an error, read the rest of `items`: all ranks must take part in each exchange."""
     try:
         yield items
     finally:
@@ -97,7 +97,7 @@ def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
 
 
 def _complete_weights(weights: dict[str, Tensor], group: dist.ProcessGroup) -> Iterator[tuple[str, Tensor]]:
-    """Yield the complete weights, in CPU memory, on rank 0. The other ranks send their parts and get nothing."""
+    """Yield the complete weights, in CPU memory, on rank 0. The other ranks send their parts and yield nothing."""
     for name, value in weights.items():
         if dist.get_rank() == 0:
             yield name, _received(value, group)
@@ -133,7 +133,7 @@ def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, T
 
 
 def write_model(folder: Path, model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Write configuration and weights as `save_pretrained` does, without ever holding the complete model."""
+    """Write configuration and weights as `save_pretrained` does, without the complete model in memory."""
     with quiet_transformers():
         if has_adapter(model):
             write_adapter(model, dict(weights), folder)
@@ -178,5 +178,5 @@ def _write_shards(folder: Path, state: dict[str, Tensor], group: dist.ProcessGro
     with write_errors(folder):
         try:
             save(state, checkpoint_id=folder / SHARDS, process_group=group)
-        except CheckpointException as error:  # on all ranks
+        except CheckpointException as error:  # raised on all ranks
             raise next(iter(error.failures.values()))[0] from error

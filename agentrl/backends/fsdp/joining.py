@@ -22,7 +22,7 @@ def ranks_of_run(config: RunConfig) -> Ranks:
     ranks, size = joined(), config.trainer.num_processes
     if ranks is None or ranks.size != size:
         found = "one process runs" if ranks is None else f"{ranks.size} processes run"
-        text = f"{found}: start it with `agentrl train`, or with `torchrun --nproc-per-node {size} -m agentrl train`"
+        text = f"{found}: start the run with `agentrl train` or `torchrun --nproc-per-node {size} -m agentrl train`"
         raise ConfigError(wrong("trainer.n_gpus_per_node", text, Kind.CONFLICT, value=size))
     check_shared_folder(ranks, config.trainer.run_dir)
     return ranks

@@ -48,11 +48,11 @@ from agentrl.types.sample import Sample
 
 
 class ShardedModel(TorchBackend):
-    """A model of which each rank holds a part. All ranks call its methods together, on the thread that serves calls.
+    """A model of which each rank holds a part. All ranks call each method at the same time, on one thread per rank.
 
     Attributes:
         is_in_first_copy: whether this rank has a part of the first copy of the weights, which is published and saved.
-        saving: the last save in the background.
+        saving: future of the last save in the background.
     """
 
     saving: Future[None]
@@ -87,7 +87,7 @@ class ShardedModel(TorchBackend):
             self._optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, request.total_updates)
 
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
-        """Accumulate the gradient of this rank's samples of `batch`; return this rank's part of the metrics."""
+        """Accumulate the gradient of this rank's samples (indices `own` of `batch`); return this rank's metrics."""
         assert self._optimizer is not None
         packs = self._own_packs(batch.samples, own)
         self._optimizer.clear_gradients()
@@ -111,7 +111,7 @@ class ShardedModel(TorchBackend):
         return self._score(samples)
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers, live; tied weights once."""
+        """Return all parameters and buffers, not copied; tied weights once."""
         return self._weights
 
     def facts(self) -> dict[str, WeightFacts]:
@@ -119,7 +119,7 @@ class ShardedModel(TorchBackend):
         return {name: WeightFacts(value.shape, value.dtype) for name, value in self._weights.items()}
 
     def places(self, name: str, complete: Tensor) -> dict[int, list[Tensor]]:
-        """See `HeldWeights.places`: rows of the weight."""
+        """See `HeldWeights.places`. The parts are rows of the weight."""
         shapes = [*parts(self._weights[name])]
         if len(shapes) == 1:
             return {0: [complete]}
@@ -131,20 +131,20 @@ class ShardedModel(TorchBackend):
         return [local_part(self._weights[name])]
 
     def place(self, weights: dict[str, Tensor]) -> None:
-        """Copy complete weights over this rank's parts."""
+        """Overwrite this rank's parts of the given complete weights."""
         place(self._weights, weights)
 
     def save_part(self, folder: Path, ranks: Ranks) -> None:
-        """Write a checkpoint: rank 0 the weights, every rank its part of the optimizer state."""
+        """Write a checkpoint: rank 0 writes the weights, every rank writes its part of the optimizer state."""
         write_checkpoint(folder, self.saved_state(), ranks.control)
 
     def begin_writing(self, folder: Path, ranks: Ranks) -> None:
-        """Copy the state to CPU memory, and write it in the background; `saving` is done when all ranks are."""
+        """Copy the state to CPU memory, and write the copy in the background; see `HeldModel.saving`."""
         state = self.saved_state().copied(self._host)
         self.saving = ranks.in_background(lambda: write_checkpoint(folder, state, ranks.background))
 
     def saved_state(self) -> SavedState:
-        """Return what this rank writes to a checkpoint, as live tensors."""
+        """Return the state that this rank writes to a checkpoint; tensors are not copied."""
         every_name = self.changing_names if has_adapter(self.model) else [*self._weights]
         names = every_name if self.is_in_first_copy else []
         optimizer = self._optimizer.named_state() if self._optimizer else None
@@ -165,7 +165,7 @@ class ShardedModel(TorchBackend):
             restore_random_states(state["random"])
 
     def copy_part(self, source: ShardedModel, names: Sequence[str]) -> None:
-        """Copy the named weights of another model of the same shape, sharded in the same way."""
+        """Copy the named weights from `source`, a model of the same shape that is sharded in the same way."""
         own, others = self.named_weights(), source.named_weights()
         with torch.no_grad():
             for name in names:

@@ -39,13 +39,13 @@ SIGNS = "AGENTRL_RANK_SIGNS"
 BEAT_S = 1.0
 """Seconds between two signs of life of a rank."""
 LOST_PEER_STATUS = 75
-"""Exit status of a rank that ends because another has ended: EX_TEMPFAIL of sysexits.h."""
+"""Exit status of a rank that ends because another rank has ended: EX_TEMPFAIL of sysexits.h."""
 FOREVER = timedelta(days=365)
-"""Timeout of a rank that waits for the next call. A rank that dies is noticed sooner: its sockets close."""
+"""Timeout of a rank that waits for the next call. The end of a rank is noticed sooner, because its sockets close."""
 
 
 class LostPeerError(AgentRLError):
-    """Another rank has ended, so that a call cannot be answered."""
+    """Another rank has ended, so a call cannot be answered."""
 
 
 class Ranks:
@@ -54,7 +54,7 @@ class Ranks:
     Attributes:
         held: objects that stay on this rank between calls, by number.
         numbers: yields unused numbers for `held`.
-        bucket: memory for weights on their way to rank 0; see `shared_memory`.
+        bucket: memory in which weights are collected for rank 0; see `shared_memory`.
         meshes: cached results of `mesh`, because each new mesh opens connections.
         thread: runs the calls of rank 0, one at a time.
         background: the group for the collective operations of `in_background`.
@@ -66,38 +66,38 @@ class Ranks:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
         self.numbers = count()
-        self.held: dict[int, Any] = {}  # Any: whatever a call keeps
+        self.held: dict[int, Any] = {}  # Any: objects of any class
         self.meshes: dict[tuple[str, int, bool], DeviceMesh] = {}
         self.bucket = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
-        self._usable = True  # no call has failed between its collective operations
+        self._usable = True  # false during a call, and after a failed call
         self.control = dist.new_group(backend="gloo", timeout=FOREVER)
         self.background = dist.new_group(backend="gloo", timeout=FOREVER)
-        self._nodes: list[Any] = [None] * self.size  # Any: as in torch
+        self._nodes: list[Any] = [None] * self.size  # Any: as torch declares it
         dist.all_gather_object(self._nodes, os.environ.get("GROUP_RANK"), self.control)
         self._select()
         self.thread = ThreadPoolExecutor(1, "rank-0", self._select)
         self._background_thread = ThreadPoolExecutor(1, "background", self._select)
 
     def _select(self) -> None:
-        if self.device.type == "cuda":  # NCCL and megatron-core compute on the current GPU of a thread
+        if self.device.type == "cuda":  # NCCL and megatron-core use the current GPU of a thread
             torch.cuda.set_device(self.device)
 
     def is_near(self, rank: int) -> bool:
         """Whether a rank is on the node of rank 0."""
         return bool(self._nodes[rank] == self._nodes[0])
 
-    def each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:  # Any: any call
+    def each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:  # Any: any type
         """Call `function(ranks, *arguments[rank])` on all ranks at the same time; return the results in order of rank.
 
         Args:
-            function: a function of a module, not a lambda.
+            function: a function at the top level of a module, because it is pickled.
 
         Raises:
-            AgentRLError: raised by the call on some rank. Every other error ends the process of its rank.
+            AgentRLError: the call raised it on a rank. Every other error ends the process of that rank.
         """
         calls = [_dumped((function, own)) for own in arguments]
-        # an engine reads weights in inference mode
+        # the caller may be in inference mode: an engine that reads weights
         with self._lock, _peers_watched(), torch.inference_mode(False):
             self._usable = False
             answers = self._all_answers(function, calls, arguments[0])
@@ -114,12 +114,12 @@ class Ranks:
         return answers
 
     def mesh(self, device: str, num_shards: int, *, named: bool) -> DeviceMesh:
-        """Return all ranks as devices of this kind. With several copies of the weights, each row has one copy.
+        """Return a mesh of all ranks. If there are several copies of the weights, each row of the mesh has one copy.
 
         Args:
-            device: cpu or cuda.
+            device: type of the devices: cpu or cuda.
             num_shards: number of ranks that shard a copy.
-            named: whether two dimensions get names. FSDP2 needs names; peft mistakes them for tensor parallelism.
+            named: whether two dimensions get names. FSDP2 needs the names; with names, peft assumes tensor parallelism.
         """
         if (device, num_shards, named) not in self.meshes:
             rows = num_shards < self.size
@@ -168,7 +168,7 @@ class Ranks:
         if dist.is_initialized():
             if self._usable:
                 self._background_thread.shutdown()
-            with self._lock, suppress(RuntimeError):  # another rank has ended
+            with self._lock, suppress(RuntimeError):  # if another rank has ended
                 if self.rank == 0 and self._usable:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
                 dist.destroy_process_group()
@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if a connection to another rank is lost; first wait, so that the launcher reports which."""
+    """Raise a LostPeerError if the connection to a rank is lost; first wait, so that the launcher reports the rank."""
     try:
         yield
     except RuntimeError as error:
@@ -232,7 +232,7 @@ def serve() -> int:
         ranks = join()
         ranks.serve()
         ranks.close()
-    except LostPeerError:  # rank 0 ended
+    except LostPeerError:  # rank 0 has ended
         return 0
     except Exception:  # the error of this rank ends the run
         _say_failed()
@@ -265,7 +265,7 @@ def _attempt() -> int:
 
 
 def group_backend() -> str:
-    """Return torch's name of the backends of a process group: gloo, with GPUs also NCCL."""
+    """Return torch's name of the backends of a process group: gloo, and with GPUs also NCCL."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
@@ -282,7 +282,7 @@ def _open_process_group() -> None:
 
 
 class ProcessPeers(Peers):
-    """The peers of a process in a group."""
+    """Peers of a process in a run with several ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.group, self.size = ranks.control, ranks.size
@@ -295,7 +295,7 @@ class ProcessPeers(Peers):
 
     def gathered(self, outputs: SampleOutputs) -> SampleOutputs:
         """See `Peers.gathered`."""
-        parts: list[Any] = [None] * dist.get_world_size(self.group)  # processes of a layout may share their samples
+        parts: list[Any] = [None] * dist.get_world_size(self.group)  # the group may have fewer than `size` processes
         dist.all_gather_object(parts, {n: {i: v.cpu() for i, v in o.items()} for n, o in outputs.items()}, self.group)
         device = next((value.device for of_sample in outputs.values() for value in of_sample.values()), None)
         found: SampleOutputs = {name: {} for name in outputs}
@@ -308,7 +308,7 @@ class ProcessPeers(Peers):
 class _Pickler(pickle.Pickler):
     """Pickles functions and classes of a user's file by the path of the file."""
 
-    def reducer_override(self, item: Any) -> Any:  # Any: as in pickle
+    def reducer_override(self, item: Any) -> Any:  # Any: as pickle declares it
         if isinstance(item, FunctionType | type) and (file := user_file(item.__module__)):
             return load_object, (f"{file}:{item.__qualname__}",)
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Ulysses sequence parallelism: ranks that compute slices of the same samples (arXiv:2309.14509).
+"""Ulysses sequence parallelism: each rank computes a slice of the same samples' positions (arXiv:2309.14509).
 
 Axes: M packed tokens, H heads, D head size, N trained tokens, P ranks of a group.
 """
@@ -22,7 +22,7 @@ KEY = "ulysses_sequence_parallel_size"
 
 
 class SequenceGroup(SequencePeers):
-    """This rank's group of `size` neighbouring ranks. All ranks of the run create theirs at the same time."""
+    """This rank's group of `size` neighbouring ranks. All ranks of the run create their groups at the same time."""
 
     def __init__(self, num_ranks: int, size: int, device: torch.device) -> None:
         mesh = init_device_mesh(device.type, (num_ranks // size, size), mesh_dim_names=("samples", "positions"))
@@ -84,7 +84,7 @@ class _Exchange(torch.autograd.Function):
     """An all-to-all of equal parts. Its gradient is the same exchange."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: as in torch
+    def forward(ctx: Any, parts: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: as torch declares it
         ctx.group = group
         return _all_to_all(parts, group)
 
@@ -94,10 +94,10 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Joined(torch.autograd.Function):
-    """Values of all ranks, [N]. The gradient of a rank is that of its own values."""
+    """Values of all ranks, [N]. Each rank gets the gradient of its own values."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, own_N: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: as in torch
+    def forward(ctx: Any, values: Tensor, own_N: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: see above
         ctx.save_for_backward(own_N)
         joined_N = values.new_zeros(own_N.shape).masked_scatter(own_N, values)
         dist.all_reduce(joined_N, group=group)

@@ -1,4 +1,4 @@
-"""Load a model in parts, shard it over ranks with FSDP2 (`fully_shard`), read and write the parts of its weights."""
+"""Load a model in parts, shard it over ranks with FSDP2 (`fully_shard`), and read and write parts of its weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Root(nn.Module):
 
     def forward(self, compute: Callable[[], Outputs]) -> Outputs:
         """Return the outputs that `compute` returns."""
-        return {name: value_N.clone() for name, value_N in compute().items()}  # FSDP2 warns about views
+        return {name: value_N.clone() for name, value_N in compute().items()}  # cloned, because FSDP2 warns about views
 
 
 def placements(mesh: DeviceMesh) -> list[Placement]:
@@ -53,12 +53,12 @@ def shard(
 
     Args:
         offload: keep parameters, gradients and optimizer state in CPU memory.
-        param_dtype: dtype of gathered parameters; None: that of the weights.
+        param_dtype: dtype of gathered parameters; None: the dtype of the weights.
     """
     sums = torch.promote_types(model.dtype, torch.float32)
     options = {
         "mesh": mesh,
-        "reshard_after_forward": True,  # also of the root: a pass without gradients must leave sharded weights
+        "reshard_after_forward": True,  # also for the root: a pass without gradients must end with sharded weights
         "mp_policy": MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=sums, cast_forward_inputs=False),
         "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
     }
@@ -75,7 +75,7 @@ def shard(
     targets = every_name(model)
     while kept:  # each part is freed when it has been copied
         place(targets, dict([kept.popitem()]))
-    for value in model.buffers():  # only parameters are offloaded
+    for value in model.buffers():  # FSDP2 offloads parameters only
         value.data = value.data.to(device)
     return root
 
@@ -84,7 +84,7 @@ class CompletePasses:
     """Runs passes with complete weights and gradients on every rank; the gradients are exchanged in the last pass.
 
     Args:
-        num_passes: number of passes with gradients of this rank; the same on all ranks.
+        num_passes: number of passes with gradients in an update, equal on all ranks.
     """
 
     def __init__(self, model: RunsPasses, root: Root, num_passes: int) -> None:
@@ -119,12 +119,12 @@ class CompletePasses:
 
 @contextmanager
 def loaded_in_parts(mesh: DeviceMesh) -> Iterator[None]:
-    """Inside the block, each weight that transformers loads is replaced by the part of this rank, in CPU memory.
+    """Inside the block, each weight that transformers loads is replaced by this rank's part, in CPU memory.
 
     A rank holds one complete weight at a time, or the experts of one layer. Buffers, and weights that are not in the
-    checkpoint, such as a new head or adapter, stay complete on every rank. `mesh` has all ranks as CPU devices.
+    checkpoint, such as a new head or adapter, stay complete on every rank. `mesh`: all ranks, on CPUs.
     """
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # else transformers reads the rest of the checkpoint ahead
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # otherwise transformers would load further weights in advance
 
     def replaced(_: nn.Module, __: str, value: nn.Parameter | None) -> nn.Parameter | None:
         if value is None or value.is_meta or isinstance(value, DTensor) or not hasattr(value, LOADED):
@@ -143,7 +143,7 @@ def loaded_in_parts(mesh: DeviceMesh) -> Iterator[None]:
 
 
 def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return all weights and buffers, and leave only shapes of the weights that were loaded in parts."""
+    """Return all weights and buffers. In `model`, weights that were loaded in parts become shapes without values."""
     taken = {name: value.detach() for name, value in every_name(model).items()}
     shapes: dict[Tensor, nn.Parameter] = {}  # tied weights stay tied
     for module in model.modules():
@@ -155,7 +155,7 @@ def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy `weights`, each complete or a part, into `own` by name. A sharded weight gets only its part."""
+    """Copy `weights`, complete or this rank's parts, into `own` by name. A sharded weight receives only its part."""
     with torch.no_grad():
         for name, value in weights.items():
             target = own[name]
@@ -167,7 +167,7 @@ def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 
 
 def shard_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return the part of optimizer state that belongs to this rank; single numbers are not sharded."""
+    """Return this rank's part of a tensor of optimizer state, sharded like `parameter`; single numbers are complete."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
     found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
@@ -176,7 +176,7 @@ def shard_like(value: Tensor, parameter: Tensor) -> Tensor:
 
 
 def host_copy(value: Tensor, host: DeviceMesh) -> Tensor:
-    """Copy the part of this rank to CPU memory; `host` has the ranks of the tensor as CPU devices."""
+    """Copy the part of this rank to CPU memory; `host`: mesh of the tensor's ranks, on CPUs."""
     own = local_part(value).detach().to("cpu", copy=True)
     if not isinstance(value, DTensor):
         return own
@@ -191,7 +191,7 @@ def local_part(value: Tensor) -> Tensor:
 def part_of(value: Tensor, mesh: DeviceMesh) -> Tensor:
     """Return the rows of the complete tensor `value` that belong to this rank."""
     size, rank = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
-    rows = -(-value.shape[0] // size)  # as torch.chunk cuts
+    rows = -(-value.shape[0] // size)  # divided as by torch.chunk
     return value[rank * rows : (rank + 1) * rows]
 
 

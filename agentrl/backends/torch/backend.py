@@ -43,11 +43,11 @@ Result = TypeVar("Result")
 
 
 class TorchBackend:
-    """See `Backend`. All work runs on one dedicated thread, one call at a time.
+    """See `Backend`. All calls run on one dedicated thread, one at a time.
 
-    Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a
-    model that is not trained. With `replay`, tokens use their recorded experts. Without it, recorded experts are
-    ignored. `one_pass` and `device` are described at `PositionwiseModel`.
+    Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only written to checkpoints. `optimizer`
+    is None for a model that is not trained. With `replay`, tokens use their recorded experts, else these are ignored.
+    `one_pass` and `device` are described at `PositionwiseModel`.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class TorchBackend:
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. Not copied, except layers with an adapter (float32 copies)."""
+        """See `Backend.checkpoint_weights`. Only merged layers (with an adapter) are copies, in float32."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
     async def save(self, path: Path) -> None:
-        """See `Backend.save`: a folder for `from_pretrained`, plus `trainer_state/`. With LoRA: only the adapter."""
+        """See `Backend.save`: a model folder for `from_pretrained` (LoRA: an adapter folder), plus `trainer_state/`."""
         await self._run(lambda: self._save(path))
 
     async def begin_save(self, path: Path) -> Future[None]:
@@ -167,7 +167,7 @@ class TorchBackend:
         if not num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
         packs = self._cut(samples)
-        self._optimizer.clear_gradients()  # may remain after an earlier error
+        self._optimizer.clear_gradients()  # gradients may remain after an earlier error
         with self._positionwise.running():
             metrics = accumulate_gradients(self._positionwise, mini_batch(samples, loss), loss, packs)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
@@ -183,7 +183,7 @@ class TorchBackend:
             )
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
-        """Return the micro-batches of a pass without gradients; empty ones only take part in the passes of peers."""
+        """Return the micro-batches to score. With peers, empty ones are added, so that all run equally many passes."""
         return packs
 
     def _save(self, path: Path) -> None:
@@ -207,7 +207,7 @@ class TorchBackend:
             checkpoint.check_parts(path, self.model, same_rest=same_rest)
             checkpoint.read_weights(path, self.model, self._model_config, self._kind.load_again)
             if self._optimizer and state["optimizer"] is None:
-                from agentrl.backends.torch.shards import read_shards  # takes 0.2 s to import
+                from agentrl.backends.torch.shards import read_shards  # the import takes 0.2 s
 
                 self._optimizer.load_named_state(
                     read_shards(path, dict(self.model.named_parameters())), state["num_updates"]
@@ -227,13 +227,13 @@ def load_torch_backend(
     key: str = "model.path",
     routed_experts: bool = False,
 ) -> TorchBackend:
-    """Load a language model for training, or with `trainable=False` only for scoring, such as a reference policy.
+    """Load a language model for training. With `trainable=False`, it only scores, as a reference policy does.
 
     Args:
-        total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
-        seed: seed of torch's generators, for new adapters and models that draw random numbers.
-        key: the configuration key that `model.path` came from, for error messages.
-        routed_experts: train with the experts recorded in samples.
+        total_updates: length of the learning rate schedule in updates, unless `actor.optim.total_updates` is set.
+        seed: seed of torch's random generators, for new adapters, and for models that draw random numbers.
+        key: the configuration key that contains the model's path, for error messages.
+        routed_experts: tokens use the experts recorded in their samples (routing replay).
 
     Raises:
         ConfigError: the model or device cannot be used.
@@ -253,8 +253,8 @@ def load_scalar_backend(
     """Load a model that outputs one number per token, such as a critic: see `load_scalar_model`.
 
     A trained token's number is read at the position that predicts the token, so it depends only on earlier tokens. A
-    loss reads the numbers as `TokenBatch.scalars`; `score` returns them as `Scores.values`. For the number of a
-    complete sequence, append any token and mark it as trained.
+    loss reads the numbers as `TokenBatch.scalars`; `score` returns them as `Scores.values`. To score a complete
+    sequence, append any token and mark the token as trained.
 
     Args:
         actor: training options, with the same meaning as for a policy.
@@ -295,7 +295,7 @@ def prepared_model(
     trainable: bool,
     key: str,
 ) -> PreTrainedModel:
-    """Load a model, freeze what is not trained, and switch on gradient checkpointing if configured.
+    """Load a model, freeze the weights that are not trained, and enable gradient checkpointing if configured.
 
     Raises:
         ConfigError: the model or device cannot be used.

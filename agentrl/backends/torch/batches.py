@@ -21,9 +21,9 @@ from agentrl.types.sample import Sample
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
 LossOf: TypeAlias = Callable[[int, Outputs], "Tensor | None"]
-"""Returns the loss of a micro-batch, from its number and outputs; None for a pass without gradients."""
+"""(number of a micro-batch, its model outputs) -> its loss; None for a pass without gradients."""
 OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
-"""Runs a computation with a model's body and head and returns its outputs."""
+"""Runs a computation with a model's body and head, and returns the result of the computation."""
 
 
 def at_once(compute: Callable[[], Outputs]) -> Outputs:
@@ -36,7 +36,7 @@ class MicroBatch:
     """Samples and the positions of their trained tokens. A trained token at column t is predicted at column t - 1.
 
     Attributes:
-        samples: [B], in the given order.
+        samples: [B], one sample for each row.
         loss_mask: [B, T] bool, true where a token is trained.
         rows, columns: [N], positions of the trained tokens.
         targets: [N], the trained tokens.
@@ -51,7 +51,7 @@ class MicroBatch:
     temperatures: Tensor | None
 
     def spread(self, values_N: Tensor) -> Tensor:
-        """Return [B, T] with one value at each trained token, and 0 elsewhere."""
+        """Put one value on each trained token, [B, T]; 0 elsewhere."""
         return values_N.new_zeros(self.loss_mask.shape).index_put((self.rows, self.columns), values_N)
 
 
@@ -59,7 +59,7 @@ def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     """Convert samples to one micro-batch.
 
     Raises:
-        ValueError: a sample trains its first token, which has no prediction.
+        ValueError: the first token of a sample is trained, but no token predicts it.
     """
     if any(sample.loss_mask[0] for sample in samples):
         raise ValueError("a sample trains its first token, which nothing predicts")
@@ -78,7 +78,7 @@ def token_batch(
     denominator: float,
     num_groups: int | None = None,
 ) -> TokenBatch:
-    """Build the input of a loss. `weights`, [B], `denominator` and `num_groups` refer to the mini-batch."""
+    """Build the input of a loss. `weights`, [B], `denominator` and `num_groups`: see `TokenBatch`."""
     spread_outputs = {name: batch.spread(values_N) for name, values_N in outputs.items()}
     like = next(iter(spread_outputs.values())).detach()
     zeros = torch.zeros_like(like)
@@ -114,7 +114,7 @@ def token_batch(
 
 
 def _numbers(names: Sequence[str]) -> Tensor:
-    """Numbers for names, [B], dtype long. Equal names get equal numbers; each row without a name gets a new number."""
+    """Replace names by numbers, [B] long. Equal names get equal numbers; each empty name gets a new number."""
     known: dict[str | int, int] = {}
     return torch.tensor([known.setdefault(name or row, len(known)) for row, name in enumerate(names)])
 
@@ -145,12 +145,12 @@ def cut(
     padded: bool = True,
     num_slices: int = 1,
 ) -> list[list[int]]:
-    """Split the samples with trained tokens into micro-batches of indices.
+    """Split the samples with trained tokens into micro-batches, each a list of indices.
 
     Args:
         copies_keys: whether attention copies the keys of shared prefixes, which takes memory.
-        padded: whether samples that share no prefix are rows, padded to the longest.
-        num_slices: number of devices that each compute a slice of the positions.
+        padded: whether samples are rows padded to the longest sample; not used with `shares_prefixes`.
+        num_slices: number of devices that each compute a slice of the positions of the same samples.
     """
     trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
     max_tokens = config.ppo_max_token_len_per_gpu * num_slices if config.use_dynamic_bsz else None

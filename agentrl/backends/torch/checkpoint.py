@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE_FILE = Path("trainer_state") / "state.pt"
-REMEDY = "name another checkpoint in trainer.resume_from_path (resume_mode=path), or set another default_local_dir"
+REMEDY = "set another checkpoint in trainer.resume_from_path (resume_mode=path), or another default_local_dir"
 
 
 def save_checkpoint(
     path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, state: dict[str, Any]
 ) -> None:
-    """Write the checkpoint folder `path`, replacing an earlier one. For a model with an adapter, save only the adapter.
+    """Write the checkpoint folder `path`, replacing an earlier one. If the model has an adapter, save only the adapter.
 
     The folder is written under a temporary name and renamed. So a folder at `path` is always complete, even after a
     kill.
 
     Raises:
-        ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
+        ConfigError: the checkpoint cannot be written, for example because the disk is full. An earlier folder is kept.
     """
     with new_folder(path) as aside:
         write_checkpoint(aside, model, tokenizer, saved_tensors(model), state)
 
 
 def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the live weights that a checkpoint contains: all weights, or only the adapter's."""
+    """Return the weights that a checkpoint contains, not copied: all weights, or only the adapter."""
     return dict(adapter_parameters(model)) if has_adapter(model) else model.state_dict()
 
 
@@ -53,7 +53,7 @@ def write_checkpoint(
     weights: dict[str, Tensor],
     state: dict[str, Any],
 ) -> None:
-    """Write a checkpoint into `folder`. Nothing that training changes is read from `model`."""
+    """Write a checkpoint into `folder`. All values that training changes come from `weights` and `state`."""
     with filled(folder):
         with quiet_transformers():
             if has_adapter(model):
@@ -65,8 +65,8 @@ def write_checkpoint(
         torch.save(state, folder / STATE_FILE)
 
 
-def copied(state: Any, known: dict[Hashable, Tensor] | None = None) -> Any:  # Any: as in torch's optimizers
-    """Copy nested dictionaries and lists with their tensors to CPU memory; tensors that share memory still do."""
+def copied(state: Any, known: dict[Hashable, Tensor] | None = None) -> Any:  # Any: nested values of a state_dict
+    """Copy nested dictionaries and lists, and their tensors to CPU memory. Identical views of a tensor share a copy."""
     known = {} if known is None else known
     if isinstance(state, Tensor):
         key = (state.untyped_storage().data_ptr(), state.storage_offset(), state.shape, state.stride(), state.dtype)
@@ -80,10 +80,10 @@ def copied(state: Any, known: dict[Hashable, Tensor] | None = None) -> Any:  # A
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to write a checkpoint into, with a folder for the state; then rename it to `path`.
+    """Yield a temporary path, where the block creates a checkpoint folder; then rename this folder to `path`.
 
     Raises:
-        ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
+        ConfigError: the checkpoint cannot be written, for example because the disk is full. An earlier folder is kept.
     """
     aside, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
     for leftover in (aside, replaced):
@@ -98,17 +98,17 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """Create `folder`, which the block fills with a checkpoint."""
+    """Create `folder`, which the block fills with a checkpoint; then set the permissions of its weight files."""
     (folder / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
     yield
     mode = (folder / STATE_FILE).stat().st_mode
-    for file in folder.glob("*.safetensors"):  # safetensors makes them readable only for the owner
+    for file in folder.glob("*.safetensors"):  # safetensors makes its files readable only for the owner
         file.chmod(mode)
 
 
 @contextmanager
 def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
-    """Remove an incomplete folder and raise a one-line error."""
+    """If the block cannot write, remove the incomplete folder `aside` and raise a one-line error about `path`."""
     try:
         with write_errors(path):
             yield
@@ -123,7 +123,7 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # error of torch.save's writer
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # not an error of torch.save
             raise
         free_mib = shutil.disk_usage(path.parent).free / 2**20
         reason = f"{' '.join(str(error).split())}; {free_mib:.0f} MiB are free there"
@@ -131,7 +131,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the trainer's state of the checkpoint `path`, to the CPU, without running code from it.
+    """Read the trainer's state from the checkpoint `path` to the CPU, without running code from the file.
 
     Raises:
         ConfigError: the state is missing or corrupt.
@@ -144,23 +144,23 @@ def read_state(path: Path) -> dict[str, Any]:
         if missing := {"optimizer", "random"} - state.keys():
             raise ValueError(f"it has no '{min(missing)}'")
     except Exception as error:  # invalid or truncated pickles raise many kinds of errors
-        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # without torch's advice to trust the file
+        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # omits torch's advice to trust the file
         raise ConfigError.keyless(f"{STATE_FILE} is truncated or not a file of agentrl ({reason})") from error
     return state
 
 
 def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
-    """Reject a checkpoint whose trained weights do not match the model's.
+    """Reject a checkpoint of the other kind (see `check_kind`), or with other frozen weights than the model.
 
     Args:
-        same_rest: whether the untrained weights are the same as when the checkpoint was saved.
+        same_rest: whether the frozen weights are the same as when the checkpoint was saved.
     """
     check_kind(path, adapter=has_adapter(model))
     check_same_frozen(same_rest)
 
 
 def check_kind(path: Path, *, adapter: bool) -> None:
-    """Reject a checkpoint of whole weights if this run trains an adapter, and the reverse."""
+    """Reject a checkpoint of complete weights if this run trains an adapter, and the reverse."""
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[adapter]):
         raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
@@ -186,7 +186,7 @@ def read_weights(
 def saved_weights(
     path: Path, model: PreTrainedModel, config: ModelConfig, load: Callable[..., PreTrainedModel]
 ) -> dict[str, Tensor]:
-    """Return the complete weights of a checkpoint, on the CPU, because the device may not fit two copies.
+    """Return the complete weights of a checkpoint, on the CPU, because the device may have no room for two copies.
 
     Raises:
         ConfigError: the weights are incomplete, or belong to another model.
@@ -207,7 +207,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError.keyless(f"cannot resume from '{path}': {error}; {REMEDY}") from error
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:  # shapes or names differ from this model's
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:  # other shapes or names than the model
         reason = " ".join(str(error).split())[:200]
         raise ConfigError.keyless(
             f"'{path}' is a checkpoint of another model or optimizer ({reason}): {REMEDY}"

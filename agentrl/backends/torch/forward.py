@@ -41,26 +41,27 @@ logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 FLEX_DEVICES = {"cuda"}
-"""Devices where attention of packed tokens is FlexAttention. torch has no gradient of it on a CPU."""
+"""Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute its gradient."""
 FLEX_SCALE = 20
-"""Scale of the probe samples that test FlexAttention: several of its blocks."""
+"""Scale of the probe samples that test FlexAttention: the longest sample has several blocks of tokens."""
 
 
 class PositionwiseModel:
     """A causal model, split into its body (`states`, at chosen positions) and its head (`outputs`, from these states).
 
-    The body runs on packed tokens, in which common prefixes of samples are computed once. Otherwise it runs on
-    right-padded rows without a mask, because causal attention ignores padding on the right. Each mode is checked once
-    on a small batch. A model that fails the check uses the next simpler mode: packed, padded, unsplit.
+    The body runs on packed tokens, in which common prefixes of samples are computed once, or on right-padded rows. The
+    rows need no mask, because causal attention ignores padding on the right. If the model cannot be split, body and
+    head run together on padded rows. Each mode is checked once, on a small batch. The model uses the first mode that
+    passes its check: packed tokens, padded rows, or not split.
 
     Args:
-        share_prefixes: false: always use padded rows.
-        flex: on devices of FLEX_DEVICES, attention of packed tokens is FlexAttention, without copies of keys.
-        autocast: dtype for computing `outputs`, if it differs from the dtype of the weights.
+        share_prefixes: whether packed tokens are used if the model passes their check.
+        flex: whether packed tokens use FlexAttention, which copies no keys, on the devices of FLEX_DEVICES.
+        autocast: dtype in which `outputs` are computed; None: the dtype of the weights.
         replay: makes tokens use their recorded experts, if samples have them.
-        head: the head to read; default: a language model head.
-        one_pass: runs a computation with body and head, such as the forward pass of a sharded module.
-        device: where passes compute, if the weights are kept elsewhere.
+        head: the head to read; None: a language model head.
+        one_pass: runs a computation with body and head. For a sharded model, it runs in the forward pass of the root.
+        device: the device on which passes compute; None: the device of the weights.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class PositionwiseModel:
 
     @property
     def copies_keys(self) -> bool:
-        """Whether packed samples copy the keys of a shared prefix. FlexAttention does not."""
+        """Whether packed samples copy the keys of a shared prefix. FlexAttention copies no keys."""
         return not self._as_tree
 
     def copy_keys(self) -> None:
@@ -116,11 +117,11 @@ class PositionwiseModel:
         self._sequence = peers
 
     def running(self) -> AbstractContextManager[None]:
-        """Context for forward and backward passes. Checkpointed layers also run in the backward pass."""
+        """Context of forward and backward passes. Checkpointed layers run again in the backward pass."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """States where the trained tokens are predicted, [N, H]; features, [N, F], if the model is not split."""
+        """States that predict the trained tokens, [N, H]; if the model is not split, their features, [N, F]."""
         if self._windows is not None:
             return self._packed_states(self._packed(batch, self._windows))
         # the last column predicts nothing
@@ -133,7 +134,7 @@ class PositionwiseModel:
         return self.head.whole(token_ids_BT, mask_BT.to(self.device))[chosen]
 
     def features(self, states_NH: Tensor) -> Tensor:
-        """Compute features, [N, F], from `states`."""
+        """Compute features, [N, F], from the result of `states`."""
         return states_NH if self._tail is None else self._tail(states_NH)
 
     def outputs(self, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
@@ -223,7 +224,7 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention if it returns the same as copied keys (in training's data type, on several blocks)."""
+        """Use FlexAttention if it gives the same results as copied keys, in the data type of training."""
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:
@@ -242,7 +243,7 @@ class PositionwiseModel:
             for row, sample in enumerate(batch.samples):
                 found = self._tried(batch)  # a sharded model can run backward only once after each forward pass
                 apart = difference(found["features"].detach(), alone)
-                if not apart <= most:  # also true for NaN
+                if not apart <= most:  # the condition is also true for NaN
                     raise UnfaithfulError(f"its logits would differ by {apart:.1e}, more than {most:.1e}")
                 check_apart(found["states"], batch.rows == row, embeddings.pop(), sample, tokens)
 

@@ -107,5 +107,5 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 
 def _around(name: str) -> Iterator[str]:
-    """model.layers.0 -> model, model.layers, model.layers.0."""
+    """Yield all prefixes of a name: model.layers.0 -> model, model.layers, model.layers.0."""
     return accumulate(name.split("."), "{}.{}".format)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def enable_checkpointing(model: PreTrainedModel) -> None:
     """Recompute each layer in the backward pass.
 
-    Transformers does this only for layers in training mode, but that mode also enables dropout. So only the layer
+    Transformers recomputes only layers in training mode, but training mode also enables dropout. So only the layer
     itself is in training mode. Its submodules stay in evaluation mode, and the layer's dropout rates are set to 0.
 
     Raises:

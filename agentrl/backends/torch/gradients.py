@@ -24,11 +24,11 @@ IDLE = Sample([0, 0], [0, 1], [1.0, 1.0], [0.0, 0.0])
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """Samples of a mini-batch, and the numbers of the complete mini-batch by which their losses are scaled.
+    """All or some samples of a mini-batch, and numbers of the complete mini-batch that scale the losses.
 
     Attributes:
         weights: [B], the weight of each sample's tokens.
-        denominator: the divisor of the weighted sum.
+        denominator: the divisor of the weighted sum of token losses.
         num_groups, num_tokens: number of groups and of trained tokens in the complete mini-batch.
     """
 
@@ -39,7 +39,7 @@ class MiniBatch:
     num_tokens: int
 
     def part(self, indices: Sequence[int]) -> MiniBatch:
-        """Return the part with the chosen samples."""
+        """Return the part with the samples at `indices`."""
         samples = [self.samples[index] for index in indices]
         return replace(self, samples=samples, weights=[self.weights[index] for index in indices])
 
@@ -58,7 +58,7 @@ class RunsPasses(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where passes compute."""
+        """The device on which passes compute."""
         ...
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
@@ -80,26 +80,27 @@ def accumulate_gradients(
     """Accumulate the gradient of a mini-batch's loss in the weights; return the loss and its metrics.
 
     Args:
-        batch: with peers, the part of this process; for a loss of scope "batch" the complete mini-batch.
-        packs: the micro-batches of this process, as indices; with those of its peers they contain every sample with
-            trained tokens exactly once.
-        peers: the processes that hold the other parts. Each of them runs the same number of passes.
+        batch: the samples of this process; for a loss of scope "batch" the complete mini-batch.
+        packs: the micro-batches of this process, as indices. The packs of all processes together contain every sample
+            with trained tokens exactly once.
+        peers: the processes that compute the other samples. All processes run the same number of passes.
     """
     passes = _Passes(model, batch, loss, peers)
     num_passes = peers.most(len(packs))
     split = splits_groups_or_rollouts(batch.samples, packs, loss.scope) or (loss.scope == "batch" and peers.size > 1)
     found = (passes.two if peers.most(split) else passes.one)([*packs, *([()] * (num_passes - len(packs)))])
-    return {name: float(value) for name, value in found.items()}  # at the end, to avoid earlier waits for the device
+    return {name: float(value) for name, value in found.items()}  # only here, because each float waits for the device
 
 
 @torch.no_grad()
 def score_passes(
     model: RunsPasses, samples: Sequence[Sample], packs: Sequence[Sequence[int]], names: Sequence[str]
 ) -> dict[str, list[list[float]]]:
-    """Return the named outputs of `samples`, a row per sample with one number per token, 0 off the loss mask.
+    """Return each named output of `samples`: a row per sample, a number per token, 0 where the loss mask is 0.
 
     Args:
-        packs: micro-batches of samples with trained tokens; an empty one only takes part in the passes of peers.
+        packs: micro-batches of samples with trained tokens. In an empty one, this process only takes part in the passes
+            of its peers.
     """
     found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in names}
     batches = [micro_batch([samples[index] for index in indices] or [IDLE], model.device) for indices in packs]
@@ -128,14 +129,14 @@ def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequenc
 
 
 class _Passes:
-    """Passes over the micro-batches of a mini-batch; an empty micro-batch only takes part in its peers' passes."""
+    """Passes over micro-batches of a mini-batch. In an empty one, this process only takes part in its peers' passes."""
 
     def __init__(self, model: RunsPasses, batch: MiniBatch, loss: LossFunction, peers: Peers) -> None:
         self._model, self._whole, self._loss, self._peers = model, batch, loss, peers
         self._counts = [sample.num_trained_tokens for sample in batch.samples]
 
     def one(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """Compute the loss of each micro-batch separately; the losses add up."""
+        """Compute the loss of each micro-batch separately; the losses add up to the loss of the mini-batch."""
         sums: dict[str, Tensor] = {}
 
         def loss_of(number: int, outputs: Outputs) -> Tensor:
@@ -154,8 +155,8 @@ class _Passes:
         """Compute the gradient for a loss that needs samples of several micro-batches together.
 
         First pass: the loss of all samples and its gradient with respect to the model's outputs. Second pass: the
-        gradients of the outputs with respect to the weights (GradCache, Gao et al. 2021, arXiv:2101.06983). This needs
-        one more forward pass.
+        gradients of the outputs with respect to the weights (GradCache, Gao et al. 2021, arXiv:2101.06983). Each
+        micro-batch needs one more forward pass.
         """
         found = self._without_gradients(packs)
         order = sorted(next(iter(found.values()), {}))

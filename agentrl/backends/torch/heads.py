@@ -57,8 +57,8 @@ class Head(Protocol):
 class LanguageHead:
     """Log-probabilities and entropy. Features are logits.
 
-    To run the part after the body, the body is replaced and the model's own forward is called. So scaling and soft caps
-    (Cohere, Granite, Gemma) are kept, and no code depends on an architecture.
+    To run only the part after the body, the body is replaced by a module that returns given states. So the model's own
+    forward still scales or soft-caps logits (Cohere, Granite, Gemma), and no code depends on an architecture.
     """
 
     outputs = ("logprobs", "entropy")
@@ -94,7 +94,7 @@ class LanguageHead:
 
 
 class ScalarHead:
-    """One number: a linear function of the state from which a token is predicted. Features are the states."""
+    """One number per trained token: a linear function of the state that predicts it. Features are the states."""
 
     outputs = ("scalars",)
 
@@ -121,7 +121,7 @@ class ScalarHead:
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """Functions that load a kind of model, initially or from a checkpoint, and the head for its outputs."""
+    """How to load a model at the start (`load`) or from a checkpoint (`load_again`), and how to create its head."""
 
     load: Callable[..., PreTrainedModel]
     load_again: Callable[..., PreTrainedModel]

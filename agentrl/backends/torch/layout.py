@@ -20,25 +20,26 @@ from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
 SIMILAR = 0.7
-"""Rows of a grid have at least this share of the longest row's queries. Lower: more padding; higher: more calls."""
+"""Each row of a grid has at least this share of the longest row's queries. A lower share means more padding, a higher
+share means more attention calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A sequence: `path`, the indices of its packed tokens. Its last `num_own` tokens attend causally to the path."""
+    """A sequence. `path`: indices of its packed tokens. The last `num_own` are queries, which attend to the path."""
 
     path: IntArray
     num_own: int
 
     @property
     def num_shared(self) -> int:
-        """Number of first tokens that belong to another row."""
+        """Number of tokens at the start of the path that belong to other rows."""
         return len(self.path) - self.num_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Rows of similar length whose attention is one call. Key w of a row has position w.
+    """Rows of similar length, computed by one attention call. Key w of a row has position w.
 
     Padding repeats a row's last token, so that every query attends to a key. Outputs of padding are not read.
 
@@ -46,7 +47,7 @@ class Grid:
         shape: R, C, W.
         queries, keys: [R * C] and [R * W], the packed token in each cell.
         positions: [R, C], positions of the queries.
-        causal: whether queries and keys are the same tokens.
+        causal: whether the queries and keys of each row are the same tokens, so that plain causal attention suffices.
     """
 
     shape: tuple[int, int, int]
@@ -71,14 +72,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which packed tokens attend to which.
+    """The attention pattern of packed tokens.
 
     Attributes:
-        grids: their cells, concatenated in order, contain every packed token's query once, plus padding.
-        cells: [M], the cell of each packed token.
+        grids: together they have one cell for the query of each packed token, plus cells of padding.
+        cells: [M], the cell of each packed token, in the concatenation of all grids.
         windows: the sliding window of each layer, None for full attention.
         peers: the processes that compute the other positions.
-        tree: if set, attention uses it and there are no grids.
+        tree: if set, attention uses this tree, and there are no grids.
     """
 
     grids: Sequence[Grid]
@@ -94,9 +95,9 @@ class PackedTokens:
 
     Attributes:
         token_ids, positions: [M].
-        predictors: [N], the packed token that predicts each trained token, sample by sample.
-        routed_experts: [M, layers, top k], recorded experts, on the CPU; -1 where not recorded. None if no sample has
-            any.
+        predictors: [N], index of the packed token that predicts each trained token, sample by sample.
+        routed_experts: [M, layers, top k], recorded experts, on the CPU; -1 where not recorded. None if no sample
+            has recorded experts.
     """
 
     token_ids: Tensor
@@ -109,9 +110,9 @@ class PackedTokens:
 def pack_tokens(
     samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device, *, as_tree: bool = False
 ) -> PackedTokens:
-    """Pack samples, each with a trained token, into one row of tokens. `windows`, `as_tree`: see `Layout`.
+    """Pack samples, each with a trained token, into one row of tokens. For `windows` and `as_tree`, see `Layout`.
 
-    Each sample reuses its common prefix with the previous sample and adds only its other tokens. So
+    In sorted order, each sample reuses its common prefix with the previous sample and adds only its other tokens. So
     [1 2 3] and [1 2 4] become the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
     """
     sequences = [token_keys(sample) for sample in samples]
@@ -141,7 +142,7 @@ def pack_tokens(
 
 
 def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
-    """Return this process's slice of the packed tokens, and which trained tokens, [N] bool, it predicts.
+    """Return this process's slice of the packed tokens, and the mask, [N] bool, of the trained tokens it predicts.
 
     The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout still
     describes all tokens.
@@ -167,7 +168,7 @@ def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens,
 
 
 def _ends(rows: Sequence[_Row], num_tokens: int) -> Tensor:
-    """See `PrefixTree.ends`. Samples are sorted by prefix, so the rows that contain a token follow each other."""
+    """See `PrefixTree.ends`. Samples are sorted by prefix, so the rows that contain a token are consecutive."""
     ends = np.zeros(num_tokens, dtype=np.int64)
     for row in rows:
         ends[row.path] = row.path[-1] + 1

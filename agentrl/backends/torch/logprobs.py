@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 Read: TypeAlias = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]
-"""Logits [N, V] in float32, targets [N], whether the entropy has a gradient -> log-probabilities and entropy, [N]."""
+"""(logits [N, V] in float32, targets [N], whether entropy has a gradient) -> (log-probabilities [N], entropy [N])."""
 MAX_LOGITS = 2**27
 """Maximum number of logits in memory at the same time: 512 MB in float32."""
 
@@ -40,7 +40,8 @@ def token_logprobs(
     """log-softmax(logits / temperature) at the targets, [N], and the entropy of that distribution, [N], in nats.
 
     Computed in float32 or higher precision for any model dtype. A temperature of 0 (greedy) counts as 1; None means 1
-    for all tokens. More than `MAX_LOGITS` logits are computed in chunks, and computed again in the backward pass.
+    for all tokens. If there are more than `MAX_LOGITS` logits, they are computed in chunks, and computed again in the
+    backward pass.
     """
     piece = partial(_piece, logits_of, read, entropy_gradient)
     num_tokens = max(1, MAX_LOGITS // vocab_size)

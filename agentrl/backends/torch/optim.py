@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, or Muon with AdamW, with a schedule, gradient clipping and skipped non-finite updates."""
+"""The optimizer (AdamW, or Muon with AdamW): learning rate schedule, gradient clipping, no non-finite updates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ScheduledOptimizer:
     embeddings, the head, and experts that are stored as one three-dimensional tensor.
 
     Args:
-        moves: offload the optimizer's averages to CPU memory except during `step`.
+        moves: keeps the optimizer's moving averages in CPU memory except during `step`; None: they are not moved.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ScheduledOptimizer:
     def step(self) -> dict[str, float]:
         """Do one update and clear the gradients; return `grad_norm`, `lr` and `skipped_updates` (0 or 1).
 
-        A non-finite gradient changes nothing.
+        If the gradient is not finite, the update is skipped: parameters and optimizer do not change.
         """
         scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
         gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
@@ -92,7 +92,7 @@ class ScheduledOptimizer:
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return averages and counts as tensors and plain values, without the configuration."""
+        """Return moving averages and update counts as tensors and plain values, without the configuration."""
         parts = [{"names": part.names, "state": part.optimizer.state_dict()["state"]} for part in self._parts]
         return {"num_updates": self.num_updates, "parts": parts}
 
@@ -140,7 +140,7 @@ class ScheduledOptimizer:
         with self._parking.in_use():
             for part in self._parts:
                 for name in part.names:
-                    device = self._parameters[name].device  # fused updates also need the update count there
+                    device = self._parameters[name].device  # fused updates need also the update count on the device
                     own = {key: value.to(device) for key, value in found.items() if key.rpartition("/")[0] == name}
                     self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
         self.num_updates = num_updates

@@ -7,20 +7,20 @@ from typing import TypeAlias
 from torch import Tensor
 
 SampleOutputs: TypeAlias = dict[str, dict[int, Tensor]]
-"""Name of an output -> index of a sample -> its values, [number of its trained tokens]."""
+"""Name of an output -> index of a sample -> the values of its trained tokens."""
 
 
 class Peers:
-    """Peers of a process that trains alone. `backends.fsdp` has the class for several processes."""
+    """Peers of a process that trains alone. For several processes, see `backends.fsdp.ranks.ProcessPeers`."""
 
     size = 1
 
     def most(self, number: int) -> int:
-        """Return the largest `number` of all processes; each of them must call it."""
+        """Return the largest `number` of all processes. Every process must call this."""
         return number
 
     def gathered(self, outputs: SampleOutputs) -> SampleOutputs:
-        """Return the outputs of the samples of all processes; each of them must call it."""
+        """Return the outputs of the samples of all processes. Every process must call this."""
         return outputs
 
 
@@ -28,24 +28,24 @@ ALONE = Peers()
 
 
 class SequencePeers:
-    """Peers of a process that computes all positions of its samples. `backends.fsdp` has the class for slices.
+    """Peers of a process that computes all positions of its samples. For slices, see `fsdp.sequence.SequenceGroup`.
 
     Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens.
 
     Attributes:
         size: number of processes that compute the same samples.
-        index: number of this process among them; it computes the positions of slice `index`.
+        index: number of this process among these processes, from 0; it computes slice `index` of the positions.
     """
 
     size = 1
     index = 0
 
     def all_positions(self, states_MHD: Tensor) -> Tensor:
-        """Exchange own positions of all heads, [M / size, H, D], for all positions of own heads, [M, H / size, D]."""
+        """Exchange states: [M / size, H, D] at own positions -> [M, H / size, D] of own heads, at all positions."""
         return states_MHD
 
     def all_heads(self, states_MHD: Tensor) -> Tensor:
-        """Exchange all positions of own heads, [M, H / size, D], for own positions of all heads, [M / size, H, D]."""
+        """Exchange states: [M, H / size, D] of own heads, at all positions -> [M / size, H, D] at own positions."""
         return states_MHD
 
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""FlexAttention over packed tokens: a prefix tree as a mask, so that no key is copied.
+"""FlexAttention over packed tokens: the mask is a prefix tree, so no key is copied.
 
 Axes: M packed tokens, L tokens with padding, H query heads, K key-value heads, D head size, B blocks of tokens.
 """
@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 from torch.nn.functional import pad
 
 BLOCK = 128
-"""Tokens in a block, the unit that kernels skip."""
+"""Tokens in a block. Kernels skip blocks in which no query attends to a key."""
 MAX_KERNELS = 64
 """Upper bound on compiled kernels: each window size, model and data type needs a kernel with and without gradients.
 torch's default is 8."""
@@ -30,8 +30,8 @@ class PrefixTree:
     """Packed tokens in depth-first order. Token q attends to the tokens k of its path: k <= q < `ends[k]`.
 
     Attributes:
-        ends: [M], one more than the last token whose path contains the token.
-        positions: [M], positions in the samples.
+        ends: [M], index of the last token whose path contains the token, plus 1.
+        positions: [M], position of each token in its sample.
     """
 
     ends: Tensor
@@ -67,7 +67,7 @@ def tree_attention(
         pad(states, [0, 0, 0, 0, 0, padding]).transpose(0, 1)[None] for states in (query_MHD, key_MKD, value_MKD)
     )
     if torch._dynamo.config.recompile_limit < MAX_KERNELS:
-        torch._dynamo.config.recompile_limit = MAX_KERNELS  # here, because the setting belongs to one thread
+        torch._dynamo.config.recompile_limit = MAX_KERNELS  # set here, because each thread has its own value
     found = _kernel(query.device.type)(
         query,
         key,
@@ -86,8 +86,8 @@ def tree_attention(
 def _kernel(device: str) -> Callable[..., Any]:  # Any: one or two results
     if device == "cpu":
         return flex_attention
-    # fullgraph: more than MAX_KERNELS kernels are an error; the uncompiled function would store every score
-    compiled: Callable[..., Any] = torch.compile(flex_attention, fullgraph=True)  # Any: as above
+    # fullgraph raises an error above MAX_KERNELS, where the uncompiled function would run and store every score
+    compiled: Callable[..., Any] = torch.compile(flex_attention, fullgraph=True)  # Any: one or two results
     return compiled
 
 
@@ -100,8 +100,8 @@ def _capped(softcap: float) -> Callable[..., Tensor]:
 
 
 def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
-    """Scale outputs, [1, H, L, D], as if each head had one more key, with the score of its sink and a value of 0."""
-    shares = torch.sigmoid(log_sums - sinks[:, None])  # in float32, as the gradient of the sinks needs
+    """Scale outputs, [1, H, L, D], as if each head had one more key: its score is the head's sink, its value 0."""
+    shares = torch.sigmoid(log_sums - sinks[:, None])  # the gradient of the sinks needs float32
     return (attended * shares[..., None]).to(attended.dtype)
 
 
@@ -134,7 +134,7 @@ def _mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Mask:
 
     if window is None:
         return on_path
-    before_L = positions_L - window  # a tensor, because each Python number needs a new kernel
+    before_L = positions_L - window  # a tensor: each new Python number would need a new kernel
 
     def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return on_path(batch, head, query, key) & (positions_L[key] > before_L[query])

@@ -42,7 +42,7 @@ class RoutingReplay:
 
     def __init__(self, model: PreTrainedModel, one_pass: OnePass = at_once) -> None:
         self._given: Tensor | None = None
-        self._own: dict[int, Tensor] | None = None  # records the layers' own choices, only during the test
+        self._own: dict[int, Tensor] | None = None  # during the test, records the experts that the layers choose
         self._blocks = _blocks(model)
         if not self._blocks:
             raise ConfigError.at(
@@ -65,7 +65,7 @@ class RoutingReplay:
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:
-        """Set the experts for the tokens of the next forward pass. The model chooses where they are -1 or None.
+        """Set the experts for the tokens of the next forward pass. Where they are -1 or None, the model chooses.
 
         The experts stay set until the next call, on every thread, because the backward pass may use another thread.
 
@@ -99,7 +99,7 @@ class RoutingReplay:
         return output
 
     def _try(self, model: PreTrainedModel) -> Outputs:
-        """Test that the layers use the experts they are given; set K, the number per token in every layer."""
+        """Test that the layers use the experts they are given; set K, the number of experts per token."""
         self._device = model.device
         token_ids = torch.arange(1, 6, device=self._device)[None]
 
@@ -137,7 +137,7 @@ class _Choice(TorchFunctionMode):
         self._num_experts, self._wanted = num_experts, wanted
         self.made: list[Tensor] = []
 
-    # Any: as in torch's protocol
+    # Any: as torch declares it
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func not in (torch.topk, Tensor.topk) or args[0].ndim != 2 or args[0].shape[1] != self._num_experts:
@@ -145,7 +145,7 @@ class _Choice(TorchFunctionMode):
         indices = result.indices
         if self._wanted is not None:
             indices = torch.where(self._wanted < 0, indices, self._wanted)
-            result = torch.return_types.topk((args[0].gather(1, indices), indices))  # gathered, so gradients flow
+            result = torch.return_types.topk((args[0].gather(1, indices), indices))  # `gather` keeps gradients
         self.made.append(indices)
         return result
 

@@ -1,4 +1,4 @@
-"""Checks on a few samples that two ways to run a model return the same numbers.
+"""Check, on a few samples, that two ways to run a model give the same results.
 
 Axes: M packed tokens, N trained tokens, H hidden size.
 """
@@ -24,14 +24,14 @@ UNSUPPORTED_ERRORS = (AttributeError, KeyError, IndexError, TypeError, ValueErro
 
 
 LONGEST = 17
-"""Number of tokens of the longest probe sample, times `scale`."""
+"""Number of tokens of the longest probe sample at scale 1."""
 
 
 def probe_samples(vocab_size: int, scale: int = 1) -> list[Sample]:
     """Make five samples that test prefix sharing. All lengths are multiplied by `scale`.
 
-    Two samples share a prompt. One continues from the middle of the first sample. One has the same prompt and a single
-    trained token. One has another prompt.
+    Two samples share a prompt. One continues from the middle of the first sample. One has the same prompt and (at any
+    scale) a single trained token. One has another prompt.
     """
 
     def numbers(first: int, end: int) -> range:
@@ -69,7 +69,7 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 def tolerance(padded: Tensor, alone: Tensor) -> float:
     """Largest accepted rounding difference of logits, based on how padding changes the model's results.
 
-    On a GPU, kernels differ more between shapes: 1.4e-5 was seen for a Gemma 2 in float32.
+    On a GPU, results differ more between input shapes: by 1.4e-5 for a Gemma 2 in float32.
     """
     rounding = max(8 * torch.finfo(alone.dtype).eps, 1e-5 if alone.device.type == "cpu" else 1e-4)
     return min(max(rounding, 4 * difference(padded, alone)), max(1e-3, rounding))
@@ -106,7 +106,8 @@ def check_apart(
         UnfaithfulError: the sample attends to another sample's tokens.
     """
     weights_NH = torch.sin(torch.arange(states_NH.numel(), device=states_NH.device)).view_as(states_NH)
-    value = (states_NH[chosen_N] * weights_NH[chosen_N]).sum()  # weighted: a norm's outputs may sum to a constant
+    # weighted, because the outputs of a norm may sum to a constant
+    value = (states_NH[chosen_N] * weights_NH[chosen_N]).sum()
     (gradient_1MH,) = torch.autograd.grad(value, embeddings_1MH)
     seen = gradient_1MH[0].ne(0).any(dim=-1).cpu()
     own = dict(enumerate(sample.token_ids))

@@ -1,4 +1,4 @@
-"""Read the optimizer state that several ranks wrote (torch.distributed.checkpoint), without running code from it."""
+"""Read optimizer state that several ranks wrote (torch.distributed.checkpoint); code in its files is not run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLASSES = {
     ("torch", "Size"),
     ("pathlib", "PosixPath"),
 }
-"""What the index of a checkpoint may contain, besides plain values and dtypes."""
+"""Classes and functions that the index of a checkpoint may contain, besides dtypes."""
 
 
 def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None)
 
     Args:
         parameters: parameters of this process by name, possibly sharded.
-        group: the ranks that all call this (Any: as in torch); None: one process reads alone.
+        group: process group of the ranks, which must all call this (Any: as in torch); None: one process reads alone.
 
     Raises:
         ConfigError: the state is missing or corrupt, or belongs to another model.
@@ -49,7 +49,7 @@ def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None)
         found = reader.read_metadata().state_dict_metadata
         state: dict[str, Any] = {name: _empty(name, saved, parameters) for name, saved in found.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads alone on purpose
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch warns if one process reads alone
             load(state, storage_reader=reader, process_group=group, no_dist=group is None)
     except ConfigError:
         raise
@@ -60,7 +60,7 @@ def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None)
 
 
 def _empty(name: str, saved: object, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Return a tensor for a saved one: shaped and sharded as its parameter, or a single number."""
+    """Return a tensor to read a saved tensor into: shaped and sharded like its parameter, or a single number."""
     parameter = parameters.get(name.rpartition("/")[0])
     if parameter is None or not isinstance(saved, metadata.TensorStorageMetadata):
         raise ConfigError.keyless(f"{SHARDS} belongs to another model: '{name}'")
@@ -74,7 +74,7 @@ def _empty(name: str, saved: object, parameters: Mapping[str, Tensor]) -> Tensor
 class _Reader(FileSystemReader):
     """Reads the index of a checkpoint without running code from it, and only files of the checkpoint."""
 
-    def read_metadata(self, *_: Any, **__: Any) -> metadata.Metadata:  # Any: as in torch
+    def read_metadata(self, *_: Any, **__: Any) -> metadata.Metadata:  # Any: as torch declares it
         with (Path(self.path) / ".metadata").open("rb") as file:
             found: metadata.Metadata = _Unpickler(file).load()
         for info in found.storage_data.values():
@@ -86,8 +86,8 @@ class _Reader(FileSystemReader):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:  # Any: as in pickle
-        if module == "pathlib._local":  # the name that Python 3.13 writes
+    def find_class(self, module: str, name: str) -> Any:  # Any: as pickle declares it
+        if module == "pathlib._local":  # Python 3.13 writes this name
             module = "pathlib"
         if (module, name) in _CLASSES or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)

@@ -18,7 +18,7 @@ from agentrl.backends.torch.prefix_tree import tree_attention
 from agentrl.models.attention import UnfaithfulError, check_understood, explicit_attention
 
 SHARED = "agentrl_shared"
-"""Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
+"""Name of this attention in transformers. No mask function has this name, so transformers builds no mask."""
 
 
 def shared_attention(

@@ -93,7 +93,7 @@ def _print_conversation(console: Console, chat: ChatFormat, segments: Sequence[S
 
 
 def _tokens(chat: ChatFormat, segment: Segment, added: frozenset[int], bar: str) -> Iterator[Text]:
-    """The text of each token with a bar after it, in pieces that end where a line ends."""
+    """Yield the text of each token, followed by a bar. Text with line breaks is split at them."""
     style = STYLES[_author(segment)]
     for token_id, piece in zip(segment.token_ids, id_pieces(chat.tokenizer, segment.token_ids), strict=True):
         shown = f"bold {style}" if token_id in added else style

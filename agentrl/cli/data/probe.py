@@ -38,7 +38,7 @@ class Checked:
         found: the inspected rows.
         problems: problems that would stop a run or make training wrong.
         notes: other findings.
-        lengths: tokens of each measured row: task prompt, full conversation, or longer conversation of a pair.
+        lengths: tokens of each measured row: of a task's prompt, of a conversation, or of the longer one of a pair.
         limit: maximum number of tokens.
         num_probed: number of rows whose ground truth the reward checked; None if the reward was not called.
     """
@@ -108,7 +108,7 @@ def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model
 
 
 class _Rows:
-    """Checks rows against agent loops, tools and simulated users; with a model, also against its chat template.
+    """Checks rows with agent loops, tools and simulated users; if a model is given, also with its chat template.
 
     Attributes:
         measures: whether there is a model, so that lengths can be measured.

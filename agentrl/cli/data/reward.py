@@ -62,7 +62,7 @@ async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspecti
             refused.add(found.table.where(row), why)
     if reward is None:
         return [unrouted, refused], None
-    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # most frequent first: often a missing truth
+    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # most frequent first: often the missing one
     await _probe(reward, found, shown, refused)
     return [unrouted, refused], sum(map(len, shown))
 

@@ -17,10 +17,10 @@ from agentrl.gateway.recording.requests import KEY
 from agentrl.run_folder.location import check_free
 
 KEY_VARIABLE, ADMIN_VARIABLE = "AGENTRL_GATEWAY_KEY", "AGENTRL_ADMIN_KEY"
-"""Environment variables whose keys are used instead of newly generated keys."""
+"""Environment variables with API keys, which replace newly generated keys."""
 
 MAX_TURNS = 1000
-"""Default of `rollout.multi_turn.max_assistant_turns` here: turns stay in memory until their rollout ends."""
+"""Default of `rollout.multi_turn.max_assistant_turns` in this command. Turns are in memory until the rollout ends."""
 
 
 def gateway(options: argparse.Namespace) -> None:

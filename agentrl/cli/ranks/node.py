@@ -16,7 +16,7 @@ POLL_S = 0.5
 
 
 def main() -> int:
-    """Start the ranks of this node; a file has the configuration and the node's place. Return the exit status."""
+    """Start the ranks of this node, as described in a file (configuration and node). Return the exit status."""
     file = Path(sys.argv[1])
     config: RunConfig
     node: Node
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the actor that started it is gone; the ranks end with this process."""
+    """End this process, and with it the ranks, when the actor that started it has ended."""
     while os.getppid() == parent:
         time.sleep(POLL_S)
     os._exit(1)

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError
 
 
 def train_on_ranks(config: RunConfig) -> int:
-    """Start one process per device and train. In such a process (also if torchrun started it), run its rank.
+    """Start one process per device and train. In a process with a rank (also started by torchrun), run that rank.
 
     Returns:
         The exit status.
@@ -46,11 +46,11 @@ def train_on_ranks(config: RunConfig) -> int:
 def main() -> int:
     """Run one rank with the configuration in a file; return the exit status."""
     if os.getsid(0) != os.getpid():
-        os.setsid()  # Ctrl-C then reaches only the launcher, which passes it on to rank 0
+        os.setsid()  # so Ctrl-C reaches only the launcher, which signals rank 0
     if os.environ["RANK"] != "0":
         return serve()
     config: RunConfig = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _pools()  # Ray handles SIGTERM when it is imported; `finish` replaces that
+    _pools()  # importing Ray installs a SIGTERM handler, which `finish` replaces
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"resume_mode": "auto"})})
     return finish(lambda: _ended_with_peers(config))

@@ -72,7 +72,7 @@ def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = 
 
 
 def _upwards(key: str) -> Iterator[str]:
-    """Yield a key and its parent sections: an interpolation may replace a section."""
+    """Yield a key and its parent sections, because an interpolation may replace a section."""
     parts = key.split(".")
     return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
 
@@ -87,7 +87,7 @@ def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hy
 
 
 def _file(folder: Path | None, name: str | None, table: KeyTable) -> DictConfig:
-    """Read the keys of the YAML file. Its `defaults` may only name verl's own files: the table has their values."""
+    """Read the keys of the YAML file. Its `defaults` may name only files of verl whose values are in the table."""
     stem = (name or table.base).removesuffix(".yaml")
     path = (folder or Path("config")) / f"{stem}.yaml"
     own: dict[str, Mapping[str, object]] = {table.base: {}, **table.variants}
@@ -105,5 +105,5 @@ def _file(folder: Path | None, name: str | None, table: KeyTable) -> DictConfig:
             raise ConfigError.keyless(f"{path}: builds on '{base}'; only {', '.join(own)} are known here")
     content.pop("hydra", None)
     merged = OmegaConf.merge(*(nested(own[base]) for base in bases), content)
-    assert isinstance(merged, DictConfig)  # a mapping, as all its parts
+    assert isinstance(merged, DictConfig)  # a merge of mappings
     return merged

@@ -2,8 +2,8 @@
 
     from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput, register
 
-A verl loop returns flat lists. Tokens marked as sampled are matched with the engine's completions, so segments have the
-engine's log-probabilities and policy versions. Tokens that the engine did not sample are refused.
+A verl loop returns flat lists of tokens. Tokens marked as sampled are matched with the engine's completions, so
+segments have the engine's log-probabilities and policy versions. Tokens that the engine did not sample are refused.
 """
 
 from __future__ import annotations

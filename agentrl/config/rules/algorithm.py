@@ -53,7 +53,7 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[Problem]:
 
 
 def idle_in_algorithm(config: RunConfig) -> Iterator[Problem]:
-    """Yield one error per option without effect in training."""
+    """Yield one error per algorithm option without effect in training."""
     algorithm = config.algorithm
     if not algorithm.use_kl_in_reward:
         need = "`algorithm.use_kl_in_reward=true`"
@@ -150,11 +150,11 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
 
 
 _WITHOUT_CRITIC = {preset.adv_estimator for preset in PRESETS.values()} - {"gae"}
-"""Built-in estimators that need no values. Your own estimators may use a critic."""
+"""Built-in estimators that need no critic. Your own estimators may use a critic."""
 
 
 def idle_in_critic(config: RunConfig) -> Iterator[Problem]:
-    """Yield one error per option without effect in training."""
+    """Yield one error per critic option without effect in training."""
     if config.algorithm.estimator not in _WITHOUT_CRITIC:
         return
     need = "a critic (`algorithm.name=gae`)"

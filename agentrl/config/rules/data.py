@@ -11,7 +11,7 @@ from agentrl.errors import Kind, Problem
 
 
 def ignored_in_data(config: RunConfig) -> Iterator[Problem]:
-    """Yield one error per option without effect."""
+    """Yield one error per given option of `data.*` without effect."""
     data = config.data
     yield from _curriculum(data)
     if not data.online.max_tasks:

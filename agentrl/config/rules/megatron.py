@@ -72,7 +72,7 @@ def _indivisible(sizes: dict[str, int], num_processes: int) -> Iterator[Problem]
 
 
 def _wrong_experts(layout: MegatronConfig) -> Iterator[Problem]:
-    """Layouts with which Megatron would compute wrong gradients of experts, or that are not tested."""
+    """Yield expert layouts with which Megatron would compute wrong gradients, and untested expert layouts."""
     tensor, experts = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
     key, size = f"{SECTION}.{_EXPERT_TENSOR}", layout.expert_tensor_size
     if experts == 1 and size != tensor:
@@ -88,7 +88,7 @@ def _wrong_experts(layout: MegatronConfig) -> Iterator[Problem]:
 
 
 def no_sequence_parallel(what: str) -> Problem:
-    """Problem of tensor parallelism without sequence parallelism, which `what` needs."""
+    """Return the problem that `what` needs sequence parallelism if there is tensor parallelism."""
     text = f"gives wrong gradients with {what} and `{SECTION}.{_TENSOR}` above 1: remove it"
     return wrong(f"{SECTION}.sequence_parallel", text, Kind.CONFLICT, value="false")
 
@@ -129,7 +129,7 @@ def _granularity(value: str) -> str:
 
 
 def _wrong_balancing(config: RunConfig) -> Iterator[Problem]:
-    """Refuse balancing losses of recomputed routers in a pipeline, which runs other micro-batches in between."""
+    """Refuse balancing losses of routers recomputed in a pipeline, because other micro-batches run in between."""
     layout = config.actor.megatron
     full = config.model.enable_gradient_checkpointing or layout.recompute_granularity == "full"
     if layout.pipeline_model_parallel_size == 1 or not (full or "moe" in layout.recompute_modules):

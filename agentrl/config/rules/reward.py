@@ -45,7 +45,7 @@ def idle_in_reward(reward: RewardConfig) -> Iterator[Problem]:
 
 
 def missing_tools(reward: RewardConfig, *, has_tools: bool) -> Iterator[Problem]:
-    """Yield an error if the score is the reward of tools, and there are none."""
+    """Yield an error if the score is the reward of tools, but the run has no tools."""
     if TOOL_REWARDS in rewards_asked(reward) and not has_tools:
         key = "reward.components" if reward.components else "reward.name"
         need = "`rollout.multi_turn.environment` or other tools"

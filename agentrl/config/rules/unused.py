@@ -9,17 +9,17 @@ from agentrl.config.base import Section
 from agentrl.errors import Kind, Problem
 
 _EARLIER_DEFAULTS = {"max_num_seqs": 128}
-"""Defaults of earlier versions: their runs saved these values in config.yaml although nobody gave them."""
+"""Defaults of earlier versions, which saved these values in config.yaml although no user had set them."""
 
 
 def unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[Problem]:
-    """Yield one error per given option, which has no effect without `need`."""
+    """Yield one error per given option; `need` is the setting without which the options have no effect."""
     for option in filter(partial(given, section), options):
         yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect without {need}")
 
 
 def unused_with(where: str, section: Section, options: tuple[str, ...], other: str) -> Iterator[Problem]:
-    """Yield one error per given option, which has no effect together with `other`."""
+    """Yield one error per given option; `other` is the setting with which the options have no effect."""
     for option in filter(partial(given, section), options):
         yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect together with {other}")
 

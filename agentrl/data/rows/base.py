@@ -14,7 +14,7 @@ class Rows(Protocol):
     """The rows of one dataset, counted from 0.
 
     Attributes:
-        source: default of `data_source` for rows without one; None for files.
+        source: `data_source` of rows that do not have this column; None for files.
     """
 
     source: str | None

@@ -19,10 +19,10 @@ Plain = str | int | float | bytes | None
 
 
 class CustomRows:
-    """Rows of an object with `__len__` and `__getitem__(row) -> mapping`, converted to the format of a file.
+    """Rows of an object with `__len__` and `__getitem__(row) -> mapping`, converted to JSON values as in a file.
 
-    Arrays and numbers of other libraries become lists and numbers. If a row has `raw_prompt` (messages, as in verl's
-    dataset), it is used as the prompt.
+    Arrays and numbers of libraries such as NumPy become lists and Python numbers. If a row has `raw_prompt` (messages,
+    as in verl's dataset), `raw_prompt` is used as the prompt.
 
     Args:
         name: file and class, for error messages.
@@ -87,7 +87,7 @@ def load_custom_rows(
     (the data section, with attributes and `get`), `processor` (None) and `max_samples`.
 
     Raises:
-        ConfigError: the class does not exist, or requires another argument.
+        ConfigError: the class does not exist, or requires an argument that it does not get.
         DataError: the class raises an error.
     """
     path, name = config.custom_cls.path, config.custom_cls.name

@@ -40,7 +40,7 @@ class ListRows:
 
 
 class LineRows:
-    """Rows of a JSON Lines file. Only the offset and number of each line are in memory, even for large files."""
+    """Rows of a JSON Lines file. Only the byte offset and the line number of each row are kept in memory."""
 
     source: str | None = None
 

@@ -22,7 +22,7 @@ def open_rows(name: str) -> Rows:
     """
     check_dataset(name)
     if is_task_folders(name):
-        from agentrl.data.task_folders.rows import TaskFolderRows  # imports this package
+        from agentrl.data.task_folders.rows import TaskFolderRows  # imported here: it imports this package
 
         return TaskFolderRows(name)
     path = Path(name).expanduser()
@@ -36,7 +36,7 @@ def open_rows(name: str) -> Rows:
 
 
 def check_dataset(name: str) -> None:
-    """Reject an entry of `data.train_files` that is neither a file nor a dataset name; nothing is opened.
+    """Reject an entry of `data.train_files` that is not a file, a folder of tasks or a dataset name. Nothing is opened.
 
     Raises:
         DataError: the file does not exist, or has an unknown format.

@@ -1,4 +1,4 @@
-"""Iteration over all rows of some files; an unreadable row does not stop it."""
+"""Iteration over all rows of several datasets; an unreadable row does not stop the iteration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def first_row(parts: Iterable[Rows]) -> Row:
     """Return the first row that can be read.
 
     Raises:
-        DataError: no row can be read; the error is that of the first row.
+        DataError: no row can be read; the error of the first row is raised.
     """
     why: DataError | None = None
     for _, _, content in scan(parts):

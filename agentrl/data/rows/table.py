@@ -15,14 +15,14 @@ from agentrl.errors import DataError
 
 T = TypeVar("T")
 Reader = Callable[[Row, int, Rows], T]
-"""(row, its position in the complete dataset, its rows object) -> parsed item; raises FieldError."""
+"""(row, position of the row in the complete dataset, `Rows` that contain the row) -> parsed item; raises FieldError."""
 
 
 class Table(Sequence[T], Generic[T]):
     """The concatenated rows of `parts`, parsed lazily.
 
     Args:
-        positions: positions of the rows in this table; None: all rows.
+        positions: positions, in the complete dataset, of the rows of this table; None: all rows.
     """
 
     def __init__(self, parts: Sequence[Rows], read: Reader[T], positions: Sequence[int] | None = None) -> None:
@@ -65,7 +65,7 @@ class Table(Sequence[T], Generic[T]):
         return part.where(row)
 
     def keep(self, indices: Sequence[int]) -> Table[T]:
-        """Return a table of these rows; each row keeps its position in the dataset."""
+        """Return a table of the rows at `indices`; each row keeps its position in the complete dataset."""
         return Table(self._parts, self._read, [self._positions[index] for index in indices])
 
     def replace(self, items: Mapping[int, T]) -> Table[T]:
@@ -105,7 +105,7 @@ def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> 
 
 
 def checked_table(parts: Sequence[Rows], read: Reader[T], max_samples: int, name: str) -> Table[T]:
-    """Return the table of `parts` with every row checked; it ends after `max_samples` rows if that is not negative.
+    """Check all rows of `parts`, or the first `max_samples` if that is not negative; return them as a table.
 
     Args:
         name: name of the dataset, for the error message.

@@ -1,1 +1,1 @@
-"""Tasks as folders in Harbor's format: how they are read."""
+"""Reads tasks from folders in Harbor's format."""

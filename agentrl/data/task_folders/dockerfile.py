@@ -1,4 +1,4 @@
-"""Reads Dockerfiles that only copy files and set values, so that a sandbox without images can do the same."""
+"""Reads Dockerfiles with only copies, variables and simple commands, which a sandbox without images can apply too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BASES = re.compile(r"(docker\.io/)?(library/)?(debian|ubuntu|python|buildpack-d
 _NO_EFFECT = frozenset({"EXPOSE", "LABEL", "MAINTAINER", "CMD", "STOPSIGNAL"})
 """Instructions that do not affect files, variables or the working folder."""
 _COMMANDS = frozenset({"mkdir", "touch", "chmod", "cp", "mv", "ln", "echo", "printf", "rm", "cat", "cd", "true", "set"})
-"""Commands allowed in a RUN line: they need neither the network nor special rights."""
+"""Commands allowed in a RUN line: they need neither the network nor special privileges."""
 _ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz|tbz2|txz)$")
 _ROOTS = frozenset({"root", "0", "root:root", "0:0"})
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&"})
@@ -21,11 +21,11 @@ _SEPARATORS = frozenset({"&&", "||", ";", "|", "&"})
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A COPY or ADD line: files of `environment/` to a path in the sandbox.
+    """A COPY or ADD line, which copies files of `environment/` to a path in the sandbox.
 
     Attributes:
-        to: absolute path; with a final slash, a folder.
-        mode: access rights, octal; None: those of the files.
+        to: absolute path in the sandbox; a final slash means that the path is a folder.
+        mode: access rights of the copies; None: the access rights of the files.
     """
 
     sources: tuple[str, ...]
@@ -44,11 +44,12 @@ class Run:
 
 @dataclass(slots=True)
 class Recipe:
-    """What a Dockerfile does, in order.
+    """The steps and settings of a Dockerfile.
 
     Attributes:
-        folder: the working folder at its end.
-        folders: all working folders.
+        folder: the working folder after the last line.
+        steps: copies and commands, in the order of the lines.
+        folders: all working folders that WORKDIR lines set.
         mentioned: absolute paths in RUN lines.
         problems: lines that need an image. If there are any, the other attributes are incomplete.
     """
@@ -80,7 +81,7 @@ def read_dockerfile(text: str) -> Recipe:
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line number, instruction and the rest; continued lines are joined, comments left out."""
+    """Yield (line number, instruction, rest of the line). Continued lines are joined, comments are left out."""
     whole, first = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not whole and not line.strip()):
@@ -127,7 +128,7 @@ def _absolute(recipe: Recipe, path: str) -> str:
 
 def _env(recipe: Recipe, rest: str) -> None:
     words = _words(rest, 1)
-    if "=" not in words[0] and len(words) > 1:  # the old form
+    if "=" not in words[0] and len(words) > 1:  # the old form ENV NAME VALUE
         words = [f"{words[0]}={rest.partition(' ')[2].strip()}"]
     for each in words:
         name, equals, value = each.partition("=")

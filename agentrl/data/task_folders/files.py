@@ -14,13 +14,13 @@ from posixpath import basename, join
 from agentrl.data.task_folders.dockerfile import Copy
 
 MAX_BYTES, MAX_FILES = 24 * 2**20, 10_000
-"""Limits of one archive, which is sent to the sandbox in one piece: bytes of all files, and number of files."""
+"""Limits of one archive: total bytes of its files, and number of files. It is sent to the sandbox in one piece."""
 Member = tuple[str, Path, int | None]
-"""Absolute path in the sandbox, path of the file or folder, access rights (None: as the file)."""
+"""(absolute path in the sandbox, path of the file or folder, access rights or None for those of the file)."""
 
 
 class FilesError(Exception):
-    """Files that cannot be packed; the text names the first one and the reason."""
+    """Files that cannot be packed; the message names the first such file and the reason."""
 
 
 def folder_members(folder: Path, to: str) -> list[Member]:
@@ -54,7 +54,7 @@ def copied_members(step: Copy, context: Path) -> list[Member]:
 
 
 def pack(members: Sequence[Member]) -> bytes:
-    """Return a tar archive of these files, with names relative to the root of the sandbox.
+    """Return a tar archive of `members`, with names relative to the root of the sandbox.
 
     Raises:
         FilesError: a file cannot be read.
@@ -77,7 +77,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int | None) -> N
         info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
         archive.addfile(info)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # the file may have changed meanwhile
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # the file may have been replaced
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     info.size = len(data)
@@ -85,7 +85,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int | None) -> N
 
 
 def _inside(folder: Path, to: str, mode: int | None) -> Iterator[Member]:
-    """Yield the content of a folder, folders before their files, sorted."""
+    """Yield the content of a folder, sorted by name; each subfolder comes before its own content."""
     try:
         entries = sorted(os.scandir(folder), key=lambda each: each.name)
     except OSError as error:

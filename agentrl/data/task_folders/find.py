@@ -11,7 +11,7 @@ _MARKS = (SETTINGS, TERMINAL_BENCH)
 
 
 def is_task_folders(name: str) -> bool:
-    """Whether a dataset name refers to task folders: it is a folder, or a pattern of folders."""
+    """Whether a dataset name refers to task folders, that is, names a folder or is a pattern that matches folders."""
     return bool(_folders(name))
 
 

@@ -17,7 +17,7 @@ SETTINGS, INSTRUCTION, TEST = "task.toml", "instruction.md", "tests/test.sh"
 ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"
 TERMINAL_BENCH = "task.yaml"
 MAX_TEXT_BYTES = 2**20
-"""Largest task.toml, instruction or Dockerfile."""
+"""Maximum size of a task.toml, an instruction or a Dockerfile."""
 _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 
 
@@ -31,13 +31,13 @@ class TaskFolderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaskFolder:
-    """A task.
+    """A task and the files of its folder.
 
     Attributes:
         path: absolute path of the folder.
-        instruction: the text of the task, without the leading lines that mark benchmarks ("canary"); with steps, the
-            instruction of the first step.
-        steps: empty for most tasks.
+        instruction: the text of the task, without leading "canary" lines, which mark benchmark data. For a task with
+            steps, the instruction of the first step.
+        steps: steps of the task; empty for most tasks.
     """
 
     path: Path
@@ -47,12 +47,12 @@ class TaskFolder:
 
     @property
     def name(self) -> str:
-        """The name in `[task]`, else the folder's name."""
+        """The name in table `[task]` of task.toml, else the folder's name."""
         return self.settings.task.name if self.settings.task else self.path.name
 
     @property
     def dockerfile(self) -> Path:
-        """The Dockerfile, which need not exist."""
+        """Path of the Dockerfile; the file may be missing."""
         return self.path / ENVIRONMENT / "Dockerfile"
 
 
@@ -60,7 +60,7 @@ def read_task_folder(path: Path) -> TaskFolder:
     """Read a task folder.
 
     Raises:
-        TaskFolderError: it is not valid.
+        TaskFolderError: the folder is not a valid task.
     """
     path = path.expanduser().absolute()
     problems: list[str] = []
@@ -101,7 +101,7 @@ def _steps(path: Path, settings: TaskSettings | None, problems: list[str]) -> tu
 
 
 def without_canary(text: str) -> str:
-    """Remove leading comment lines with the word canary, and the empty lines that follow them."""
+    """Remove leading comment lines that contain the word canary, and the empty lines that follow them."""
     lines = text.split("\n")
     while lines and _CANARY.match(lines[0].strip()):
         lines.pop(0)
@@ -114,7 +114,7 @@ def read_text(path: Path) -> str:
     """Return the text of a regular file of at most `MAX_TEXT_BYTES`.
 
     Raises:
-        ValueError: the path is not such a file; the message is the reason.
+        ValueError: the path is not such a file; the message contains the reason.
     """
     try:
         found = path.lstat()

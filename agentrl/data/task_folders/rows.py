@@ -12,14 +12,14 @@ from agentrl.errors import DataError
 
 DATA_SOURCE = "task_folder"
 FOLDER_KEY = "task_folder"
-"""Key of `extra_info` with the path of the folder."""
+"""Key of `extra_info` with the path of the task folder."""
 
 
 class TaskFolderRows:
     """One row per task folder. All folders are read once, when the rows are opened.
 
     Raises:
-        DataError: there are no task folders, or some are not valid; the text names all problems, one per line.
+        DataError: there are no task folders, or some are not valid; the message lists all problems, one per line.
     """
 
     source: str | None = DATA_SOURCE

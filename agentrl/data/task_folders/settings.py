@@ -31,14 +31,14 @@ class _Part(BaseModel):
 
 
 class TaskPart(_Part):
-    """`[task]`."""
+    """Table `[task]`."""
 
     name: str = Field(pattern=ORGANISATION_AND_NAME)
     description: str = ""
 
 
 class AgentPart(_Part):
-    """`[agent]`."""
+    """Table `[agent]`."""
 
     timeout_sec: PositiveFloat | None = None
     user: User = None
@@ -46,7 +46,7 @@ class AgentPart(_Part):
 
 
 class VerifierPart(_Part):
-    """`[verifier]`."""
+    """Table `[verifier]`."""
 
     timeout_sec: PositiveFloat = 600.0
     env: Variables = {}
@@ -63,7 +63,7 @@ class VerifierPart(_Part):
 
 
 class EnvironmentPart(_Part):
-    """`[environment]`."""
+    """Table `[environment]`."""
 
     build_timeout_sec: PositiveFloat = 600.0
     docker_image: str | None = Field(default=None, pattern=IMAGE)
@@ -82,13 +82,13 @@ class EnvironmentPart(_Part):
 
 
 class SolutionPart(_Part):
-    """`[solution]`."""
+    """Table `[solution]`."""
 
     env: Variables = {}
 
 
 class StepPart(_Part):
-    """One of `[[steps]]`."""
+    """One entry of the array `[[steps]]`."""
 
     name: str
     agent: AgentPart = AgentPart()
@@ -98,7 +98,7 @@ class StepPart(_Part):
 
 
 class TaskSettings(_Part):
-    """The whole file. An empty file is valid."""
+    """All settings of the file. An empty file is valid."""
 
     schema_version: str = "1.4"
     task: TaskPart | None = None

@@ -38,7 +38,7 @@ class Step:
 def read_steps(
     folder: Path, steps: Sequence[StepPart], read: Callable[[str], str], has_test: Callable[[str], bool]
 ) -> Iterator[Step | str]:
-    """Yield the steps of a task folder, and a line for each problem.
+    """Yield the steps of a task folder, and a line of text for each problem.
 
     Args:
         read: returns the text of a file in the folder; records the reason if the file cannot be read.

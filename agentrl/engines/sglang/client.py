@@ -23,7 +23,7 @@ memory, lost worker, starting up)."""
 
 
 class ServerError(AgentRLError):
-    """An SGLang server cannot be used; the message has its URL and its answer."""
+    """An SGLang server cannot be used; the message contains the server's URL and answer."""
 
 
 class UnreachableError(ServerError):
@@ -70,7 +70,7 @@ class ServerClient:
         return _object(await self._ask(self._generation, "POST", "/generate", body, None, headers))
 
     async def post(self, path: str, body: Mapping[str, object] | None = None, timeout_s: float = 60.0) -> Answer:
-        """Make a control call. An answer with `success: false` raises RefusedError; a non-object counts as `{}`."""
+        """Make a control call. An answer with `success: false` raises RefusedError. A list or text counts as `{}`."""
         answer = _object(await self._ask(self._control, "POST", path, body or {}, timeout_s))
         if answer.get("success") is False:
             raise RefusedError(f"{self.url}{path}: {answer.get('message')}")
@@ -81,7 +81,7 @@ class ServerClient:
         return _object(await self._ask(self._control, "GET", path, None, timeout_s))
 
     async def post_for_list(self, path: str, body: Mapping[str, object], timeout_s: float = 60.0) -> list[JsonValue]:
-        """Make a control call that answers a list; another answer counts as `[]`."""
+        """Make a control call that returns a list; any other answer counts as `[]`."""
         answer = await self._ask(self._control, "POST", path, body, timeout_s)
         return answer if isinstance(answer, list) else []
 

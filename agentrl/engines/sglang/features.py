@@ -87,7 +87,7 @@ async def read_features(client: ServerClient) -> Features:
         raise ServerError(
             f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
-    if _numbers(features.version) < OLDEST:  # no endpoint reports support of weight version spans
+    if _numbers(features.version) < OLDEST:  # no endpoint reports whether weight version spans are supported
         raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")
@@ -95,7 +95,7 @@ async def read_features(client: ServerClient) -> Features:
 
 
 def features_of(server: Answer, model: Answer) -> Features:
-    """Read the features from the answers of `/server_info` and `/model_info`. KeyError: a field is missing."""
+    """Read the features from the answers of `/server_info` and `/model_info`. Raise KeyError if a field is missing."""
     return Features(
         version=_reported(server, "version", str),
         model_path=_reported(model, "model_path", str),

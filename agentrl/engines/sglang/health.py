@@ -61,7 +61,7 @@ class HealthMonitor:
         self._check_interval_s = min(health_timeout_s / 3, MAX_CHECK_INTERVAL_S)
         self._check_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
-        self._serving = asyncio.Event()  # set if a replica is in service, or no replica will be
+        self._serving = asyncio.Event()  # set if a replica is in service, or if no replica will return
         self._serving.set()
         self._tasks = Tasks()
 
@@ -139,12 +139,12 @@ class HealthMonitor:
             self._notify()
 
     async def _is_healthy(self, replica: Replica) -> bool:
-        async with self.weights:  # not during a weight transfer
+        async with self.weights:  # wait for the end of a weight transfer
             pass
         if replica.health is Health.OUT:
             return False
         answered = await self._answers(replica)
-        if self.weights.locked() and not answered:  # it may be busy loading weights; the sender detects failures
+        if self.weights.locked() and not answered:  # the server may be loading weights; the sender detects failures
             self._check_now[replica].set()
             return True
         if answered and replica.health is Health.SUSPECT:

@@ -31,9 +31,10 @@ class ActiveRequest:
 
     Attributes:
         ended: whether the request was aborted or its deadline passed; the tokens sampled so far are its answer.
-        wake: set when the state changed, for a request that waits for a replica.
-        replica: the replica that received the request; with a router, the replica that counts the request.
-        post: the HTTP request, while it runs.
+        wake: event that is set when the state of the engine changed, for a request that waits for a replica.
+        replica: the replica that received the request; with a router, only the replica whose `num_running` counts the
+            request.
+        post: asyncio task of the HTTP request, while it runs.
         sent: time of sending, on the running loop's clock.
     """
 
@@ -117,7 +118,7 @@ class ActiveRequests:
         post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
         post.add_done_callback(lambda _: self._on_response(post, replica))
-        await asyncio.wait({post})  # continues if the caller is cancelled: `finish` then aborts it
+        await asyncio.wait({post})  # `post` continues if the caller is cancelled; `finish` then aborts it
         active.post = None
         return None if post.cancelled() else post.result()
 
@@ -151,7 +152,7 @@ class ActiveRequests:
             post.exception()  # marks it as retrieved, even if nobody awaits the task
 
     async def _abort(self, active: ActiveRequest, post: asyncio.Task[Answer]) -> None:
-        """Repeat the abort until the server answers: an abort that arrives before its request is lost."""
+        """Repeat the abort until the request is answered: an abort that arrives before its request is lost."""
         known = active.sent + ARRIVAL_S
         try:
             async with asyncio.timeout(ABORT_GRACE_S):

@@ -48,9 +48,9 @@ async def load_sglang_engine(
         run_dir: server logs and weight files are written to its folder `sglang/`.
 
     Raises:
-        ConfigError: the model does not exist, a server has another model, another size or a shorter context, or SGLang
-            is not installed.
-        ServerError: a server does not start or does not answer; names the server and its log.
+        ConfigError: the model does not exist, a server has another model, other parallel sizes or a shorter context, or
+            SGLang is not installed.
+        ServerError: a server does not start or does not answer; the message names the server and its log.
     """
     check_model(model)
     folder = await asyncio.to_thread(_folder, model)
@@ -121,12 +121,12 @@ async def _features(client: ServerClient) -> Features:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error of a group: one failed server is enough to report."""
+    """Return the first error of a group: reporting one failed server is enough."""
     return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
-    """Check that a server fits the run. True if it still has its weights from the start, which are policy version 0."""
+    """Check that a server fits the run. Return True if it still has the weights that it loaded when it started."""
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):

@@ -17,7 +17,7 @@ def check_memory_saver(client: ServerClient, features: Features) -> None:
     """Refuse a server that cannot release its memory.
 
     Raises:
-        ServerError: the server cannot; the message names the missing option.
+        ServerError: the server cannot release its memory; the message names the missing option.
     """
     if not features.memory_saver or features.device == "cpu":
         raise ServerError(
@@ -32,5 +32,5 @@ async def release_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> No
 
 
 async def resume_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> None:
-    """Allocate the memory again. Its content is lost: send new weights before sampling."""
+    """Allocate the released memory again. Its content is lost: send new weights before sampling."""
     await client.post("/resume_memory_occupation", {"tags": list(tags)})

@@ -28,7 +28,7 @@ class Replica:
 
     Attributes:
         process: the server's process; None for an external server, which this run cannot restart.
-        version: policy version of its weights.
+        version: policy version of the server's weights.
         num_running: number of running requests.
         num_restarts: number of restarts.
     """
@@ -48,7 +48,7 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """Name in error messages: its URL, and its log file if it was started here."""
+        """Name in error messages: the server's URL, and its log file if this run started the server."""
         return self.client.url if self.process is None else f"{self.client.url} (log: {self.process.log_file})"
 
     async def name_weights(self, version: str) -> None:
@@ -56,7 +56,7 @@ class Replica:
         await self.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def restart(self, timeout_s: float) -> None:
-        """Restart the server that the run started; it may come back on another machine.
+        """Restart a server that this run started. After the restart, it may be on another machine.
 
         Raises:
             ServerError, ConfigError: see `LocalServer.ready`.
@@ -66,7 +66,7 @@ class Replica:
         await self.client.move(self.process.url, self.process.api_key)
 
     async def leave(self) -> None:
-        """Stop the server if it was started here, and close the connections."""
+        """Stop the server if this run started it, and close the connections."""
         if self.process is not None:
             await self.process.stop()
         await self.client.close()

@@ -81,8 +81,8 @@ class Terms:
         """Body of `/generate` for a checked request with room.
 
         Args:
-            rid: request id for an abort. Servers abort every request whose rid starts with it, so no rid may be the
-                prefix of another.
+            rid: request id for an abort. A server aborts every request whose rid starts with the given rid, so no rid
+                may be the prefix of another.
             cache_key: KV is shared only between requests with the same key.
         """
         sampling = {**_sampling(request.sampling), "max_new_tokens": self.room(request)}

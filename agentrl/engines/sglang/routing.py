@@ -9,7 +9,7 @@ from agentrl.engines.sglang.replica import Health, Replica
 
 
 class Placement:
-    """Assigns conversations to replicas. Open ones stay where their KV is; new ones go to the least loaded replica."""
+    """Assigns conversations to replicas: an open one keeps its replica and KV, a new one gets the least loaded."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -19,7 +19,7 @@ class Placement:
         self._num_kept = 0
 
     def choose(self, session: str) -> Replica | None:
-        """Choose a replica in service; None if there is none. A session keeps its replica while that is in service."""
+        """Choose a replica in service; None if there is none. A session keeps its replica while it is ready."""
         place = self._places.get(session)
         if place is not None and place.health is Health.READY:
             return place

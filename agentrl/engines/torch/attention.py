@@ -64,7 +64,7 @@ class Step:
     Attributes:
         write: [M], the slot in the store for each token's KV.
         windows: the sliding window of each layer, None for full attention.
-        copied: [X], tokens whose KV is also written to a second slot.
+        copied: [X], indices of the tokens whose KV is also written to a second slot.
         copies: [X], the second slot of each of these tokens.
     """
 

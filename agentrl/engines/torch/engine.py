@@ -41,17 +41,18 @@ class TorchEngine:
     """Engine with continuous batching. KV is kept over a session's turns and shared by equal prompts.
 
     Args:
-        model: any causal language model of transformers; only the engine may run the model after this.
+        model: any causal language model of transformers. Afterwards only the engine may run the model.
         max_num_seqs: maximum number of requests computed together; further requests wait.
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
-        deterministic: completions are bitwise independent of the other requests (design, section 9); slower.
+        deterministic: completions are bitwise independent of the other requests (docs/design.md, section 9), but
+            slower.
         device: the model is moved to this device; default: its current device.
         eos_token_ids: tokens that end every completion; default: the model's end-of-sequence tokens.
         tokenizer: needed for stop strings only.
         images: processor of a vision-language model. Such a model runs one request at a time over transformers' cache,
             even if `max_num_seqs` is larger. Without a processor, requests with images are refused.
-        seed: for requests without a seed.
+        seed: base of the seeds of requests that have no seed.
 
     The attribute `kv_reuse` is False if the model's KV cannot be reused correctly. Then each token is computed from the
     start of its sequence; a warning gives the reason.
@@ -181,7 +182,7 @@ class TorchEngine:
         return Job(request, resolve, seed, stops, max_length, token_ids=list(request.token_ids))
 
     def _checked_length(self, request: GenerateRequest) -> int:
-        """Largest length of context plus completion."""
+        """Return the maximum length of context plus completion."""
         check_context(request.token_ids, self._vocabulary, self.max_sequence_length)
         length, asked = len(request.token_ids), request.sampling.max_new_tokens
         wanted = min(self.max_sequence_length, length + asked if asked else self.max_sequence_length)

@@ -22,7 +22,8 @@ from agentrl.models.attention import attention_implementation, configs_of
 class Row:
     """Row of a step: tokens `start` to `end` of a sequence are new.
 
-    `blocks` contain the KV of the sequence. `copy_to` has the blocks of identical sequences, which get copies.
+    `blocks` contain the KV of the sequence. `copy_to` has the blocks of identical sequences, to which the new KV is
+    copied.
     """
 
     token_ids: Sequence[int]
@@ -34,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows and columns of a step. If `fixed`, every step is padded to exactly this shape (design, section 9)."""
+    """Rows and columns of a step. If `fixed`, every step is padded to exactly this shape (docs/design.md, 9)."""
 
     rows: int
     columns: int
@@ -55,9 +56,9 @@ class Limits:
 
 
 def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
-    """Shapes of steps per device. Fixed shapes on the CPU are small, because padding costs time there.
+    """Return the limits of steps on a device. On the CPU, fixed shapes are small, because padding costs time there.
 
-    On a GPU they are larger, because launching a step costs more than its arithmetic.
+    On a GPU, shapes are larger, because launching a step costs more than its arithmetic.
     """
     if device != "cpu":
         rows, columns, decode_rows = 16, 128, 256
@@ -70,7 +71,7 @@ def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
 
 
 def one_by_one(limits: Limits) -> Limits:
-    """`limits` with one row per step, for models in which the rounding of a row depends on other rows."""
+    """Return `limits` with one row per step, for models in which the rounding of a row depends on other rows."""
     return replace(limits, prefill=replace(limits.prefill, rows=1), decode=replace(limits.decode, rows=1))
 
 
@@ -144,7 +145,7 @@ class _Layout:
 
     Attributes:
         tokens: [3, M], id, position and KV slot of each token; a fixed shape has a token in every cell.
-        positions: [R, C]
+        positions: [R, C], position of each cell's token in its sequence; 0 for padding.
         blocks: [R, N], blocks to read.
         cells: [M], the cell of each token; None if every cell is a token, in order.
         copies: [2, X], index of a token and a second slot that gets a copy of its KV.

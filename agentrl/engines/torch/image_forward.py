@@ -19,7 +19,7 @@ from agentrl.models.images import ImageInputs
 from agentrl.utils.images import ImageError, data_url, of_data_url, small_picture
 
 GRID = "image_grid_thw"
-"""Processor output: numbers of patches of an image in time, height and width. Positions are computed from it."""
+"""Processor output: numbers of patches of an image in time, height and width, which determine token positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Placed:
 
     Attributes:
         inputs: the model's inputs for the image.
-        types: the type of each of its tokens.
+        types: the token types of the image's tokens.
     """
 
     url: str
@@ -58,7 +58,7 @@ class ImageRunner:
     """Runner that forwards the new tokens of one conversation at a time.
 
     Args:
-        model: loaded by `AutoModelForImageTextToText`.
+        model: a model loaded by `AutoModelForImageTextToText`.
 
     Raises:
         ConfigError: with images, logits with cached KV differ from logits of a plain forward pass.

@@ -85,7 +85,7 @@ class ImageScheduler:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self._runner = runner
-        self._seen: ImageKV | None = None  # of the running job
+        self._seen: ImageKV | None = None  # conversation of the running job
         self._tokenizer = tokenizer
 
     @property
@@ -120,7 +120,7 @@ class ImageScheduler:
             job.resolve(error)
 
     def break_stall(self) -> None:
-        """Do nothing: no job waits for KV memory of another."""
+        """Do nothing: no job waits for the KV memory of another job."""
 
     def weights_changed(self, version: int) -> None:
         """Set the policy version of later tokens, and drop all KV."""

@@ -19,9 +19,9 @@ class KVSession:
     Attributes:
         reserved: number of blocks reserved for the session, counted against the capacity.
         num_indexed: number of leading full blocks that other conversations can find by their tokens.
-        prefilled_only: all KV was computed by prefill, so equal tokens give bit-identical KV.
+        prefilled_only: whether all KV was computed by prefill, so that equal tokens give bit-identical KV.
         origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.
-        last_used: end of its last turn, as the number of turns that the engine had finished.
+        last_used: number of turns that the engine had finished when the session's last turn ended.
     """
 
     session: str
@@ -79,8 +79,8 @@ class Job:
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
     """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled and decoded).
 
-    The next token of a group is computed in one batch row. Rollouts of the same task share their prompt and often
-    their first tokens. Until they differ, they cost as much as one rollout.
+    The next token of the whole group is computed in one batch row. Rollouts of the same task share their prompt and
+    often their first tokens. Until they differ, they cost as much as one rollout.
     """
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:

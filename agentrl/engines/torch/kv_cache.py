@@ -18,7 +18,8 @@ class Conversations:
         capacity: maximum number of blocks in use.
         shares: whether conversations may share KV.
         full_length: number of blocks reserved for each conversation from its start (deterministic mode), so that it is
-            not evicted for others. None: blocks are reserved for running turns only; idle conversations are evicted.
+            not evicted for other conversations. None: blocks are reserved for running turns only; idle conversations
+            are evicted.
     """
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
@@ -49,7 +50,7 @@ class Conversations:
         return found is not None and not found.busy and found.reserved > 0
 
     def reserve(self, conversation: KVSession, length: int) -> bool:
-        """Reserve blocks for `length` tokens; False if other reservations leave too little."""
+        """Reserve blocks for `length` tokens; False if other reservations leave too few."""
         need = num_blocks_for(length) if self._full_length is None else self._full_length
         if self._reserved - conversation.reserved + need > self.capacity:
             return False
@@ -64,7 +65,8 @@ class Conversations:
     def begin(self, conversation: KVSession, token_ids: Sequence[int]) -> None:
         """Start a turn: reuse the cached KV of `token_ids` from this or other conversations.
 
-        Afterwards the conversation is busy and has blocks for all of `token_ids`. Others can wait for these blocks.
+        Afterwards the conversation is busy and has blocks for all of `token_ids`. Other conversations can wait until
+        these blocks are computed.
         """
         conversation.busy = True
         if conversation.session:

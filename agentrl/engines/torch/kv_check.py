@@ -1,4 +1,4 @@
-"""Choice of the runner of a loaded model: cached KV if its logits match a plain forward."""
+"""Choice of the runner of a loaded model: KV is cached if logits with cached KV match a plain forward pass."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def random_ids(model: PreTrainedModel, length: int) -> list[int]:
 
 
 def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | None], length: int) -> None:
-    """Compare two sequences in one batch, prefilled in pieces and then decoded, with a plain forward of each."""
+    """Compare two sequences in one batch, prefilled in pieces and then decoded, with a plain forward pass of each."""
     probe = _Probe(model, windows, [length, max(3, length // 2)])
     free = Shape(2, length, fixed=False)
     probe.prefill(free, 7)
@@ -115,7 +115,7 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
 def _rows_are_independent(
     model: PreTrainedModel, windows: Mapping[int, int | None], limits: Limits, longest: int
 ) -> bool:
-    """Whether a sequence's logits are bit-identical alone and in a batch with longer ones and other prefill pieces."""
+    """Whether a sequence's logits stay bit-identical in a batch of longer sequences with other prefill pieces."""
     found = []
     for neighbours, step in ((0, 16), (limits.decode.rows - 1, 11)):
         lengths = [min(length, longest) for length in (*range(40, 40 + neighbours), 23)]

@@ -91,7 +91,8 @@ class Scheduler:
         """Evict an idle conversation if the reservations of idle conversations block all waiting jobs.
 
         Only deterministic mode reserves blocks for idle conversations. The evicted conversation is recomputed later,
-        which may change its last bits. `evicted_sessions` counts it, so environment.json of the run can report it.
+        which may change its last bits. `evicted_sessions` counts it, so that the run's environment.json can report the
+        eviction.
         """
         if self.conversations.evict_idle():
             _LOGGER.warning(

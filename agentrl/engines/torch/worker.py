@@ -52,7 +52,7 @@ class Worker:
         self._answers: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
 
     def submit(self, command: Callable[[], object]) -> None:
-        """Queue a command for the thread; it must not raise."""
+        """Queue a command for the thread; the command must not raise."""
         if self._thread is None and not self.closed:
             run = partial(self._run, torch.get_num_threads())
             self._thread = threading.Thread(target=run, name="agentrl-torch-engine", daemon=True)
@@ -95,7 +95,7 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Make new requests wait; `when_quiet` is called once nothing is being computed."""
-        self._paused = "drain" if mode == "drain" else "in_place"  # retract too: a weight update drops all KV
+        self._paused = "drain" if mode == "drain" else "in_place"  # also for `retract`: a weight update drops all KV
         self._on_drained.append(when_quiet)
 
     def resume(self) -> None:

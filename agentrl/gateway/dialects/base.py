@@ -12,7 +12,7 @@ from agentrl.gateway.base import AnswerCall, Refusal, RequestError, TurnAnswer, 
 from agentrl.gateway.dialects.fields import JsonObject
 
 NO_NAME = "invalid_call"
-"""Name of a call without a readable name: clients need one."""
+"""Name that clients get for a call without a readable name, because they need a name."""
 
 
 class Reply(Protocol):
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error in the form that HTTP needs.
+    """An error as HTTP status, code and text.
 
     Attributes:
         code: a short name, which clients check; for example `invalid_api_key`.
@@ -58,8 +58,8 @@ class Dialect:
     """An endpoint's form of requests and answers.
 
     Attributes:
-        read: reads a body; raises `RequestError`.
-        error: returns the JSON of an error.
+        read: function that parses a body; raises `RequestError`.
+        error: function that returns the JSON of an error.
         keep_alive: bytes that a stream sends while the model works.
     """
 
@@ -69,7 +69,7 @@ class Dialect:
 
 
 def failure_of(error: RequestError) -> Failure:
-    """Return an error of a request in the form that HTTP needs."""
+    """Return the HTTP status, code and text for an error of a request."""
     status, code = _FAILURES[error.refusal]
     return Failure(status, code, str(error))
 

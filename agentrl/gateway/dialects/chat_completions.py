@@ -114,7 +114,7 @@ def _assistant(fields: Fields, images: Images) -> Message:
 
 
 def _other_thoughts(fields: Fields) -> str:
-    """Thoughts under the name that some servers use."""
+    """Return the thoughts under the key `reasoning`, which some servers use."""
     value = fields.get("reasoning")
     return value if isinstance(value, str) else ""
 

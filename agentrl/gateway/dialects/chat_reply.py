@@ -21,7 +21,7 @@ class ChatReply:
     """Form of the answer.
 
     Attributes:
-        with_usage: whether a stream ends with the numbers of tokens.
+        with_usage: whether a stream ends with the token counts (`usage`).
         text_inputs: names of tools whose input is a text.
     """
 

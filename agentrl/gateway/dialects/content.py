@@ -13,7 +13,7 @@ from agentrl.types.messages import image_part
 from agentrl.utils.images import ImageError, content_hash, read_image
 
 Part = str | JsonObject
-"""A text, or a part for an image."""
+"""A text, or the content part of an image."""
 
 
 class Images:

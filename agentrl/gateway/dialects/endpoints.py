@@ -15,7 +15,7 @@ TURNS: Mapping[str, Dialect] = {
     "responses": RESPONSES,
     "messages": MESSAGES,
 }
-"""Path after `/v1/` -> dialect, of endpoints that answer with a turn of the model."""
+"""Path after `/v1/` -> dialect, for the endpoints that answer with a turn of the model."""
 COUNT_TOKENS = "messages/count_tokens"
 MODELS = "models"
 
@@ -33,7 +33,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
 
 
 def model(name: str) -> JsonObject:
-    """Return the description of a model, with the keys of both services."""
+    """Return the description of a model, with the keys that OpenAI and Anthropic use."""
     return {
         "id": name,
         "object": "model",
@@ -46,5 +46,5 @@ def model(name: str) -> JsonObject:
 
 
 def models(name: str) -> JsonObject:
-    """Return the list of models: the policy."""
+    """Return the list of models, which contains only the policy."""
     return {"object": "list", "data": [model(name)], "has_more": False, "first_id": name, "last_id": name}

@@ -52,7 +52,7 @@ class Fields:
 
     @property
     def path(self) -> str:
-        """Where the object is, such as `messages[2]`; "" for the body."""
+        """Path of the object in the body, such as `messages[2]`; "" for the body itself."""
         if self.parent is None:
             return ""
         if isinstance(self.name_in_parent, str):
@@ -140,7 +140,7 @@ class Fields:
             yield Fields.of(value, self, (name, number))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return texts that are not empty: those of a list, or a single one."""
+        """Return the non-empty texts of a list, or a single non-empty text."""
         value = self.get(name)
         values = [value] if isinstance(value, str) else self.elements(name, "text or a list of texts")
         for each in values:
@@ -149,7 +149,7 @@ class Fields:
         return tuple(str(each) for each in values)
 
     def refuse_if_set(self, reasons: Mapping[str, str]) -> None:
-        """Refuse keys that are set, except to null, false, 0 or something empty.
+        """Refuse keys whose value is not null, false, 0 or empty.
 
         Args:
             reasons: key -> why it is refused.
@@ -159,7 +159,7 @@ class Fields:
                 raise self.refusal(name, reason)
 
     def with_effect(self, neutral: Mapping[str, tuple[JsonValue, ...]]) -> Iterator[str]:
-        """Yield the full names of keys that are set to something that would have an effect.
+        """Yield the full names of keys whose value would have an effect, which the gateway does not support.
 
         Args:
             neutral: key -> its values without effect, besides null.

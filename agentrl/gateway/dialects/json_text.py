@@ -17,7 +17,7 @@ KEEP_ALIVE = b": wait\n\n"
 def read_body(body: bytes) -> JsonValue:
     """Parse the body of a request.
 
-    Half a surrogate pair is replaced by U+FFFD; JavaScript clients produce it when they cut a text.
+    Half of a surrogate pair, which JavaScript clients produce when they cut a text, is replaced by U+FFFD.
 
     Raises:
         RequestError: the body is not JSON, or is nested too deeply.
@@ -43,7 +43,7 @@ def dumped(value: JsonValue) -> bytes:
     """Return the JSON of a value."""
     try:
         return orjson.dumps(value)
-    except orjson.JSONEncodeError:  # an integer of more than 64 bits, or half a surrogate pair
+    except orjson.JSONEncodeError:  # an integer of more than 64 bits, or half of a surrogate pair
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -54,7 +54,7 @@ def event(data: JsonValue, name: str = "") -> bytes:
 
 
 def arguments_object(text: str) -> dict[str, JsonValue] | None:
-    """Return the arguments of a call; None if the text is not JSON of an object."""
+    """Return the arguments of a call; None if the text is not a JSON object."""
     try:
         value = read_json(text)
     except UnreadableAnswerError:

@@ -1,4 +1,4 @@
-"""Shared by both dialects of OpenAI: errors, history, and tools whose input is a text."""
+"""Functions that both dialects of OpenAI share: errors, history, and tools whose input is a text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arguments_of(fields: Fields) -> JsonValue:
 
 
 def as_arguments(text: str) -> str:
-    """Return a tool's text input as the arguments that the model wrote."""
+    """Return a tool's text input as JSON arguments, as the model wrote them."""
     return dumped({"input": text}).decode()
 
 

@@ -28,7 +28,7 @@ class Tools:
     Attributes:
         text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
         left_out: keys and types of tools that the gateway cannot offer.
-        namespaces: the model's name of a tool -> its namespace, and its name in the namespace; see `name_in`.
+        namespaces: name of a tool for the model -> (namespace of the tool, name in the namespace); see `name_in`.
     """
 
     schemas: list[ToolSchema] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Tools:
         self.text_inputs.add(fields.name("name"))
 
     def leave_out(self, fields: Fields) -> None:
-        """Note a tool that only the original service can run."""
+        """Record a tool that the gateway cannot offer, because only the original service can run it."""
         self.left_out.append(f"{fields.path} ({fields.name('type')[:40]})")
 
     def _add(self, name: str, fields: Fields, parameters: JsonValue) -> None:
@@ -59,7 +59,7 @@ class Tools:
 
 
 def name_in(namespace: str, name: str) -> str:
-    """Return the model's name of a tool: with its namespace, if it is in one."""
+    """Return the name of a tool for the model, which begins with the tool's namespace if there is one."""
     return f"{namespace}__{name}" if namespace else name
 
 

@@ -1,1 +1,1 @@
-"""Recording of conversations that other programs have through the gateway, as rollouts of a run folder."""
+"""Records conversations that other programs have through the gateway as rollouts of a run folder."""

@@ -1,4 +1,4 @@
-"""Groups of recorded rollouts: a task, and one slot for each rollout, filled when the rollout ends."""
+"""Groups of recorded rollouts. A group has a task and one slot for each rollout, which is filled at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNUSED = "not recorded: no request used the key of this rollout"
 
 
 class TaskFacts(NamedTuple):
-    """Data about the task of a group before its first request."""
+    """Data about a group's task that is known before the first request."""
 
     ground_truth: JsonValue = None
     data_source: str = "gateway"
@@ -46,9 +46,9 @@ class RecordedGroup:
         return cls(task, [_without_conversation(RUNNING, seed) for seed in seeds], len(seeds))
 
     def end(self, number: int, rollout: Rollout, tools: Sequence[ToolSchema]) -> None:
-        """Fill the slot `number`. The first rollout with a conversation gives the task its prompt and tools.
+        """Fill the slot `number`. The first rollout with a conversation sets the task's prompt and tools.
 
-        The prompt is that of the conversation with the most turns.
+        The prompt is taken from the conversation with the most turns.
         """
         used = any(trajectory.num_turns for trajectory in rollout.trajectories)
         self.rollouts[number] = rollout if used else _without_conversation(UNUSED, rollout.seed)
@@ -58,7 +58,7 @@ class RecordedGroup:
 
     @property
     def used(self) -> bool:
-        """Whether a rollout that ended has a conversation."""
+        """Whether at least one ended rollout has a conversation."""
         return bool(self.task.messages)
 
     @property

@@ -1,4 +1,4 @@
-"""Bodies of the requests that open and end rollouts, checked."""
+"""Parses and checks the bodies of requests that open and end rollouts."""
 
 from __future__ import annotations
 

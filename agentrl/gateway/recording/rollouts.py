@@ -21,7 +21,7 @@ from agentrl.utils.seeds import derive_seed
 from agentrl.utils.user_code import format_error
 
 AGENT_NAME = "gateway"
-"""Name of the agent loop in recorded rows: the loop was another program."""
+"""Name of the agent loop in recorded rows, because another program was the loop."""
 
 
 class OpenedSession(NamedTuple):
@@ -36,7 +36,7 @@ OpenSession = Callable[[Task, int], OpenedSession]
 
 
 class Ended(NamedTuple):
-    """A rollout that ended; `file` is None if it has no conversation: nothing was saved."""
+    """A rollout that ended. `file` is None if nothing was saved, because the rollout has no conversation."""
 
     uid: str
     number: int
@@ -57,9 +57,9 @@ class RunningRollout:
     """One rollout. Implements `GatewaySession` for the requests with its key.
 
     Attributes:
-        tools: the tools of its first request.
-        last_used: loop time of the latest request or answer.
-        address: address for its client; None: `SharedSession` passes on its requests.
+        tools: the tools of the rollout's first request.
+        last_used: time of the latest request or answer, on the event loop's clock.
+        address: address for the rollout's client; None: `SharedSession` passes on the requests.
     """
 
     key: str
@@ -98,7 +98,7 @@ class RunningRollout:
         return self.session.count_tokens(request)
 
     def knows(self, request: TurnRequest) -> bool:
-        """Whether the request belongs to this rollout, for a key that several conversations share.
+        """Whether the request belongs to this rollout; used for a key that several conversations share.
 
         While a client waits for an answer, an equal request of another client begins another conversation, unless it
         is marked as a repetition.
@@ -114,13 +114,13 @@ class RunningRollouts:
     Uids and seeds derive from the run's seed and the group's index as in training, so that the audit can check them.
 
     Args:
-        server: passes on the requests with a rollout's key.
+        server: server that passes on the requests with a rollout's key.
         group_size: number of rollouts of a task.
         max_running: maximum number of running rollouts.
         seed: the run's seed.
 
     Attributes:
-        on_end: called with each rollout that ends.
+        on_end: function that is called with each rollout that ends.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class RunningRollouts:
         """Open the rollouts of a new task, each with a key.
 
         Args:
-            keys: one per rollout; empty: new ones.
+            keys: one key per rollout; empty: new keys are made.
 
         Raises:
             TooManyError: the maximum number of running rollouts is reached.
@@ -182,7 +182,7 @@ class RunningRollouts:
         """Open a rollout without its own key at the server.
 
         Raises:
-            TooManyError: the largest number of running rollouts is reached.
+            TooManyError: the maximum number of running rollouts is reached.
         """
         (running,) = self._new_group(TaskFacts())
         self._running[running.key] = running
@@ -192,10 +192,10 @@ class RunningRollouts:
         """End a rollout, save it and forget its key. Turns that are being sampled are cancelled.
 
         Args:
-            stop: why it ended; None: the limit that was reached, else `finished`.
+            stop: why the rollout ended; None: the limit that was reached, else `finished`.
 
         Raises:
-            OSError: the file cannot be written; the rollout is saved together with the next one of its step.
+            OSError: the file cannot be written; the rollout is saved together with the next rollout of its step.
         """
         running.has_ended = True
         del self._running[running.key]
@@ -207,7 +207,7 @@ class RunningRollouts:
         group.end(running.number, rollout, running.tools)
         file = await self.files.save(group) if group.used else None
         if running.address:
-            await self._server.close(running.address)  # last, because it raises an error of the session
+            await self._server.close(running.address)  # last, because this may raise an error of the session
         return Ended(group.task.uid, running.number, rollout, file)
 
     async def _recorded(self, running: RunningRollout, stop: Stop | None) -> Rollout:
@@ -221,7 +221,7 @@ class RunningRollouts:
         return rollout
 
     async def end_idle(self, idle_s: float) -> list[Ended]:
-        """End the rollouts without a request for `idle_s` seconds."""
+        """End the rollouts that had no request for `idle_s` seconds."""
         now = asyncio.get_running_loop().time()
         idle = [each for each in self if not each.num_in_flight and now - each.last_used >= idle_s]
         return [await self.end(each) for each in idle if not each.has_ended]
@@ -233,7 +233,7 @@ class RunningRollouts:
             await self.end(min(idle, key=lambda each: each.last_used))
 
     async def end_all(self) -> list[Ended]:
-        """End all rollouts: those with a request in flight as `aborted`."""
+        """End all rollouts; rollouts with a request in flight end as `aborted`."""
         ended = []
         for each in self:
             if not each.has_ended:

@@ -18,8 +18,8 @@ class RolloutRoutes:
     """Answers `POST /rollouts`, `GET /rollouts` and `POST /rollouts/KEY/end`.
 
     Args:
-        admin_key: the only key that may use them.
-        failed: called with the error if a file cannot be written.
+        admin_key: the only key that may use these routes.
+        failed: function that is called with the error if a file cannot be written.
     """
 
     def __init__(self, rollouts: RunningRollouts, admin_key: str, failed: Callable[[OSError], object]) -> None:
@@ -28,7 +28,7 @@ class RolloutRoutes:
         self._failed = failed
 
     async def __call__(self, request: web.BaseRequest) -> web.Response | None:
-        """Answer a request; None if its path is not one of these."""
+        """Answer a request; None if its path is not one of these routes."""
         first, *rest = request.path.strip("/").split("/")
         if first != "rollouts":
             return None

@@ -10,12 +10,12 @@ from agentrl.gateway.recording.rollouts import RunningRollout, RunningRollouts, 
 
 
 class SharedSession:
-    """Passes each request to the rollout whose conversation it continues; any other request opens one.
+    """Passes each request to the rollout whose conversation it continues; any other request opens a rollout.
 
-    Implements `GatewaySession`. If too many rollouts are running, the one that was idle for the longest time ends.
+    Implements `GatewaySession`. If too many rollouts are running, the rollout that was idle for the longest time ends.
 
     Args:
-        rollouts: opens groups of one rollout.
+        rollouts: the running rollouts, in groups of one rollout.
     """
 
     def __init__(self, rollouts: RunningRollouts) -> None:

@@ -1,4 +1,4 @@
-"""Files of recorded rollouts: each holds the groups of one step, and is rewritten when one of the groups changes."""
+"""Files of recorded rollouts. A file has the groups of one step, and is rewritten when one of the groups changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.types.sample import Sample
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """One file.
+    """The groups of one step, which are saved in one file.
 
     Attributes:
         earlier: groups of an earlier process.
@@ -42,12 +42,12 @@ class _Step:
 class StepFiles:
     """Saves groups of rollouts in a store, `groups_per_step` in each step.
 
-    A group is saved for the first time when its first rollout ends, and again when others do. A file is valid at
-    every moment. Groups are kept in memory until their step is full and all its rollouts have ended.
+    A group is saved each time one of its rollouts ends. The files are valid at every moment. Groups are kept in memory
+    until their step is full and all rollouts of the step have ended.
 
     Args:
-        store: may have steps of an earlier process; the last of them is continued if it is not full.
-        samples_of: returns the samples of a step's groups, with advantages.
+        store: may contain steps of an earlier process; its last step is continued if this step is not full.
+        samples_of: function that returns the samples of a step's groups, with advantages.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StepFiles:
 
     @property
     def next_index(self) -> int:
-        """The smallest task index that no saved group has; read from the files."""
+        """The next task index: one more than the largest index in the saved files."""
         return max((stored.task.index for stored in self._store.scan(columns=["index"])), default=-1) + 1
 
     @property
@@ -80,7 +80,7 @@ class StepFiles:
         step.num_changes += 1
         change = step.num_changes
         async with step.writing:
-            if step.num_saved < change:  # otherwise a concurrent call has written it
+            if step.num_saved < change:  # otherwise a concurrent call has written the change
                 await self._write(step)
         return self._store.file(step.number)
 
@@ -103,7 +103,7 @@ class StepFiles:
         return self._newest
 
     def _first(self) -> _Step:
-        """The step that gets the next group."""
+        """Return the step to which the next group is added."""
         if not (steps := self._store.steps):
             return _Step(1)
         groups = self._store.groups(steps[-1])

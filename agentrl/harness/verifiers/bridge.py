@@ -3,9 +3,9 @@
     python bridge.py rows CONFIG     prints a row for each task, as JSON lines
     python bridge.py serve CONFIG    reads a request from each line, and answers each with a line
 
-CONFIG is the JSON of an environment's configuration: {"taskset": {"id": ...}, "agent": {...}}. A request is
-{"id", "base_url", "model", "task"}, or {"cancel": id}; its answer {"id", "reward", "rewards", "error"}. The first line
-is {"ready": true}. The process ends when its input ends.
+CONFIG is the JSON of an environment's configuration: {"taskset": {"id": ...}, "agent": {...}}. A request is {"id",
+"base_url", "model", "task"}, or {"cancel": id}; an answer is {"id", "reward", "rewards", "error"}. The first line of
+the output is {"ready": true}. The process ends when its input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TextIO
 START_S = 300.0
 END_S = 10.0
 KEY_VARIABLE = "AGENTRL_GATEWAY_KEY"
-"""Environment variable from which verifiers reads a key. The gateway uses the key in the address instead."""
+"""Environment variable from which verifiers reads an API key. The gateway uses the key in the address instead."""
 
 
 def library(name: str) -> Any:  # Any: a module of verifiers, which agentrl does not depend on
@@ -33,7 +33,7 @@ def main() -> None:
     """Run the mode of the command line."""
     mode, config = sys.argv[1], json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # output of libraries must not be read as an answer
+    os.dup2(2, 1)  # so that output of libraries is not read as an answer
     if mode == "rows":
         print_rows(config, answers)
     else:
@@ -76,7 +76,7 @@ async def serve(config: dict[str, Any], answers: TextIO) -> None:
 
 
 async def answer_requests(client: Any, answers: TextIO) -> None:  # Any: verifiers' client
-    """Run all requests of the input, at the same time."""
+    """Run all requests of the input concurrently."""
     running: dict[int, asyncio.Task[None]] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         request = json.loads(line)
@@ -96,7 +96,7 @@ async def answer(client: Any, request: dict[str, Any], answers: TextIO) -> None:
     """Run one rollout, and write its rewards."""
     try:
         found = await rollout(client, request)
-    except Exception as error:  # of the taskset, or of verifiers
+    except Exception as error:  # code of the taskset or of verifiers may raise any error
         found = {"error": f"{type(error).__name__}: {error}"}
     answers.write(json.dumps({"id": request["id"], **found}) + "\n")
 
@@ -110,7 +110,7 @@ async def rollout(client: Any, request: dict[str, Any]) -> dict[str, Any]:  # An
     (trace, *_) = traces
     rewards = {name: each.value for name, each in trace.rewards.items() if each is not None}
     errors = [str(getattr(each, "message", each)) for each in trace.errors]
-    # without a reward the rollout was not scored: something failed before
+    # a rollout without rewards failed before it was scored
     return {"reward": trace.reward if rewards else None, "rewards": rewards, "error": "; ".join(errors)[:2000]}
 
 

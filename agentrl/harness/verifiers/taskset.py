@@ -1,4 +1,4 @@
-"""A taskset of verifiers as a harness: verifiers drives the conversation, and asks the model through the gateway."""
+"""A taskset of verifiers as a harness: verifiers drives the conversation, and uses the model through the gateway."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from agentrl.utils.atomic_files import atomic_file
 
 BRIDGE = Path(__file__).with_name("bridge.py")
 COLUMN = "verifiers_task"
-"""Column of a row with the task of the taskset."""
+"""Column of a row that contains the task of the taskset."""
 AGENT: Mapping[str, JsonValue] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-"""verifiers' agent without its own tools, on this machine."""
+"""Configuration of verifiers' agent: without its own tools, on this machine."""
 _KEPT = ("UV_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""Variables of this process that verifiers gets: uv needs them to download packages."""
+"""Prefixes of the environment variables that verifiers inherits: uv needs them to download packages."""
 
 
 class Endpoint(Protocol):
@@ -48,7 +48,7 @@ class Taskset:
         taskset: id of the taskset, or its configuration.
         agent: configuration of verifiers' agent.
         env: further environment variables for verifiers.
-        start_timeout_s: seconds until verifiers has started.
+        start_timeout_s: timeout in seconds for the start of verifiers.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Taskset:
 
         Raises:
             DataError: the row was not written by `write_rows`.
-            InfraError: verifiers does not start, ended, or has no reward for the rollout.
+            InfraError: verifiers does not start, has ended, or returns no reward for the rollout.
         """
         data = task.extra_info.get(COLUMN)
         if not isinstance(data, dict):
@@ -99,7 +99,7 @@ class Taskset:
             file.write(done.stdout.encode())
 
     def close(self) -> None:
-        """End verifiers. Without this, it ends with the process."""
+        """End the process of verifiers. Without this call, it ends with this process."""
         self._bridge.close()
 
     def _command(self, mode: str) -> list[str]:

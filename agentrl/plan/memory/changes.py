@@ -56,7 +56,7 @@ class Change:
 
     @property
     def shown(self) -> str:
-        """The keys, and the number of needed devices if there are fewer."""
+        """The keys, and the number of devices that the changed run uses, if that is more than there are."""
         return f"{self.text} (needs {self.needs} devices)" if self.needs else self.text
 
 
@@ -156,7 +156,7 @@ def _training(config: RunConfig, shape: Shape, fits: Fits, per_node: int) -> Ite
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape, per_node):
-        if fits(with_values(config, (most | layout).values)):  # else no subset of the changes fits
+        if fits(with_values(config, (most | layout).values)):  # otherwise no combination of the changes fits
             yield from (each | layout for each in simple)
 
 

@@ -43,7 +43,7 @@ def with_scalar_head(shape: Shape) -> Shape:
 def state_of(
     shape: Shape, layout: Layout, precision: Precision, actor: ActorConfig, *, stage: int, trained: bool, rank: int = 0
 ) -> State:
-    """Return what a device of a pipeline stage holds.
+    """Return the bytes of one model on a device of a pipeline stage.
 
     Args:
         trained: whether the model is trained; false if it only scores.
@@ -136,7 +136,7 @@ def _averages(own: Weights, optimizer: str) -> int:
 
 
 def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
-    """Bytes that FSDP2 holds complete at a time: weights of two layers, gradients of one, and all outside of layers.
+    """Bytes that FSDP2 holds gathered: weights of two layers, gradients of one layer, and all outside of layers.
 
     Args:
         resharded: `actor.reshard_after_forward`. If false, all weights and all gradients (float32) stay gathered.

@@ -53,7 +53,7 @@ class Trainer:
         return {name: {part: size for part, size in parts.items() if size} for name, parts in found.items()}
 
     def between(self) -> dict[str, float]:
-        """Return what stays on the device while rollouts are sampled."""
+        """Return the bytes of each part that stays on the device while rollouts are sampled."""
         return {part: size for part, size in self._others("").items() if size}
 
     @property
@@ -93,7 +93,7 @@ class Trainer:
         return state_of(shape, self.layout, self._precision, actor, stage=self.stage, trained=trained, rank=rank)
 
     def _others(self, busy: str) -> dict[str, float]:
-        """Return what models other than `busy` keep on the device."""
+        """Return the bytes that models other than `busy` keep on the device."""
         found: dict[str, float] = {}
         if busy != "actor":
             found |= self._idle("", self._actor(), self.config.actor)
@@ -109,7 +109,7 @@ class Trainer:
         return {"CUDA and NCCL": RUNTIME + (NCCL if self.layout.devices > 1 else 0)}
 
     def _idle(self, prefix: str, state: State, actor: ActorConfig) -> dict[str, float]:
-        """Return what a trained model keeps on the device between uses. Megatron keeps its buffer of gradients."""
+        """Return the bytes that a trained model keeps between uses. Megatron also keeps its buffer of gradients."""
         if self.on_cpu:
             actor = actor.model_copy(update={"param_offload": False, "optimizer_offload": False})
         if self.layout.kind == "fsdp" and actor.param_offload:
@@ -127,7 +127,7 @@ class Trainer:
         held = State() if on_host else State(state.weights, state.gradients, optimizer)
         step = State() if on_host else state
         passes = self._passes(actor, shape)
-        if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer returns after the passes
+        if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer moves back after the passes
             held, passes = step, {}
         resharded = actor.reshard_after_forward
         buffers = gathered(shape, self.layout, self._precision, trained=not self.rank, resharded=resharded)
@@ -172,7 +172,7 @@ class Trainer:
         return number
 
     def _logits(self, tokens: int, shape: Shape) -> float:
-        if shape.outer.head == shape.hidden:  # one number per token
+        if shape.outer.head == shape.hidden:  # a critic, which has one output per token
             return 0
         columns = ceil(shape.vocabulary / self.layout.tensor)
         return 4 * _LOGIT_ARRAYS * min(tokens * columns, max(MAX_LOGITS, columns))

@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jump.now
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:  # Any: what the coroutine yields and accepts does not matter
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:  # Any: yielded and sent values do not matter
     """Run `main` in virtual time.
 
     Raises:

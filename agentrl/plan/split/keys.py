@@ -33,7 +33,7 @@ def device_keys(devices: int, config: RunConfig, per_node: int) -> dict[str, obj
 def server_keys(servers: Servers, config: RunConfig, layout: Layout, per_node: int) -> dict[str, object]:
     """Return the keys of SGLang servers whose values differ from the configuration.
 
-    If all devices are on one node, servers use the GPUs after those of training. For servers that run already, the keys
+    If all devices are on one node, servers use the GPUs after the training GPUs. For servers that run already, the keys
     contain only their sizes; `rollout.sglang.urls` needs as many addresses as there are servers.
     """
     sglang = config.rollout.sglang

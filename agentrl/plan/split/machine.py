@@ -21,7 +21,7 @@ class Machine:
     """Engine replicas and a learner.
 
     Args:
-        contention: factors of the trainer's and of the engine's times while both compute; 1 on separate devices.
+        contention: factors of the times of trainer and engine while they compute at once; 1 on separate devices.
         exclusive: whether the replicas stop while the learner works, because they use the same GPUs.
     """
 

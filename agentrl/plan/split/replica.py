@@ -1,7 +1,8 @@
 """A simulated engine: replicas that decode with continuous batching, in the time of the running event loop.
 
 While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). Prefill
-delays decoding by its duration, like chunked prefill in total (Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310).
+delays decoding by its duration. In total, this equals chunked prefill (Agrawal et al. 2024, Sarathi-Serve,
+arXiv:2403.02310).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class EngineSpeed(Protocol):
     """Speed of one replica."""
 
     def decode_s(self, rows: float, context: float) -> float:
-        """Return the seconds of one decode step. `rows`: requests, `context`: tokens of KV that they read in total."""
+        """Return the seconds of one decode step. `rows`: requests, `context`: cached tokens that they read in total."""
         ...
 
     def prefill_s(self, new: float, context: float) -> float:
@@ -64,7 +65,7 @@ class Replica:
     Args:
         max_running: largest number of requests computed together.
         max_kv_tokens: largest number of tokens (prompts and completions) of all running requests; other requests wait.
-        slowdown: returns the factor of all times if other work uses the device; called at each change.
+        slowdown: returns the factor of all times if other work uses the device; called in `update`.
         changed: called when the replica becomes busy or idle.
 
     Attributes:
@@ -84,12 +85,12 @@ class Replica:
         self._slowdown, self._changed = slowdown, changed
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[int, int, Request]] = []
-        self._running: list[tuple[float, int, Request]] = []  # by the progress at which they end
+        self._running: list[tuple[float, int, Request]] = []  # a heap, ordered by the progress at which requests end
         self._serial = count()
         self._progress = 0.0
         self._stall_s = 0.0  # remaining seconds of prefill
         self._context = 0.0  # tokens of the running requests
-        self._kv = 0.0  # tokens that they will have at the end
+        self._kv = 0.0  # tokens of the running requests at their end
         self._step_s = math.inf
         self._factor = 1.0
         self._last = self._loop.time()
@@ -121,7 +122,7 @@ class Replica:
                 self._remove(request)
 
     def load_weights(self, version: int, recompute: bool) -> None:
-        """Sample with new weights from now on. `recompute`: running requests compute their KV again (`retract`)."""
+        """Sample with new weights from now on. `recompute`: running requests compute their KV cache again."""
         self._advance()
         for _, _, request in self._running:
             request.end_span(self._progress, self.version)

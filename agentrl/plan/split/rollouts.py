@@ -1,4 +1,4 @@
-"""Simulated rollouts, in the form of attempts, which the sources of a real run start."""
+"""Simulated rollouts, as attempts that the rollout sources of a real run start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Simulator:
     """Runs rollouts of `lengths` on `machine`, for one simulated run.
 
     Attributes:
-        recompute: new weights invalidate the KV of all conversations (`rollout.weight_update_mode=retract`).
+        recompute: new weights invalidate the KV cache of all conversations (`rollout.weight_update_mode=retract`).
         share: training computes equal prompts of a task once.
         ended: `id` of an ended rollout -> (the rollout, kept so that Python does not reuse the `id`; its lengths).
         spent_s: seconds of all ended rollouts.

@@ -25,9 +25,9 @@ from agentrl.plan.time.step import hourly_price, planned_of, samples_of, setting
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
-"""Limits of simulation: total rollouts, and fewest and most divisions. Other divisions are ranked by a bound."""
+"""Limits of simulation: total number of rollouts, and fewest and most divisions. Others are ranked by `bound_s`."""
 _PARTS = 16
-"""Number of parts of the requests, by length; the requests of a part are assumed to end together."""
+"""Number of parts into which requests are divided by length; requests of one part are assumed to end together."""
 SERVER_NODES = 4
 """Maximum number of nodes of one server, if servers run already."""
 NUM_DIVISIONS = 12
@@ -143,7 +143,7 @@ class _Search:
         of later steps start as well.
         """
         planned, replicas = self._planned, servers.replicas * servers.data
-        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # half of its tokens, on average
+        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # the mean over a rollout's duration
         engine, number = self._engine(servers), len(planned) / replicas
         most = min(setting_of(self.config, servers).max_running, room / servers.data / context)
         at_once = 1 + self.config.trainer.max_staleness + self.config.trainer.over_sampling

@@ -16,11 +16,11 @@ class Setting:
 
     Attributes:
         max_running: largest number of requests computed together in a replica.
-        max_kv_tokens: tokens of KV that a replica holds.
+        max_kv_tokens: largest number of tokens in the KV cache of a replica.
         max_concurrent: largest number of rollouts that run together.
         publish_s: seconds in which the replicas stop for new weights.
         other_s: seconds of a step that the trainer needs for other work, such as storing and logging.
-        recompute: running requests compute their KV again after new weights (`rollout.weight_update_mode=retract`).
+        recompute: after new weights, the KV cache is computed again (`rollout.weight_update_mode=retract`).
         shares_prompts: training computes equal prompts of a task once.
         contention, exclusive: see `Machine`.
     """
@@ -53,5 +53,5 @@ class Setting:
 
     @property
     def warm_up(self) -> int:
-        """First steps, excluded from averages. With overlap, no update runs during their rollouts."""
+        """Number of first steps that are excluded from averages: with overlap, no update runs during their rollouts."""
         return 1 + self.max_staleness if self.overlaps else 0

@@ -11,7 +11,7 @@ from agentrl.plan.shapes import Shape
 BACKWARD = 2
 """FLOPs of the backward pass, in forward passes: gradients of inputs and weights (Kaplan et al. 2020, 2001.08361)."""
 BACKWARD_FROZEN = 1
-"""The same without gradients of weights, as with LoRA."""
+"""FLOPs of the backward pass without gradients of weights, as with LoRA."""
 
 
 def body_flops_per_token(shape: Shape) -> float:

@@ -22,7 +22,7 @@ class Passes:
         frozen: the weights of the model have no gradients (LoRA).
         max_tokens: largest micro-batch of a process, in tokens.
         shares_prompts: equal prompts of a micro-batch are computed once.
-        number: format of the matrix products.
+        number: data type of the matrix products.
     """
 
     num_scored: int = 0

@@ -22,12 +22,12 @@ from agentrl.plan.time.training import BYTES
 class Sampling:
     """Speed of one replica. See `EngineSpeed`.
 
-    A decode step reads the weights once, and the KV cache of all requests. Its time is the time of reading or of
+    A decode step reads the weights once, and the KV cache of all requests. It takes the time of reading or of
     computing, whichever is longer (Pope et al. 2022, arXiv:2211.05102, section 2). The devices of the replica divide
-    both.
+    reading and computing.
 
     Args:
-        number: format of weights and KV; with `fp8`, both have 1 byte.
+        number: data type of weights and KV cache; `fp8` has 1 byte.
         fixed_rows: number of rows that each decoding pass computes, used or not (`rollout.deterministic`); 0: only the
             used rows.
     """
@@ -61,7 +61,7 @@ class Sampling:
         return work + passes * self._pass_s + self._row_s * computed + self._layers_s(rows)
 
     def prefill_s(self, new: float, context: float) -> float:
-        """See `EngineSpeed.prefill_s`. A pass of one token is a part of the next decode step."""
+        """See `EngineSpeed.prefill_s`. Prefill of one token is part of the next decode step."""
         if new <= 1:
             return 0.0
         flops = new * self._body + attention_flops(self._shape, context, context - new)
@@ -92,7 +92,7 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    most = 1 if shape.weights.experts else max_running(config, servers)  # rows of experts depend on each other
+    most = 1 if shape.weights.experts else max_running(config, servers)  # MoE rows affect each other
     return Sampling(shape, servers, hardware, number, min(rows, most))
 
 

@@ -21,8 +21,8 @@ from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
-"""Factors of the times of trainer and embedded engine while both compute, because they share a device and an
-interpreter: the many short operations of the engine delay the trainer. Measured with the quickstart on two cores."""
+"""Factors of the times of trainer and embedded engine while they compute at the same time. They share a device and an
+interpreter, and the many short operations of the engine delay the trainer. Measured: quickstart on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ def predict(
     rollout_s: float | None = None,
     sent_s: float | None = None,
 ) -> StepTime:
-    """Predict the seconds of each phase of a step, as if it ran alone.
+    """Predict the seconds of each phase of a step, as if the phase ran alone.
 
     Args:
         hardware: hardware of the trainer, and of the engine if `engine` is None.
-        max_kv_tokens: tokens of KV that a replica holds.
+        max_kv_tokens: largest number of tokens in the KV cache of a replica.
         rollout_s: seconds of the rollouts; None: they are simulated.
         sent_s: seconds of publishing; None: they are predicted.
     """

@@ -18,7 +18,7 @@ from agentrl.plan.time.unfused import Unfused
 from agentrl.types.sample import Sample
 
 BYTES = {"bf16": 2, "fp8": 2, "fp32": 4}
-"""Bytes of a weight or activation; with fp8, both are kept in bf16 and converted."""
+"""Bytes of a weight or activation; with fp8, weights and activations are kept in bf16 and converted."""
 GRADIENT_BYTES = 4
 OPTIMIZER_BYTES = 30
 """Bytes that AdamW reads and writes per weight: float32 weight, gradient and two moments, and the bf16 weight
@@ -49,11 +49,11 @@ class Training:
         return passes.epochs * passes.num_trained * step
 
     def even_s(self, num_tokens: float, attention: float) -> float:
-        """Return the seconds of scores and updates if samples are divided equally, which is close to the minimum.
+        """Return the seconds of scores and updates if samples are divided equally, which is close to the shortest time.
 
         Args:
             num_tokens: tokens of the samples of a step.
-            attention: FLOPs of a forward pass of their attention.
+            attention: FLOPs of the attention of these samples in one forward pass.
         """
         passes, updates = self.passes, self.passes.updates
         score = passes.num_scored * self._even_pass_s(num_tokens, attention, 1.0)
@@ -129,7 +129,7 @@ class Training:
 
     @cached_property
     def _weights(self) -> Weights:
-        return self.shape.weights  # a sum over layers
+        return self.shape.weights  # cached, because it is a sum over all layers
 
     @cached_property
     def _stage_share(self) -> float:
@@ -149,20 +149,23 @@ class Training:
         return num_layers * passes * each
 
     def _tensor_s(self, tokens: float) -> float:
-        """Two all-reduces of the states per layer (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
+        """Seconds of two all-reduces of the states per layer (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
         size = tokens * self.shape.hidden * BYTES[self.passes.number]
         return 2 * self._link(self.layout.tensor).reduce_s(size)
 
     def _expert_s(self, tokens: float) -> float:
-        """Two all-to-alls of the states of the chosen experts per layer (Lepikhin et al. 2020, arXiv:2006.16668)."""
+        """Seconds of two all-to-alls of expert input and output per layer (Lepikhin et al. 2020, arXiv:2006.16668)."""
         layout = self.layout
         own = tokens / (layout.tensor if layout.sequence_parallel else 1)
         size = own * self.shape.experts_per_token * self.shape.hidden * BYTES[self.passes.number]
         return 2 * self._link(layout.expert * layout.expert_tensor).exchange_s(size)
 
     def _context_s(self, tokens: float) -> float:
-        """Ulysses exchanges queries, keys, values and outputs (Jacobs et al. 2023, arXiv:2309.14509). CP sends keys and
-        values around a ring (Liu et al. 2023, arXiv:2310.01889)."""
+        """Seconds of context parallelism per layer.
+
+        Ulysses exchanges queries, keys, values and outputs (Jacobs et al. 2023, arXiv:2309.14509). CP sends keys and
+        values around a ring (Liu et al. 2023, arXiv:2310.01889).
+        """
         layout, of = self.layout, self.shape.attention
         keys = of.kv_heads * (of.head_dim + of.value_dim)
         size = tokens * BYTES[self.passes.number] / layout.tensor
@@ -172,10 +175,10 @@ class Training:
         return link.gather_s(size * keys * layout.context)
 
     def _sharded_s(self, forwards: float) -> float:
-        """FSDP2 gathers all weights for the forward and the backward pass, while the device computes (Zhao et al. 2023,
+        """Seconds in which FSDP2 gathers all weights, for the forward and for the backward pass (Zhao et al. 2023,
         arXiv:2304.11277)."""
         size = self._weights.total * BYTES[self.passes.number]
-        each = self.shape.num_layers + 1  # one operation per layer, and one for the rest
+        each = self.shape.num_layers + 1  # one operation for each layer, and one for the other weights
         link = self._link(self.layout.fsdp_size)
         return (1 if forwards == 1 else 2) * each * link.gather_s(size / each)
 
@@ -198,7 +201,7 @@ class Training:
         return sum(link.gather_s(size * dense) + expert_link.gather_s(size * routed) for size in sizes)
 
     def optimizer_s(self) -> float:
-        """Return the seconds of AdamW over the weights of one device, limited by memory."""
+        """Return the seconds of AdamW over the weights of one device, limited by the memory bandwidth."""
         own, fixed = OPTIMIZER_BYTES * self._trained / self._optimizer_parts, self.hardware.update_overhead_ms / 1e3
         return fixed + own / self.hardware.bytes_per_s
 

@@ -23,7 +23,7 @@ _LOGIT_PASSES = 8
 _ADAPTED = 1.75
 """Launches of a layer with adapters (LoRA), as a multiple of the launches without adapters."""
 _ADAPTED_TRAFFIC = 1.6
-"""The same for memory traffic: each output of an adapter is scaled and added to the output of its linear layer."""
+"""Memory traffic with adapters, as a multiple of the traffic without: adapter outputs are scaled and added."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ NOT_EXECUTED = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
 """Outcomes of calls that execute no tool. The model may have invented the tool's name in such a call."""
 
 Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
-"""Returns the values that one rollout contributes to a mean."""
+"""Function that returns the values that one rollout contributes to a mean."""
 
 
 def passing_rows(

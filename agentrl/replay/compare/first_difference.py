@@ -19,7 +19,7 @@ class FirstDifference:
     """Position of the first token that differs.
 
     Attributes:
-        turn: number, from 0, of the model turn that contains the token; for other authors, of the next model turn.
+        turn: model turn, from 0, that contains the token. If the token has another author: the next model turn.
         author: the author of the token.
         token: position of the token in its segment, from 0.
     """

@@ -40,7 +40,7 @@ class ScoredRollout:
     Attributes:
         versions: the policy versions that sampled the rollout.
         score: None if the rollout has no score.
-        sampled: [N], under the policy that sampled; saved with the tokens.
+        sampled: [N], under the policy that sampled the tokens; saved with the tokens.
         checkpoint: [N], under the checkpoint, at the same temperature.
         turn_rewards: for each turn reward, (number of tokens sampled up to the end of the turn, reward).
     """

@@ -59,7 +59,7 @@ def _config(replay: Replay) -> RunConfig:
         raise ConfigError.at(
             "model.path",
             Kind.MISSING,
-            "logprobs: give the checkpoint to score with, for example model.path=RUN/checkpoints/step-60",
+            "logprobs: give the checkpoint to compute them with, for example model.path=RUN/checkpoints/step-60",
         )
     return with_model(replay_config(replay), replay.options.overrides)
 

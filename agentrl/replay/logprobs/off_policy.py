@@ -61,7 +61,7 @@ class OffPolicy:
 
     Attributes:
         num: number of rollouts.
-        sampled: the mean score under the policy that sampled, from the same rollouts.
+        sampled: the mean score under the policy that sampled the rollouts: the plain mean of their scores.
         ordinary, per_decision, mean_ratio: None if a ratio overflows a float.
         mean_ratio: mean of w_i. Its expectation is 1; a lower value means that b rarely sampled the behaviour of pi.
         num_effective: effective sample size of the weights (Kish).
@@ -139,7 +139,10 @@ _Terms: TypeAlias = Sequence[Sequence[Sequence[tuple[float, float]]]]
 
 
 def _sums(terms: _Terms) -> tuple[Floats, float]:
-    """Return [tasks, 3]: sum of ratio * reward, sum of ratios, number of rollouts; and log of the ratios' divisor."""
+    """Return [tasks, 3]: sum of ratio * reward, sum of ratios, number of rollouts; and the log of the largest ratio.
+
+    All ratios in the sums are divided by the largest ratio.
+    """
     top = max((log for task in terms for rollout in task for log, _ in rollout), default=0.0)
     weighed = [[(math.exp(log - top), value) for rollout in task for log, value in rollout] for task in terms]
     rows = [

@@ -20,7 +20,7 @@ def findings_json(run: SavedRun, results: Sequence[Result]) -> str:
         "run": {"name": run.name, "split": run.split, "steps": list(run.steps)},
         "results": [_result(result) for result in results],
     }
-    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)  # lone surrogates are not valid UTF-8
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)  # escapes lone surrogates
 
 
 def _result(result: Result) -> JsonValue:

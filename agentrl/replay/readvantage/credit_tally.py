@@ -49,9 +49,9 @@ class Tally:
     Attributes:
         num_lost_signal: number of groups whose advantages are all 0 only after recomputing.
         num_gained_signal: number of groups whose advantages are all 0 only before recomputing.
-        identical: all advantages are bitwise equal.
+        identical: whether all recomputed advantages are bitwise equal to the saved advantages.
         num_rollouts, num_tokens: number of rollouts and tokens that are trained on in both cases.
-        num_sign_changed_rollouts, num_sign_changed_tokens: how many of these have another sign of their advantage.
+        num_sign_changed_rollouts, num_sign_changed_tokens: how many of these have an advantage whose sign changed.
         largest: rollouts whose mean advantage changed most, the largest change first.
     """
 

@@ -28,7 +28,7 @@ _BY_REWARD = "reward: "
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A rollout's saved and recomputed advantages, shape [trained tokens]; None if it is not trained on."""
+    """A rollout's saved and recomputed advantages, shape [trained tokens]; None if the rollout is not trained on."""
 
     key: Key
     before: NDArray[np.float64] | None
@@ -55,7 +55,7 @@ def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list
     from the store, unless an override sets it.
 
     Raises:
-        DataError: rollouts without tokens, without saved advantages, or without required log-probabilities or values.
+        DataError: a step has no tokens, no saved advantages, or no saved scores that the estimator needs.
     """
     rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS, *COLUMNS_OF_SCORES])
     for step, of_step in groupby(rollouts, key=lambda stored: stored.step):
@@ -84,7 +84,7 @@ def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]])
 
 
 def with_new_score(replay: Replay, stored: StoredRollout) -> Rollout:
-    """Return the rollout with the score that this command uses. Unscored rollouts are not trained on."""
+    """Return the rollout with the score that this command uses. A rollout without a score is not trained on."""
     rollout = stored.rollout
     if not replay.scores or rollout.stop is Stop.ERROR:
         return rollout

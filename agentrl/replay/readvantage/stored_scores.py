@@ -44,7 +44,7 @@ def scored_samples(
         if samples and all(getattr(sample, need) is None for sample in samples):
             raise DataError(
                 f"'{replay.run.name}': {need} of step {stored[0][0].step} are not saved, but {by} needs them;"
-                " only runs that train with them save them (schema 3 or later)"
+                " a run saves them only if its own training needs them (schema version 3 or later)"
             )
     if algorithm.kl_reward is not None and lookup(replay.options.overrides, "algorithm.kl_ctrl") is None:
         _set_coefficient(algorithm.kl_reward, samples)

@@ -56,7 +56,7 @@ class Rerun:
 
 
 def _first(rollout: Rollout) -> int:
-    """Return the trajectory that begins with the task; trajectories of sub-agents may come before it."""
+    """Return the index of the trajectory that begins with the task; trajectories of sub-agents may come before it."""
     opened = (each.trajectory for each in rollout.operations if each.kind is OperationKind.TASK)
     return next((number for number in opened if number in range(len(rollout.trajectories))), 0)
 
@@ -97,7 +97,7 @@ def refuse_steps(saved: StoredRollout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rerunner:
-    """Rollout components with the run's settings and limits for this split.
+    """The components that re-run rollouts, with the run's settings and limits for this split.
 
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
@@ -153,7 +153,7 @@ class Rerunner:
 
 @asynccontextmanager
 async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> AsyncIterator[Rerunner]:
-    """Build the rollout components with the weights of `model.path`; by default of the run's newest checkpoint.
+    """Build the rollout components with the weights in `model.path`, by default the run's newest checkpoint.
 
     Args:
         mode: name of the mode, with the turn if it has one.
@@ -232,7 +232,7 @@ def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
     if not replay.options.rewards:
         yield from REWARD_CODE
     if not lookup(replay.options.overrides, "model.path"):
-        yield "rollout.script_path"  # the policy was a script
+        yield "rollout.script_path"  # the run's policy may be a script
 
 
 def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:

@@ -26,7 +26,7 @@ from agentrl.store.schema import IMPORTED_FROM
 
 
 def rescore(replay: Replay) -> Result:
-    """Score every rollout with the given rewards; later modes of the command use the new scores.
+    """Score every rollout with the given rewards. Later modes of the same command use the new scores.
 
     Reward functions get exactly the same text as in training; `scored_text_sha256` verifies the text of each rollout.
     Rollouts without tokens are scored by the text of their messages. Rollouts that ended in an error are not scored.
@@ -135,7 +135,7 @@ def _is_builtin(replay: Replay, config: RunConfig) -> bool:
 def _reward_hint(replay: Replay) -> str:
     if custom := _saved_custom(replay):
         return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
-    return " (the run had none, reward.name=none)" if lookup(replay.run.config, "reward.name") == NO_REWARD else ""
+    return " (the run had no reward: reward.name=none)" if lookup(replay.run.config, "reward.name") == NO_REWARD else ""
 
 
 def _saved_custom(replay: Replay) -> Mapping[str, object]:
@@ -170,9 +170,9 @@ def _summary(replay: Replay, config: RunConfig, scored: Sequence[Scored], names:
         if num_failed := sum(name in row.failures for row in scored):
             yield f"{name} failed on {num_failed:,} of them"
     if other := sum(row.same_text is False for row in scored):
-        yield f"the text of {other:,} differs from the text scored in training"
+        yield f"the text of {other:,} rollouts differs from the text scored in training"
     if unknown := sum(row.from_messages for row in scored):
-        yield f"{unknown:,} have no tokens: the text of their messages is scored, without tool-call markup"
+        yield f"{unknown:,} rollouts have no tokens: the text of their messages is scored, without tool-call markup"
     if _has_tokens(replay) and (note := replay.run.tokenizer_note(replay.options.tokenizer)):
         yield note
     if "reward.guards.injections" in dropped_values(replay.run.config) and not config.reward.guards.injections:

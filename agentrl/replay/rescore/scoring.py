@@ -42,7 +42,7 @@ class Scored:
         new: reward function's name -> rewards by name, including `score`. Functions that failed are missing.
         failures: reward function's name -> error, in one line.
         same_text: whether the text equals the text scored in training; None if unknown.
-        from_messages: the rollout has no tokens, so the text of its messages is scored.
+        from_messages: whether the text of the messages is scored, because the rollout has no tokens.
     """
 
     key: Key
@@ -99,7 +99,7 @@ async def _scored(
 
 
 def cached_text(chat_text: ChatText) -> ChatText:
-    """Cache `chat_text`: late in training, most turns occur in several rollouts of a group."""
+    """Cache `chat_text`, because late in training most turns occur in several rollouts of a group."""
     cached = lru_cache(NUM_CACHED_TURNS)(chat_text)
     return lambda token_ids: cached(tuple(token_ids))
 
@@ -112,10 +112,10 @@ def has_tokens(stored: StoredRollout) -> bool:
 def view_of(
     stored: StoredRollout, chat_text: ChatText, include_tool_text: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return `rewards.reward_view.solution_view` of a saved rollout.
+    """Return the inputs of a reward, `rewards.reward_view.solution_view`, for a saved rollout.
 
-    A rollout without tokens is viewed by its messages. Then `completion_ids` is empty, and the text lacks the markup
-    around tool calls.
+    For a rollout without tokens, the inputs come from its messages. Then `completion_ids` is empty, and the text lacks
+    the markup around tool calls.
     """
     solution, extra = solution_view(stored.rollout, chat_text, include_tool_text)
     if has_tokens(stored):

@@ -2,14 +2,16 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: a factor |
-|           | e in the importance ratio of a 100-token answer. bfloat16 alone causes 1e-4 to 1e-3                   |
-| probe     | right after publishing, engine and backend differ by 0.05 nats on average: more than bfloat16 causes  |
-| requeued  | over 5 steps, groups requeued for staleness (without the share that over_sampling causes) above 10 %  |
-|           | of the groups trained on: a tenth of the engine's work is wasted                                      |
+| mismatch  | with the same weights, the KL between engine and backend is above 0.01 nats per token, over 5 steps   |
+|           | (a factor e in the importance ratio of 100 tokens); bfloat16 alone causes 1e-4 to 1e-3                |
+| probe     | right after publishing, engine and backend differ by more than 0.05 nats per token on average; the    |
+|           | difference caused by bfloat16 is smaller                                                              |
+| requeued  | over 5 steps, the share of groups requeued for staleness is more than 10 percentage points above the  |
+|           | share that over_sampling is expected to requeue                                                       |
 | replay    | with rollout.routed_experts, the experts of 10 % of the tokens or more are unknown                    |
 | restarts  | a server died or hung in this step                                                                    |
-| cache     | over 5 steps, later turns recompute half of the tokens of earlier turns (at least 10,000 such tokens) |
+| cache     | over 5 steps, more than half of the tokens of earlier turns (at least 10,000 tokens) are recomputed   |
+|           | in later turns                                                                                        |
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def mismatch(history: History) -> str | None:
     if len(found) < NUM_RECENT or (difference := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (
-        f"engine and backend differ by {difference:.2g} nats per token (k3), above {CURRENT_K3.highest}: number types "
+        f"engine and backend differ by {difference:.2g} nats per token (k3), above {CURRENT_K3.highest}: data types "
         "or kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
     )
 
@@ -76,7 +78,7 @@ def restarts(history: History) -> str | None:
 
 
 def cache(history: History) -> str | None:
-    """The engine evicts the KV cache of conversations before their next turn."""
+    """The engine evicts conversations from its KV cache before their next turn."""
     share = _mean(history, LATER_CACHED_SHARE.name)
     num_tokens = sum(values(history.latest(NUM_RECENT), LATER_PROMPT_TOKENS.name))
     if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:

@@ -36,7 +36,7 @@ class Health:
         return [text for name, text in firing.items() if self._is_news(name)]
 
     def _is_news(self, name: str) -> bool:
-        """Return whether a firing rule has not warned yet, or had not fired for long enough."""
+        """Return whether a rule that fires should warn: it has not warned yet, or last fired enough steps ago."""
         asked = self._silence_asked.get(name, 0)
         news = self._silent_steps.get(name, math.inf) > asked
         if news:

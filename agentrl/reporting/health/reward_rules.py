@@ -11,7 +11,7 @@
 | reward_drift    | one round of training changed the ranking of held-out rollouts: rank correlation with   |
 |                 | the previous ranking below 0.5                                                          |
 
-These rules ignore a rising reward: reward hacking also raises the reward.
+These rules also fire if the reward rises, because reward hacking raises the reward too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def guards(history: History) -> str | None:
         return None
     return (
         f"more rollouts raise a guard than in the first steps ({', '.join(risen)}): possible reward hacking; "
-        "`agentrl replay RUN hacking` shows the rewarded ones"
+        "`agentrl replay RUN hacking` shows the rewarded rollouts among them"
     )
 
 

@@ -8,13 +8,13 @@
 | all_zero        | every reward is 0, for 5 steps                                                          |
 | all_one         | all rewards are equal and every rollout is a success, for 5 steps                       |
 | no_contrast     | every group has equal rewards, for 5 steps, and neither of the two rules above fires    |
-| length_limit    | 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps                 |
+| length_limit    | at least 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps        |
 | unused_tools    | an offered tool was not called in the latest 10 steps                                   |
 | dead_tools      | 10 calls of a tool or more failed in this step, and none succeeded                      |
-| tool_failures   | over 5 steps with 10 calls or more: 20 % timeouts and infrastructure failures,          |
-|                 | or 50 % tool errors, or 50 % calls that could not be parsed                             |
+| tool_failures   | over 5 steps with 10 calls or more: above 20 % of the calls timed out or had an         |
+|                 | infrastructure failure, or above 50 % had a tool error, or above 50 % were unparsable   |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
-| infra_failures  | 20 % of the rollouts failed for reasons outside the policy, over 5 steps                |
+| infra_failures  | more than 20 % of the rollouts failed for reasons outside the policy, over 5 steps      |
 | left_out        | without infrastructure failures, the mean number of tool calls would be more than 5 %   |
 |                 | higher (estimated), over 5 steps with 10 dropped rollouts or more                       |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
@@ -22,9 +22,9 @@
 | length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
 |                 | not learning well                                                                       |
 
-Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
-a success. Low entropy or a changed length is healthy if the reward rises with it. Rules for the engine are in
-`engine_rules`, rules for rewards in `reward_rules`.
+Learning well: the mean reward of the second half of the latest 20 steps is above that of the first half, or at least
+90 % of the rollouts are a success. Low entropy or a changed length is healthy if the run learns well. Rules for the
+engine are in `engine_rules`, rules for rewards in `reward_rules`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MIN_CALLS, MAX_BROKEN, MAX_WRONG = 10, 0.2, 0.5
 
 
 def skipped_updates(history: History) -> str | None:
-    """Updates are skipped or not finite."""
+    """An update was skipped, or its loss or gradient norm is not finite."""
     skipped = history.now.get(SKIPPED_UPDATES.name, 0.0) > SKIPPED_UPDATES.highest
     broken = [name for name in (LOSS.name, GRAD_NORM.name) if not math.isfinite(history.now.get(name, 0.0))]
     if not (skipped or broken):
@@ -68,7 +68,7 @@ def skipped_updates(history: History) -> str | None:
     if history.now.get(NUM_TOKENS.name) == 0:
         return "an update was skipped: no token of this step is trained; check that rollouts contain sampled tokens"
     what = f"{' and '.join(broken)} not finite" if broken else "an update was skipped"
-    return f"{what}: lower actor.optim.lr, or check for overflow in the model's number type"
+    return f"{what}: lower actor.optim.lr, or check for overflow in the model's data type"
 
 
 def kl(history: History) -> str | None:
@@ -98,14 +98,14 @@ def all_zero(history: History) -> str | None:
 
 
 def all_one(history: History) -> str | None:
-    """Every rollout is a full success."""
+    """Every rollout is a success."""
     if not history.all_latest(5, _all_one):
         return None
     return "every rollout is a full success, so there is no learning signal: use harder tasks, or set trainer.stop_when"
 
 
 def no_contrast(history: History) -> str | None:
-    """No group has different rewards."""
+    """In every group, all rewards are equal."""
     if not (history.compares and history.all_latest(5, _no_contrast)):
         return None
     return "every group has equal rewards, so all advantages are 0: raise rollout.n, or use tasks of medium difficulty"
@@ -176,7 +176,10 @@ def infra_failures(history: History) -> str | None:
     shares = values(history.latest(NUM_RECENT), INFRA_FAILED.name)
     if not shares or fmean(shares) <= INFRA_FAILED.highest:
         return None
-    return f"{fmean(shares):.0%} of the rollouts fail in tools, reward or engine and are dropped: check these"
+    return (
+        f"{fmean(shares):.0%} of the rollouts are dropped because the tools, the reward or the engine fail: check these"
+        " components"
+    )
 
 
 def left_out(history: History) -> str | None:

@@ -1,4 +1,4 @@
-"""Reward for code: the share of a row's tests that the program in the answer passes, run in a sandbox."""
+"""Reward for code: runs the program in the answer in a sandbox. The score is the share of the row's tests passed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl.tools.base import InfraError
 from agentrl.utils.yaml_list import entry_errors
 
 SANDBOXES_PER_ANSWER = 4
-"""Maximum number of sandboxes that test one answer at the same time, if sandboxes occupy places."""
+"""Maximum number of sandboxes that test one answer at the same time, if each sandbox occupies a slot of the pool."""
 _LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 
@@ -35,10 +35,10 @@ class CodeReward:
     Args:
         max_cases: maximum number of tests; later tests are not used. None: all tests are used.
         language: name of the language in Sandbox Fusion; tests that are calls or assertions need python.
-        timeout_s: seconds of one test; None: `reward.sandbox_fusion.timeout_s`.
+        timeout_s: timeout of one test in seconds; None: `reward.sandbox_fusion.timeout_s`.
 
     Raises:
-        ConfigError: no sandbox is configured, or it does not know the language.
+        ConfigError: no sandbox is configured, or the sandbox does not support the language.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class CodeReward:
 
     async def _share(self, code: str, cases: Sequence[Case]) -> float:
         first = await self._test(code, iter(cases[:1]))
-        if first == [None]:  # the other tests would not compile either
+        if first == [None]:  # the program does not compile, so it fails all tests
             return 0.0
         waiting = iter(cases[1:])
         at_once = SANDBOXES_PER_ANSWER if self._kind.keeps_state else len(cases)
@@ -127,7 +127,7 @@ def _pool_of(setting: object) -> SandboxPool:
 
 
 def sandbox_of(config: RewardConfig) -> tuple[str, object]:
-    """Return the key and the setting of the sandbox for code; the setting is None if there is none."""
+    """Return the key and the setting of the sandbox for code; the setting is None if no sandbox is configured."""
     fusion = config.sandbox_fusion
     if fusion.url is None:
         return "reward.sandbox", config.sandbox

@@ -1,4 +1,4 @@
-"""Tests of a coding task: read from the ground truth, turned into programs, compared with their output."""
+"""Tests of a coding task: reads them from the ground truth, turns them into programs, and checks the output."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Case:
     """One test.
 
     - stdin: the program reads `given` and must print `expected`.
-    - call: the function `name` is called with the JSON list `given` and must return `expected`.
+    - call: the function `name` is called with the arguments in the JSON list `given` and must return `expected`.
     - assert: `given` is Python code that must end without error. It runs in a separate process and calls the program's
-      functions there (`code_peers`), so the program cannot decide the result.
+      functions there (`code_peers`), so the program cannot fake the result.
     """
 
     kind: Kind
@@ -54,8 +54,9 @@ class Case:
     def program(self, code: str, mark: str) -> tuple[str, str]:
         """Return (program, standard input) that test `code`.
 
-        The process that runs `code` never decides the result. Printed text and return values are compared here.
-        Assertions run in a separate process. Only that process knows `mark`; it prints `mark` if no assertion fails.
+        The process that runs `code` never decides the result. Printed text and return values are compared outside the
+        sandbox. Assertions run in a separate process. Only that process knows `mark`; it prints `mark` if no assertion
+        fails.
         """
         if self.kind == "stdin":
             return code, self.given
@@ -157,7 +158,7 @@ def _call_case(name: str) -> Callable[[JsonValue, JsonValue], Case]:
 
 
 def _call_case_of(name: str, given: JsonValue, expected: JsonValue) -> Case:
-    """Arguments are a list, or a string with one JSON argument per line."""
+    """Return a test that calls `name`. `given` is a list of arguments, or a string with one JSON argument per line."""
     arguments = given if isinstance(given, list) else [_json(line) for line in str(given).split("\n") if line.strip()]
     return Case("call", json.dumps(arguments), expected, name)
 

@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any, Callable, Iterator  # noqa: UP035  (Python 3.8)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, SIGKILL = 1, 4, 9
-# operations that run in the other process; == and < only if both objects are there: see `Remote._compared`
+# operations that run in the other process; == and < run there only if both operands are there (`Remote._compared`)
 OPERATIONS = ["len", "getitem", "setitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg"]
 OPERATIONS += ["next", "str", "repr"]
 BUILT = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "Decimal": Decimal, "Fraction": Fraction}
@@ -33,7 +33,7 @@ Json = Any  # a JSON value
 class Remote:
     """Proxy of an object in the other process.
 
-    A proxy counts as true. The other process decides whether two proxies are equal.
+    `bool(proxy)` is always True. The other process decides whether two proxies are equal.
     """
 
     _peer: Peer
@@ -272,8 +272,8 @@ def _offered(operation: str, subject: object, name: object) -> bool:
 def _define(peer: Peer, found: Json, tests: ast.AST, names: dict[str, Any]) -> None:
     """Add to `names` the answer's objects that the tests use.
 
-    If the answer redefines a known name such as `sorted`, its version is used only if the tests use no other object of
-    the answer.
+    If the answer redefines a known name such as `sorted`, the redefinition is used only if the tests use no other
+    object of the answer.
     """
     wanted = {node.id for node in ast.walk(tests) if isinstance(node, ast.Name)}
     known = {*names, *dir(builtins)}

@@ -1,4 +1,4 @@
-"""Whether two LaTeX answers are mathematically equal: simple cases here, the others with math-verify."""
+"""Decides whether two LaTeX answers are mathematically equal: simple cases directly, all others with math-verify."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def same_by_algebra(answer: str, truth: str) -> float:
 
 
 def truths_of(ground_truth: JsonValue) -> list[str]:
-    r"""Accepted answers: the ground truth, each entry of a list, the content of `\boxed{}`, or the text after `####`.
+    r"""Return the accepted answers: one for the ground truth, or one for each entry if the ground truth is a list.
+
+    An answer is the content of `\boxed{}`, else the text after `####`, else the entire text.
 
     Raises:
         RewardError: there is no answer.

@@ -61,15 +61,15 @@ class _MathReward:
         return False
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the child processes."""
         self._pool.close()
 
 
 class MathReward(_MathReward):
     r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without a box.
 
-    math-verify decides equality: 1/2 equals 0.5, x^2+2x+1 equals (x+1)^2, and sets may be in any order. For data like
-    MATH (Hendrycks et al. 2021, arXiv:2103.03874).
+    math-verify decides equality: 1/2 equals 0.5, x^2+2x+1 equals (x+1)^2, and sets may be in any order. Use it for
+    data such as MATH (Hendrycks et al. 2021, arXiv:2103.03874).
     """
 
     def __init__(self, config: RewardConfig, *, score: float = 1.0, format_score: float = 0.0) -> None:
@@ -83,10 +83,10 @@ class MathReward(_MathReward):
 
 
 class DapoMathReward(_MathReward):
-    r"""`score` (1) if the answer equals the ground truth, else `wrong` (-1); `acc` is 1 or 0.
+    r"""`score` (default 1) if the answer equals the ground truth, else `wrong` (default -1); `acc` is 1 or 0.
 
-    The answer follows the last `Answer:`, as DAPO's prompts ask for. Without `Answer:` it is the content of the last
-    `\boxed{}`. Rewards as in DAPO (Yu et al. 2025, arXiv:2503.14476, equation 7).
+    The answer follows the last `Answer:`, as DAPO's prompts ask for. Without `Answer:`, the content of the last
+    `\boxed{}` is the answer. The defaults are those of DAPO (Yu et al. 2025, arXiv:2503.14476, equation 7).
     """
 
     def __init__(self, config: RewardConfig, *, score: float = 1.0, wrong: float = -1.0) -> None:

@@ -93,7 +93,7 @@ def word_f1(answer: str, gold: str) -> float:
 
 
 def gold_answers(ground_truth: JsonValue) -> list[str]:
-    """All accepted answers: from a string, a list, or a dict with `target`, `aliases`, `value` or similar keys.
+    """Return all accepted answers, from a string, a list, or a dict with `target`, `aliases`, `value` or similar keys.
 
     Raises:
         RewardError: there is no answer.

@@ -52,7 +52,7 @@ def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[
 
 
 def tool_rewards(extra_info: Mapping[str, object]) -> float:
-    """Sum of what the environment's `reward` and the tools' `calc_reward` returned for the rollout."""
+    """Sum of the rewards that the environment's `reward` and the tools' `calc_reward` returned for the rollout."""
     found = extra_info.get("rollout_reward_scores")
     by_name = found if isinstance(found, Mapping) else {}
     return float(sum(value for name, value in by_name.items() if name != INTERACTION))
@@ -73,7 +73,7 @@ def gsm8k(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> float:
-    """`score` if the final number equals a ground truth, `format_score` for another number, 0 without a number.
+    """`score` if the final number equals a ground truth, `format_score` for any other number, 0 without a number.
 
     `method` is `strict` (`#### N` is required) or `flexible` (the last number counts).
     """

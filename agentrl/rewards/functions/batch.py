@@ -27,11 +27,11 @@ class _Waiting:
 
 
 class BatchReward:
-    """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)`, one answer per rollout.
+    """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)` for several rollouts.
 
-    Only one call runs at a time, so the function need not support parallel calls. Meanwhile rollouts continue.
-    Rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with fewer after
-    `reward.batch_wait_s` seconds. An answer is a number or a dict with a `score`.
+    Only one call runs at a time, so the function need not support parallel calls. Meanwhile other rollouts continue;
+    rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with fewer after
+    `reward.batch_wait_s` seconds. The function returns one number, or dict with a `score`, per rollout.
 
     Raises:
         ConfigError: the function needs another argument, or does not accept one of `kwargs`.
@@ -66,7 +66,7 @@ class BatchReward:
             return self._score.read(await mine.returned)
 
     def close(self) -> None:
-        """Stop the threads. A call that hangs is not waited for."""
+        """Stop the threads without waiting for a call that hangs."""
         self._call.close()
 
     async def _serve(self) -> None:
@@ -75,7 +75,7 @@ class BatchReward:
             while self._waiting:
                 await self._gather()
                 batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
-                await self._answer([each for each in batch if not each.returned.done()])  # done: cancelled
+                await self._answer([each for each in batch if not each.returned.done()])  # not cancelled
         finally:
             self._serving = None
 
@@ -108,7 +108,7 @@ class BatchReward:
         """Return one answer per rollout.
 
         Raises:
-            RewardError: the function returned something else.
+            RewardError: the function did not return one answer per rollout.
         """
         columns = ("data_source", "solution_str", "ground_truth", "extra_info")
         lists = ([getattr(each, column) for each in batch] for column in columns)

@@ -1,4 +1,4 @@
-"""Shared parts of all ways to call a reward function: arguments, returned numbers, errors."""
+"""Helpers for all ways to call a reward function: arguments, returned numbers, errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
 """Arguments of a reward function, for one rollout."""
 SEVERAL = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
-"""Arguments of a batch reward function: one list each."""
+"""Arguments of a batch reward function; each is a list with one entry per rollout."""
 
 
 class RaisedError(RewardError):
@@ -44,11 +44,11 @@ class ScoreFunction:
         self._dropped: set[str] = set()
 
     def arguments(self, *values: object) -> dict[str, object]:
-        """Arguments for a call: `values` by the names in `given`, if the function accepts them, plus `kwargs`."""
+        """Return the arguments of a call: `values` under the names in `given` if accepted, plus `kwargs`."""
         return {**self._takes(dict(zip(self.given, values, strict=True))), **self.kwargs}
 
     def where(self, data_source: str, extra_info: Mapping[str, object]) -> str:
-        """Name the reward and the row, for messages."""
+        """Return the name of the reward and the row, for messages."""
         return f"reward '{self.name}' (data source '{data_source}', row {extra_info.get('index', 'unknown')})"
 
     def read(self, returned: object) -> dict[str, float]:
@@ -73,8 +73,8 @@ def errors_with_place(where: str, timeout_s: float, place: str) -> Iterator[None
     """Turn exceptions of a call into `InfraError` or `RewardError` that name the reward and the row.
 
     Raises:
-        InfraError: the call timed out, or raised `InfraError` itself.
-        RewardError: the function raised.
+        InfraError: the call timed out, or the function raised `InfraError`.
+        RewardError: the function raised another exception.
     """
     try:
         yield

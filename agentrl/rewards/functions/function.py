@@ -14,7 +14,7 @@ from agentrl.rewards.functions.calls import ScoreFunction, errors_with_place
 
 
 class OffLoop:
-    """Calls a user's function, plain or async, outside the event loop and with a timeout.
+    """Calls a user's function, sync or async, outside the event loop and with a timeout.
 
     Raises, when called:
         OverdueError: the call timed out.
@@ -61,7 +61,7 @@ class FunctionReward:
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
-        """Rewards by name, as in `rewards.base.Reward`.
+        """Return the rewards by name; see `rewards.base.Reward`.
 
         Raises:
             RewardError: the function raised, or returned no finite number.

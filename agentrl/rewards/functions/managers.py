@@ -1,4 +1,4 @@
-"""Reward managers, and wrappers around the reward: `reward.reward_manager` and its options."""
+"""Reward managers (`reward.reward_manager`), and wrappers around the reward such as bounds and overlong penalty."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from agentrl.rewards.functions.rate_limits import RateLimitedReward
 from agentrl.utils.signatures import parameters_of
 
 Calling = Callable[[Callable[..., object], Mapping[str, JsonValue], str], Reward]
-"""Builds a reward from a function, extra keyword arguments for the function, and its name."""
+"""Builds a reward from a function, extra keyword arguments for the function, and the reward's name."""
 
 
 def calling(config: RewardConfig) -> Calling:
-    """Choose how functions are called: on threads, in processes (prime), or with lists (batch)."""
+    """Choose how reward functions are called: on threads, in processes (`prime`), or with lists (`batch`)."""
     manager = config.reward_manager
     if manager.source == "register" and manager.name == "batch":
         return lambda function, kwargs, name: BatchReward(function, kwargs, config, name)
@@ -46,7 +46,7 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
 
     Raises:
         ConfigError: options contradict each other.
-        UnknownNameError: there is no such manager.
+        UnknownNameError: the configured manager does not exist.
     """
     manager, overlong = config.reward_manager, config.overlong_buffer
     if manager.source == "importlib":

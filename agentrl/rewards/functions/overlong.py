@@ -24,7 +24,7 @@ def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -
 class OverlongReward:
     """A reward minus the penalty for a response near `max_length` tokens.
 
-    The length is the number of response tokens of the longest trajectory. `max_length` is counted in the same way.
+    The length of a response is the number of response tokens of its longest trajectory.
 
     Raises:
         ConfigError: the buffer is longer than `max_length`.

@@ -1,4 +1,4 @@
-"""Child process of `rewards.functions.processes`: scores with the function that each request names."""
+"""Child process of `rewards.functions.processes`: each request names the function that computes the score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _load = cache(load_object)
 
 
 def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `ScorePool.score`
-    """Return the numbers from `target(**arguments)`, or the error it raised."""
+    """Return the numbers that `target(**arguments)` returned, or the error that it raised."""
     try:
         returned = _load(question["target"])(**question["arguments"])
         if inspect.isawaitable(returned):

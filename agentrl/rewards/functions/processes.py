@@ -19,13 +19,13 @@ _ERRORS: Mapping[str, Callable[[str], Exception]] = {
     "ConfigError": ConfigError.keyless,
     **{kind.__name__: kind for kind in (InfraError, RewardError, NoVerdictError)},
 }
-"""Errors that a child process reports by class; any other error was raised by the function."""
+"""Error classes that a child process reports by name. Any other error was raised by the user's function itself."""
 
 
 class ScorePool:
     """Pool of at most `num_workers` processes, started on demand and reused. Further calls wait for a free process.
 
-    A process can score with any function, given its import path; it caches the functions it has loaded.
+    A process can run any function, given the import path of the function. It caches the functions that it has loaded.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -36,7 +36,7 @@ class ScorePool:
     async def score(
         self, target: str, arguments: Mapping[str, object], timeout_s: float
     ) -> tuple[dict[str, float], list[str]]:
-        """Return (numbers by name, names of dropped entries) of a call of `target`.
+        """Call `target`; return (numbers by name, names of entries that are not finite numbers).
 
         Waiting for a process does not count towards `timeout_s`.
 
@@ -79,7 +79,7 @@ class ProcessReward:
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """See `rewards.base.Reward`; a process that dies or hangs raises `InfraError` for this rollout only."""
-        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # exists only here
+        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # cannot be sent
         arguments = self._score.arguments(data_source, solution_str, ground_truth, plain)
         where = self._score.where(data_source, extra_info)
         with errors_with_place(where, self._timeout_s, self._score.place):
@@ -108,6 +108,6 @@ def _read(reply: dict[str, object]) -> tuple[dict[str, float], list[str]]:
     if "error" in reply:
         raise _ERRORS.get(str(reply["error"]), RaisedError)(str(reply["text"]))
     numbers, dropped = reply["numbers"], reply["dropped"]
-    assert isinstance(numbers, dict)  # as process_worker writes them
+    assert isinstance(numbers, dict)  # process_worker guarantees these types
     assert isinstance(dropped, list)
     return numbers, dropped

@@ -33,12 +33,13 @@ def takes_completions(function: RewardFunc) -> bool:
 class RewardFuncs:
     """Sum of reward functions; each function's score is also returned under its name, as TRL logs it.
 
-    A function receives lists with one entry per rollout: one, or several with reward_manager.name=batch. `prompts` and
-    `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
+    A function receives lists with one entry per rollout: a single entry, or several with reward_manager.name=batch.
+    `prompts` and `completions` contain texts if the row's prompt was text, otherwise lists of messages (one assistant
+    message per model turn).
     Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. During a
-    run with an environment, `environments` contains the environment objects. If a function returns None, it does not
-    apply to the rollout, and only the other scores are summed. If no function applies, the rollout has no score and
-    is excluded from its group.
+    run with an environment, `environments` contains the environment objects. If a function returns None for a
+    rollout, only the scores of the other functions are summed. If all functions return None, the rollout has no score
+    and is excluded from its group.
 
     Raises:
         ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that
@@ -116,7 +117,7 @@ def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
 def _columns(
     data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
 ) -> dict[str, object]:
-    """Values of one row for the lists that a function receives."""
+    """Return the values of one row by argument name; a function receives a list of each."""
     prompts, completions = _dialogue(solution_str, extra_info)
     own = {"data_source": data_source, "ground_truth": ground_truth, "prompts": prompts, "completions": completions}
     environments = {_ENVIRONMENTS: extra_info[ENVIRONMENT]} if ENVIRONMENT in extra_info else {}
@@ -124,10 +125,10 @@ def _columns(
 
 
 def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[object, object]:
-    """Prompt and completion of a rollout."""
+    """Return the prompt and the completion of a rollout."""
     prompt = cast("Sequence[Message]", extra_info["prompt"])
     if extra_info.get("text_prompt"):
-        return prompt[-1]["content"], solution_str  # an earlier system message comes from the configuration
+        return prompt[-1]["content"], solution_str  # a system message before it comes from the configuration
     turns = cast("list[str]", extra_info["turn_texts"])
     return prompt, [{"role": "assistant", "content": text} for text in turns]
 
@@ -141,7 +142,7 @@ async def _only(running: Awaitable[list[object]]) -> object:
 
 
 def _answers(returned: object, num_rows: int) -> list[object]:
-    """Return each row's score and whether the function applies to the row (not if it returned None)."""
+    """Return for each row the score, and whether the function applies: it does not if it returned None for the row."""
     try:
         values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
     except TypeError:  # a number, or an array without dimensions

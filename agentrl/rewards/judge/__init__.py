@@ -1,1 +1,1 @@
-"""A language model as judge."""
+"""Reward by a language model as judge."""

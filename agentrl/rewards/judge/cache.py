@@ -1,4 +1,4 @@
-"""Cache of judge verdicts: in memory, and in a folder that several processes may share."""
+"""Cache of the judge's verdicts, in memory and in a folder that several processes may share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Verdict: TypeAlias = dict[str, JsonValue]
 
 
 def request_key(url: str, body: Mapping[str, JsonValue]) -> str:
-    """SHA-256 of the complete request, including model, prompt, schema and temperature."""
+    """Return the SHA-256 of the complete request, including model, prompt, schema and temperature."""
     whole = json.dumps([url, body], sort_keys=True, separators=(",", ":"))  # ASCII: lone surrogates are escaped
     return sha256(whole.encode()).hexdigest()
 
@@ -35,8 +35,8 @@ class VerdictCache:
     """Verdicts by `request_key`.
 
     Args:
-        folder: files are `<folder>/<key[:2]>/<key>.json`, written under a temporary name and renamed, so that no reader
-            sees a partial file. None: cache in memory only.
+        folder: folder of the files `<key[:2]>/<key>.json`. A file is written under a temporary name and renamed, so
+            that no reader sees a partial file. None: cache in memory only.
         problem: returns why a verdict read from the folder is invalid, or None if it is valid.
     """
 

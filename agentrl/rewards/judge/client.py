@@ -90,7 +90,7 @@ def _whole(answer: ChatAnswer) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Content of a text that is one block fenced with ```; otherwise the text itself."""
+    """Return the content of a text that is a single block fenced with ```; return any other text unchanged."""
     bare = text.strip()
     first, newline, rest = bare.partition("\n")
     if not newline or first.strip() not in (_FENCE, f"{_FENCE}json") or not rest.endswith(_FENCE):

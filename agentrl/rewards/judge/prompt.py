@@ -1,4 +1,4 @@
-"""Requests to a judge: a user's template in which external text is quoted."""
+"""Builds requests to a judge from a template; texts of the task, the answer and tools are quoted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JudgePrompt:
     """Builds the body of a request to a judge.
 
     Raises:
-        ConfigError: a template or schema cannot be used; the message names the key and what it expects.
+        ConfigError: a template or schema cannot be used; the message names the key and the expected value.
     """
 
     def __init__(self, config: JudgeConfig) -> None:
@@ -105,7 +105,7 @@ class JudgePrompt:
 
 
 def _question(extra_info: Mapping[str, object]) -> str:
-    """Text of the task: its prompt without system messages."""
+    """Return the text of the task: its prompt without system messages."""
     prompt = cast("Sequence[Message]", extra_info.get("prompt") or ())
     return "\n\n".join(message_text(message) for message in prompt if message["role"] not in ("system", "developer"))
 
@@ -117,7 +117,7 @@ def _written(ground_truth: JsonValue) -> str:
 
 
 def _text(prompt: str) -> str:
-    """The template itself, or the content of the file with that name."""
+    """Return `prompt` if it is a template; otherwise return the content of the file with this name."""
     if "{{" in prompt or "\n" in prompt:
         return prompt
     try:
@@ -168,7 +168,7 @@ def _read(path: Path) -> dict[str, JsonValue]:
 
 
 def _is_strict(schema: Mapping[str, JsonValue]) -> bool:
-    """Whether the schema suits strict decoding: every property is required, and no others are allowed."""
+    """Whether the schema suits strict decoding: every property is required, and no other property is allowed."""
     properties, required = schema.get("properties"), schema.get("required")
     closed = schema.get("additionalProperties") is False
     return closed and isinstance(properties, dict) and isinstance(required, list) and set(required) == set(properties)

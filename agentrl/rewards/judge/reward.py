@@ -1,4 +1,4 @@
-"""Generative judge: a language model behind an endpoint that scores an answer."""
+"""Generative judge: a language model, reached through an endpoint, that scores answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Judge:
     All other numbers of a verdict are also returned, under verdict/<property>.
 
     Raises:
-        ConfigError: an endpoint, template or schema that cannot be used.
+        ConfigError: the endpoint, the template or the schema cannot be used.
     """
 
     def __init__(self, config: JudgeConfig, client: JudgeClient | None = None) -> None:
@@ -71,7 +71,7 @@ class Judge:
         return verdict
 
     def _problem(self, verdict: JsonValue) -> str | None:
-        """Why a verdict is invalid, in one line; None if it is valid."""
+        """Return in one line why a verdict is invalid; None if it is valid."""
         if not isinstance(verdict, dict):
             return f"expected a JSON object, got {verdict!r:.120}"
         try:
@@ -93,7 +93,7 @@ class Judge:
 
 
 def load_judge(config: RewardConfig) -> Judge:
-    """The judge of `reward.judge`."""
+    """Build the judge that `reward.judge` configures."""
     return Judge(config.judge)
 
 

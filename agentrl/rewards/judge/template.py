@@ -1,4 +1,4 @@
-"""Template of the judge, rendered in jinja's sandbox: no access to Python attributes, and limited length."""
+"""Template of the judge, rendered in jinja's sandbox: without access to unsafe attributes, and with limited length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JudgeTemplate:
     """A template for requests to the judge, with variables from `names`.
 
     Raises:
-        ConfigError: the template cannot be parsed, uses other names, or does not show the answer.
+        ConfigError: the template cannot be parsed, uses names that are not in `names`, or does not contain the answer.
     """
 
     def __init__(self, text: str, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Batching of concurrent requests."""
+"""Batching of concurrent requests to a reward model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 ScoreAll = Callable[[Sequence[Sequence[int]]], Awaitable[Sequence[float]]]
-"""Scores conversations, given as token ids: one number each."""
+"""Scores conversations, which are given as token ids; returns one number per conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Batcher:
     """Calls `score_all` with all requests that arrived during the previous call; only one call runs at a time.
 
     Args:
-        max_tokens: maximum per call, including padding to the longest conversation; a longer one is sent alone.
+        max_tokens: maximum number of tokens per call, padding included; a conversation with more tokens is sent alone.
         max_size: maximum number of conversations of a call; None: no limit.
     """
 
@@ -30,7 +30,7 @@ class Batcher:
         self._serving: asyncio.Task[None] | None = None
 
     async def __call__(self, token_ids: Sequence[int]) -> float:
-        """Return the score of one conversation; raises what `score_all` raised."""
+        """Return the score of one conversation. An exception of `score_all` is raised here."""
         mine = _Waiting(token_ids)
         self._waiting.append(mine)
         if self._serving is None or self._serving.done():
@@ -48,7 +48,7 @@ class Batcher:
                         each.score.set_exception(error)
                 continue
             for each, score in zip(batch, scores, strict=True):
-                if not each.score.done():  # done: cancelled
+                if not each.score.done():  # a cancelled request is done
                     each.score.set_result(score)
 
     def _next(self) -> list[_Waiting]:

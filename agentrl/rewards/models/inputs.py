@@ -32,7 +32,7 @@ class ChatReader:
             TemplateError: the template rejects the messages.
         """
         text = self._template.render(messages, (), prompt=False)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)  # the template adds them
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)  # the template adds the special tokens
         return ids
 
 
@@ -53,10 +53,10 @@ class TurnReader:
 
 
 class TokenReader:
-    """Uses the policy's own tokens."""
+    """Returns the policy's own tokens."""
 
     def __call__(self, messages: Sequence[Message], token_ids: Sequence[int] | None) -> list[int]:
-        """[T] token ids, unchanged.
+        """Return the policy's [T] token ids unchanged.
 
         Raises:
             RewardError: the tokens are unknown, for example because the answer was given as text.
@@ -73,7 +73,7 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
     """Return `token_ids` if the model can read all of them; nothing is ever truncated.
 
     Raises:
-        RewardError: there are too many tokens, or none.
+        RewardError: there are no tokens, or too many under `error`.
         InfraError: there are too many tokens, under `leave_out`.
     """
     if not token_ids:
@@ -87,9 +87,9 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
 
 
 def conversation(solution_str: str, extra_info: Mapping[str, object]) -> tuple[list[Message], Sequence[int] | None]:
-    """Return (messages, tokens): the complete last trajectory of a rollout, or a prompt and its answer.
+    """Return (messages, token ids) of the complete last trajectory of a rollout.
 
-    Tokens are None if the answer was given as text.
+    If the answer is only known as text, return the messages of prompt and answer, and None.
     """
     if messages := extra_info.get("conversation"):
         return cast("list[Message]", messages), cast("Sequence[int] | None", extra_info.get("token_ids"))

@@ -19,13 +19,14 @@ from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.tools.base import InfraError
 
 STATE_FOLDER = "trainer_state"
-"""Folder in an agentrl checkpoint, next to the weights."""
+"""Folder that exists, next to the weights, only in checkpoints of agentrl."""
 
 
 class ModelReward:
     """Scores the last trajectory of a rollout; waiting requests are batched.
 
-        {"score": 1.0}, as a probability {"score": 0.73, "logit": 1.0}, as a verdict {"score": 1.0, "logit": 1.0}
+    If the model's output is 1.0, the rewards are {"score": 1.0}; with `activated: sigmoid`
+    {"score": 0.73, "logit": 1.0}; with `activated: verdict` {"score": 1.0, "logit": 1.0}.
 
     Args:
         score_all: computes the model's scores.
@@ -51,7 +52,7 @@ class ModelReward:
         """See `rewards.base.Reward`.
 
         Raises:
-            RewardError: the conversation cannot be read, or the model's score is not finite; names the row.
+            RewardError: the conversation cannot be read, or the model's score is not finite. The message names the row.
             InfraError: the conversation is too long, under `too_long=leave_out`.
         """
         try:

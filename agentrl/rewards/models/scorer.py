@@ -1,4 +1,4 @@
-"""A frozen reward model: loaded by transformers, run outside the event loop."""
+"""A frozen reward model, which transformers loads and which runs outside the event loop."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PATH, DEVICE = "reward.reward_model.path", "reward.reward_model.device"
 
 
 class Scorer:
-    """The model's output at the last token of each conversation.
+    """Returns the model's output at the last token of each conversation.
 
-    Equal to the output of transformers' own class, except for conversations that end in the padding token: transformers
-    reads the output before that token. One thread runs one call at a time.
+    The output is equal to that of transformers' classification model, with one exception: for a conversation that ends
+    in the padding token, transformers uses an earlier token. One thread runs one call at a time.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -32,7 +32,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
 
     async def __call__(self, conversations: Sequence[Sequence[int]]) -> list[float]:
-        """[B] scores of conversations with at least one token each.
+        """Return the [B] scores of conversations with at least one token each.
 
         Raises:
             RewardError: a token is not in the model's vocabulary.
@@ -45,12 +45,12 @@ class Scorer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, last_scalars, self._model, conversations)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.shutdown(wait=False)
 
 
 def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
-    """Return the model of `config.path`, and the maximum number of tokens it reads.
+    """Load the model at `config.path`; return it and the maximum number of tokens of a conversation.
 
     Raises:
         ConfigError: no path is given, or the model is not a sequence classification model with one label.
@@ -67,12 +67,12 @@ def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
 
 
 def model_config(config: RewardModelConfig, path: str) -> ModelConfig:
-    """The options for loading, as a section `model`."""
+    """Return the options for loading the model at `path`, as a configuration section `model`."""
     return ModelConfig(path=path, dtype=config.dtype, trust_remote_code=config.trust_remote_code)
 
 
 def longest(config: RewardModelConfig, positions: int | None) -> int:
-    """Maximum number of tokens in a conversation. `positions` is the limit of the model.
+    """Return the maximum number of tokens of a conversation. `positions` is the limit of the model, if it has one.
 
     Raises:
         ConfigError: `max_length` is greater than `positions`.

@@ -14,9 +14,9 @@ from agentrl.types.messages import Message
 def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
     """Yield one row per conversation: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
 
-    Thoughts are in the content of messages, because not every chat template reads `reasoning_content`.
+    `reasoning_content` is moved into the content of messages, because not every chat template reads it.
 
-    A conversation that cannot be trained on is skipped, for example one with a tool call whose arguments are not an
+    A conversation that cannot be trained on is skipped, for example if the arguments of a tool call are not a JSON
     object.
     """
     for group in groups:

@@ -33,8 +33,8 @@ class Selection:
     Attributes:
         min_reward: the minimum reward.
         tools: schemas of the run's tools, from its provenance.
-        skipped: reason for skipping -> count. Like `examples`, filled while rows are created.
-        examples: reason -> one example, for reasons that need one.
+        skipped: reason for skipping -> count. `skipped` and `examples` are filled while rows are created.
+        examples: reason for skipping -> one example; not all reasons have an example.
     """
 
     min_reward: float | None = None
@@ -64,7 +64,7 @@ class Selection:
         return True
 
     def offered(self, task: Task) -> list[JsonValue]:
-        """Return the tool schemas offered to `task`: those that an import saved with the task, otherwise the run's."""
+        """Return the schemas of the tools offered to `task`: those saved with an imported task, or the run's."""
         own = task.extra_info.get("tools")
         if isinstance(own, list):
             return own

@@ -12,10 +12,10 @@ from agentrl.types.task import Task
 
 
 def task_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
-    """Yield each task that has a selected rollout, once per `data_source` and `index`.
+    """Yield one row per task (`data_source` and `index`) that has a selected rollout.
 
-    A ground truth that is not text is written as JSON, because a column has one type. Empty objects are removed from
-    `extra_info`, because Parquet cannot store them.
+    A ground truth that is not text is written as JSON, because a Parquet column has one type. Empty objects are removed
+    from `extra_info`, because Parquet cannot store them.
     """
     seen: set[tuple[str, int]] = set()
     for group in groups:
@@ -30,7 +30,7 @@ def _row(task: Task, split: str) -> dict[str, JsonValue]:
     truth = task.ground_truth
     tools = _filled({name: dict(kwargs) for name, kwargs in task.tools_kwargs.items()})
     extra: dict[str, JsonValue] = {
-        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # about rollouts, not the task
+        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # facts about rollouts
         **({"need_tools_kwargs": True, "tools_kwargs": tools} if tools else {}),
         "interaction_kwargs": dict(task.interaction_kwargs),
         "index": task.index,

@@ -1,6 +1,6 @@
 """Export of rollouts as OpenEnv's `TrainingTrace`: one document per rollout, with the exact tokens of each turn.
 
-Written for schema_version 1 of openenv 0.10.0 (`openenv.core.harness.TrainingTrace`).
+The format is schema_version 1 of openenv 0.10.0 (`openenv.core.harness.TrainingTrace`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, factors of 
 def trace_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
     """Yield one trace per rollout: each sampled turn with its context, log-probabilities and loss mask.
 
-    Rewards are not part of a trace, so they are in the metadata of the first turn, with the task.
+    The format has no field for rewards and task. They are saved in the metadata of the first turn.
     """
     for group in groups:
         for stored in selection.rollouts(group):
@@ -77,7 +77,7 @@ def _turn(node_id: str, before: Sequence[int], segment: Segment, trajectory: Tra
 
 
 def _answers(trajectory: Trajectory) -> Iterator[int]:
-    """Yield the position of the message of each sampled turn; nothing if they cannot be distinguished."""
+    """Yield for each sampled turn the index of its message; nothing if there are fewer answers than sampled turns."""
     positions = [at for at, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     num_sampled = sum(segment.author is Author.MODEL for segment in trajectory.segments)
     yield from positions[-num_sampled:] if len(positions) >= num_sampled else ()

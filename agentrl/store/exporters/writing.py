@@ -1,4 +1,4 @@
-"""Atomic writing of rows to a JSON Lines or Parquet file."""
+"""Write rows to a JSON Lines or Parquet file, atomically."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_table(path: Path, rows: Iterable[Mapping[str, object]]) -> int:
 
 
 def _line(row: Mapping[str, object]) -> bytes:
-    """Encode as UTF-8 if possible; otherwise escape. A model may write a lone surrogate, which UTF-8 cannot encode."""
+    """Encode as UTF-8. If a text has a lone surrogate, which UTF-8 cannot encode, escape all non-ASCII characters."""
     try:
         return write_json(row).encode() + b"\n"
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ from agentrl.types.rollout import Outcome, ToolCall
 
 
 def read_conversation(value: JsonValue, field: str) -> list[Message]:
-    """Read chat messages. Arguments that are the JSON of an object become objects; invalid arguments stay text.
+    """Read chat messages. Tool-call arguments that are a JSON object as text become an object; other texts stay text.
 
     Raises:
         FieldError: the value is not a list of chat messages.
@@ -41,7 +41,7 @@ def split_at_answer(messages: Sequence[Message], field: str) -> tuple[list[Messa
 
 
 def tool_calls_of(messages: Sequence[Message], trajectory: int) -> Iterator[ToolCall]:
-    """Yield the tool calls, each with its answer, matched by id, or by position if answers have no ids.
+    """Yield the tool calls of a conversation. Answers are matched to calls by id, or by position if they have no ids.
 
     An answered call counts as `ok`, because a log does not mark failures. A call without an answer is `aborted`.
     """

@@ -24,8 +24,9 @@ _VERL_UID = re.compile(r"(.+)_(\d+)_(\d+)", re.DOTALL)
 def verl_row(value: JsonValue) -> Logged:
     """Read a line of `trainer.rollout_data_dir`: `input`, `output`, `gts`, `score`, `step`, and other reward values.
 
-    The texts are complete prompts and answers without control tokens, so turns cannot be separated. They become one
-    user and one assistant message. A `uid` SAMPLE_ROLLOUT_OUTPUT identifies the group and the rollout of a trajectory.
+    `input` and `output` are texts without control tokens, so their turns cannot be separated. They become one user and
+    one assistant message. A `uid` of the form SAMPLE_ROLLOUT_OUTPUT identifies the group and the rollout of a
+    trajectory.
     """
     row = an_object(value, '{"input": ..., "output": ..., "score": ...}')
     place = _VERL_UID.fullmatch(optional_text(row, "uid") or "")
@@ -73,13 +74,13 @@ def messages_row(value: JsonValue) -> Logged:
 
 
 def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
-    """Return the reader of `completions_*.parquet`: `step`, `prompt`, `completion`, `advantage`, and reward columns.
+    """Return the row reader of TRL's `completions_*.parquet`: `step`, `prompt`, `completion`, `advantage`, rewards.
 
-    There is one column per reward function. The score is the sum of the reward columns, as in TRL without reward
-    weights; TRL does not log weights. Columns that are null in a row are not part of the sum.
+    There is one reward column per reward function. The score is the sum of the reward columns, as in TRL without reward
+    weights; TRL does not log these weights. A column that is null in a row is not part of the row's sum.
 
     Args:
-        reward_columns: columns of reward functions; if empty, all columns of numbers.
+        reward_columns: columns of reward functions. If empty: all columns of numbers except `step` and `advantage`.
     """
 
     def trl_row(value: JsonValue) -> Logged:
@@ -114,7 +115,7 @@ def guess_format(source: Path) -> str:
     """Return the format of the first row that matches a format.
 
     Raises:
-        DataError: the row matches several formats, or no row matches any.
+        DataError: the row matches several formats, or no row matches a format.
     """
     hint = f"give --format {' or '.join(FORMATS)}"
     for where, row in chain.from_iterable(map(log_rows, log_files(source))):
@@ -146,7 +147,7 @@ def _text(row: Row, key: str) -> str:
 
 
 def _rewards(row: Row) -> dict[str, float]:
-    """Return the rewards by name. Both `reward` and `score` name the reward that is trained on."""
+    """Return the rewards by name. The field `reward` or `score` becomes the reward `score`, which is trained on."""
     named = optional_object(row, "rewards")
     score = [{"score": finite(row, key)} for key in ("reward", "score") if row.get(key) is not None]
     return {**{name: finite(named, name) for name in named}, **(score[0] if score else {})}

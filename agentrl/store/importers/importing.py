@@ -28,7 +28,7 @@ class Imported:
     """Result of an import.
 
     Attributes:
-        bad_rows: skipped rows, each with file, row and what was expected.
+        bad_rows: one text per skipped row: file, row and reason.
     """
 
     num_rollouts: int = 0
@@ -42,15 +42,15 @@ def import_rollouts(
 ) -> Imported:
     """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
 
-    Rows without a step get the step of the file: the number at the end of its name, or its position among the files.
-    Only traces have token ids. The stop reason of imported rollouts is `finished`, because logs do not contain it.
+    A row without a step gets the number at the end of its file's name, or else the file's position (from 1). Only
+    traces have token ids. The stop reason of imported rollouts is `finished`, because logs do not contain stop reasons.
 
     Args:
         form: name of the log format, saved in the provenance.
         read: reader of the rows of this format.
 
     Raises:
-        DataError: a file or a row cannot be used; two files hold the same step; there are no rows.
+        DataError: a file or a row cannot be used, two files hold the same step, or there are no rows.
     """
     done, indices = Imported(), dict[str, int]()
     for number, path in enumerate(log_files(source), start=1):
@@ -132,7 +132,7 @@ def _attempts(rows_of_group: Sequence[Logged]) -> list[list[Logged]]:
 
 
 def _rollout(rows: Sequence[Logged]) -> Rollout:
-    """Build a rollout from the rows of its trajectories; the last row has the score."""
+    """Build a rollout from its rows. The rewards are those of the last row."""
     trajectories = [trajectory for row in rows for trajectory in _trajectories(row)]
     messages = enumerate(trajectory.messages for trajectory in trajectories)
     calls = [call for number, conversation in messages for call in tool_calls_of(conversation, number)]

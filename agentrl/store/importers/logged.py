@@ -28,7 +28,8 @@ class Logged:
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
         rest: other values by name; a rollout has no field for them.
-        trajectories: the rollout with its tokens, in place of `prompt` and `answer`; empty: the log has no tokens.
+        trajectories: the rollout's trajectories with tokens; empty if the log has no tokens. Then the conversation is
+            `prompt` and `answer`.
     """
 
     prompt: Sequence[Message]
@@ -45,7 +46,7 @@ class Logged:
 
 
 ReadRow: TypeAlias = Callable[[JsonValue], Logged]
-"""Reads a row; raises FieldError if the row does not have the format."""
+"""Function that reads a row; it raises FieldError if the row does not have the format."""
 
 
 def an_object(value: JsonValue, example: str) -> Row:
@@ -60,10 +61,10 @@ def an_object(value: JsonValue, example: str) -> Row:
 
 
 def step_of(row: Row) -> int | None:
-    """Return the step of a row, or None if it has none.
+    """Return the step of a row, or None if the row has no step.
 
     Raises:
-        FieldError: the step is not a valid number.
+        FieldError: the step is not an integer of at least 0.
     """
     step = row.get("step")
     if step is None:
@@ -86,7 +87,7 @@ def finite(row: Row, key: str) -> float:
 
 
 def numbers_of(row: Row) -> dict[str, float]:
-    """Return the finite numbers of a row, by name."""
+    """Return the fields of a row that are finite numbers, by name."""
     numbers = {key: _number(value) for key, value in row.items()}
     return {key: number for key, number in numbers.items() if number is not None}
 

@@ -1,4 +1,4 @@
-"""Reading of log files row by row, so that a bad row can be reported or skipped."""
+"""Read log files row by row, so that a bad row can be reported or skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.errors import DataError
 from agentrl.store.text import read_json
 
 Row: TypeAlias = tuple[str, Callable[[], JsonValue]]
-"""(file and row, function that reads the row); the function raises FieldError if the row cannot be read."""
+"""(file and row number as text, function that reads the row). The function raises FieldError if the row is invalid."""
 
 
 def log_files(source: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Import of OpenEnv's `TrainingTrace`: turns with exact tokens, joined into trajectories.
 
-Read for schema_version 1 of openenv 0.10.0 (`openenv.core.harness.TrainingTrace`).
+The format is schema_version 1 of openenv 0.10.0 (`openenv.core.harness.TrainingTrace`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentrl.types.messages import Message
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 TRACES = "openenv"
-"""Name of the format."""
+"""Name of the format on the command line."""
 OWN = "agentrl"
 """Key of agentrl's values in the metadata of a turn."""
 NOT_IMPORTED = "log-probabilities of tokens that the mask excludes, and other metadata"
@@ -36,7 +36,7 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TracedTurn:
-    """One call of the engine; `mask` has a value for each completion token."""
+    """One sampled turn of a trace: its context (`prompt`) and completion. `mask` has one value per completion token."""
 
     prompt: Sequence[int]
     completion: Sequence[int]
@@ -91,9 +91,10 @@ def read_turns(trace: Row) -> list[TracedTurn]:
 
 
 def joined(turns: Sequence[TracedTurn]) -> Iterator[Trajectory]:
-    """Yield the trajectories: a turn whose context begins with all tokens of an earlier one continues it.
+    """Join the turns into trajectories.
 
-    Any other turn begins a trajectory, with its context as the prompt. So each token is trained once.
+    A turn continues a trajectory if its context starts with all tokens of that trajectory. Any other turn starts a new
+    trajectory with its context as the prompt. So each sampled token is trained on once.
     """
     open_: list[Trajectory] = []
     for turn in turns:
@@ -116,14 +117,14 @@ def _continued(trajectories: Sequence[Trajectory], prompt: Sequence[int]) -> Tra
 
 
 def _author(messages: Sequence[Message]) -> Author:
-    """Author of the tokens after the previous answer: `tool` if they contain a tool message, else `user`."""
+    """Return the author of the new context after the previous answer: `tool` if it has a tool message, else `user`."""
     roles = [message["role"] for message in messages[:-1]]
     last = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return Author.TOOL if "tool" in roles[last + 1 :] else Author.USER
 
 
 def _segments(turn: TracedTurn) -> Iterator[Segment]:
-    """Yield the completion; tokens that the mask excludes are context."""
+    """Yield the segments of the completion. Tokens that the mask excludes become prompt segments (not trained on)."""
     versions = _versions(turn.own.get("policy_versions"), len(turn.completion))
     start = 0
     for trained, run in groupby(turn.mask):
@@ -138,7 +139,7 @@ def _segments(turn: TracedTurn) -> Iterator[Segment]:
 
 
 def _versions(value: JsonValue, num_tokens: int) -> list[int]:
-    """Return the policy version of each token, as agentrl recorded it; 0 without a record."""
+    """Return the recorded policy version of each token; 0 if the trace does not contain valid versions."""
     spans = [span for span in value if isinstance(span, list)] if isinstance(value, list) else []
     pairs = [span for span in spans if len(span) == 2 and all(type(each) is int and each >= 0 for each in span)]
     versions = [int(version) for version, length in pairs for _ in range(min(int(length), num_tokens))]  # type: ignore[arg-type]  # integers
@@ -191,7 +192,7 @@ def _mask(turn: Row, where: str, num_prompt: int, num_completion: int) -> list[i
 
 
 def _messages(turn: Row, where: str) -> tuple[list[Message], JsonValue]:
-    """Return the messages with the answer, and the tools; nothing if the trace has no messages."""
+    """Return (messages including the answer, tools); ([], None) if the turn has no messages."""
     request, response = (optional_object(turn, key, f"{where}.") for key in ("request", "response"))
     choices = response.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None

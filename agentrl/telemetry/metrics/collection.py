@@ -16,7 +16,7 @@ GROUPS_OF_AGE = Metric("staleness/<age>", "share", "trained groups with this sta
 TOKENS_OF_AGE = Metric(
     "staleness/tokens_lag_<age>", "share", "tokens of valid rollouts sampled this many policy versions ago"
 )
-IN_FLIGHT = Metric("staleness/in_flight", "rollouts", "rollouts in progress at the end of the step")
+IN_FLIGHT = Metric("staleness/in_flight", "groups", "groups that still run when the step takes its groups")
 REQUEUED = Metric(
     "staleness/requeued",
     "groups",
@@ -26,10 +26,10 @@ REQUEUED = Metric(
 ENGINE_IDLE = Metric(
     "staleness/engine_idle",
     "share",
-    "share of the time without a rollout in progress",
+    "share of the time in which no rollout was in progress",
     report=Line("Asynchronous rollouts", "engine idle"),
 )
-ENGINE_IDLE_S = Metric("staleness/engine_idle_s", "s", "time without a rollout in progress")
+ENGINE_IDLE_S = Metric("staleness/engine_idle_s", "s", "time in which no rollout was in progress")
 REQUEUED_SHARE = Metric(
     "staleness/requeued_share",
     "share",
@@ -60,7 +60,11 @@ FILTERED = Metric(
 ROUNDS = Metric("sampling/rounds", "", "groups sampled, as a multiple of the step's size")
 ALL_CORRECT = Metric("sampling/all_correct", "share", "groups filtered because every rollout is a success")
 ALL_WRONG = Metric("sampling/all_wrong", "share", "groups filtered because no rollout is a success")
-EQUAL = Metric("sampling/equal", "share", "groups filtered because their values are equal")
+EQUAL = Metric(
+    "sampling/equal",
+    "share",
+    "groups filtered because all their rewards are equal, although only some rollouts are a success",
+)
 TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer than two rollouts are valid")
 SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups, filtered groups included")
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")

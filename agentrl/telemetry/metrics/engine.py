@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
 
-PROMPT_TOKENS = Metric("engine/prompt_tokens", "tokens", "tokens of all requests' contexts")
+PROMPT_TOKENS = Metric("engine/prompt_tokens", "tokens", "context tokens of all requests")
 CACHED_TOKENS = Metric("engine/cached_tokens", "tokens", "context tokens whose KV was cached")
 CACHED_SHARE = Metric(
     "engine/cached_share",
@@ -16,13 +16,13 @@ CACHED_SHARE = Metric(
 FORWARDED_TOKENS = Metric("engine/forwarded_tokens", "tokens", "tokens that the engine computed; varies with timing")
 SAMPLED_TOKENS = Metric("engine/sampled_tokens", "tokens", "tokens that were sampled")
 DECODE_STEPS = Metric("engine/decode_steps", "", "forward passes that sampled tokens")
-PREFILL_STEPS = Metric("engine/prefill_steps", "", "forward passes that read contexts")
+PREFILL_STEPS = Metric("engine/prefill_steps", "", "forward passes that prefill contexts")
 EVICTED_SESSIONS = Metric("engine/evicted_sessions", "", "conversations evicted from the KV cache")
 LATER_PROMPT_TOKENS = Metric(
     "engine/later_prompt_tokens", "tokens", "SGLang: context tokens that the previous turn already contained"
 )
 LATER_CACHED_TOKENS = Metric(
-    "engine/later_cached_tokens", "tokens", "SGLang: `engine/later_prompt_tokens` whose KV was cached"
+    "engine/later_cached_tokens", "tokens", "SGLang: tokens among `engine/later_prompt_tokens` whose KV was cached"
 )
 LATER_CACHED_SHARE = Metric(
     "engine/later_cached_share",
@@ -38,7 +38,7 @@ WEIGHT_SENT_BYTES = Metric(
     "engine/weight_sent_bytes", "bytes", "weight_sync=delta: size of the requests with weights, summed over all servers"
 )
 WEIGHT_COMPARE_S = Metric(
-    "engine/weight_compare_s", "s", "weight_sync=delta: time to compare new weights with the last ones"
+    "engine/weight_compare_s", "s", "weight_sync=delta: time to compare new weights with the weights sent last"
 )
 WEIGHT_CHANGED_SHARE = Metric(
     "engine/weight_changed_share", "share", "weight_sync=delta: values that differ from the last weights sent"

@@ -44,7 +44,7 @@ CLIPPED = Metric(
 CLIPPED_LOWER = Metric(
     "actor/pg_clipfrac_lower",
     "share",
-    "trained tokens clipped at the lower bound for negative advantages",
+    "trained tokens with negative advantage whose ratio is above `actor.clip_ratio_c` (dual clip)",
     report=Line("Clipped tokens", "by the dual clip"),
 )
 KL_LOSS = Metric(
@@ -109,7 +109,7 @@ RANK_IMBALANCE = Metric(
     "",
     "largest number of tokens on a process, divided by the mean over all processes",
 )
-RATIO_MEAN = Metric("actor/ratio_mean", "", "mean of current probability over probability at sampling time")
+RATIO_MEAN = Metric("actor/ratio_mean", "", "mean ratio of the current probability to the probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")
 COV_FRAC = Metric("actor/cov_frac", "share", "clip_cov and kl_cov: tokens selected for their covariance")
 GATE_MEAN = Metric("actor/gate_mean", "", "sapo: mean weight of the soft gate, 1 at a ratio of 1")
@@ -133,7 +133,7 @@ KL_COEF = Metric(
 KEPT = Metric(
     "kept/samples",
     "share",
-    "samples that the loss reads, after filters",
+    "samples that remain after filters and are used in the loss",
     console=Row("kept", "{} of the samples"),
     report=Line("Samples in the loss", "kept"),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from agentrl.telemetry.metrics.base import Metric, Range
 
-WARMING = Metric("reward_model/warming_up", "", "1 during warm-up, while the outcome replaces the score; then 0")
+WARMING = Metric("reward_model/warming_up", "", "1 during warm-up, while the outcome is used as the score; then 0")
 ACCURACY = Metric(
     "reward_model/accuracy",
     "share",
-    "fresh rollouts whose outcome the reward model predicts correctly",
+    "fresh rollouts (not yet trained on) whose outcome the reward model predicts correctly",
     healthy=Range(lowest=0.6),
 )
 AUC = Metric("reward_model/auc", "", "area under the ROC curve on the fresh rollouts")

@@ -39,7 +39,7 @@ CALLS_SHIFT = Metric(
     "left_out/calls_shift",
     "share",
     "estimated relative increase of the mean number of tool calls if no tool had failed for reasons outside the "
-    "policy; missing if none did",
+    "policy; missing if no tool failed in this way",
     healthy=Range(highest=0.05),
 )
 SCORE_SHIFT = Metric(

@@ -9,14 +9,14 @@ ABANDONED = Metric(
 )
 REPLACED_LOOPS = Metric("tools/replaced_loops", "", "event loops of tools replaced because a call blocked them")
 STARTED = Metric("tools/sandboxes_started", "sandboxes", "sandboxes that were started")
-ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that the code of the model ended")
+ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that code written by the model ended")
 FAILED = Metric("tools/sandboxes_failed", "sandboxes", "sandboxes that did not start, or that the service lost")
 SANDBOX_S = Metric("tools/sandbox_s", "s", "seconds that sandboxes ran, summed over all")
 WAIT_S = Metric("tools/sandbox_wait_s", "s", "seconds that rollouts waited for a sandbox, summed over all")
 COST = Metric(
     "tools/sandbox_cost_usd",
     "USD",
-    "price of all sandboxes since the run started or resumed, validations included; only kinds with a price",
+    "price of all sandboxes since the run started or resumed, validations included; only kinds of sandbox with a price",
 )
 MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "sessions of MCP servers that were opened")
 MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "opened sessions that replaced a lost session")

@@ -58,7 +58,7 @@ class Page {
     this.paging = el("nav.paging");
     const main = el(".talk", {}, this.switches(), rollout.tokens_note && this.view === "tokens" && el("p.note", {}, rollout.tokens_note),
       rollout.error && el("p.problem", {}, cut(rollout.error)),
-      !rollout.trajectories.length && el("p.note", {}, "No tokens and messages of this rollout are saved."),
+      !rollout.trajectories.length && el("p.note", {}, "No tokens or messages of this rollout are saved."),
       tree(rollout), this.view === "tokens" ? bySegments(rollout, this.mode, this.scale) : byMessages(rollout));
     hover(main);
     fill(this.root, el("section.rollout", {}, this.title(), el(".two", {}, main, this.facts())));

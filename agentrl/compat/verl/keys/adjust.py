@@ -114,7 +114,7 @@ def _agent_loop(draft: Draft) -> None:
 
 
 def _batches(draft: Draft) -> None:
-    """Batching: a number of samples turns use_dynamic_bsz off; an explicit use_dynamic_bsz=True drops the number."""
+    """A micro-batch size in samples sets use_dynamic_bsz to false; an explicit use_dynamic_bsz=True drops that size."""
     dynamic, samples = "actor.use_dynamic_bsz", "actor.ppo_micro_batch_size_per_gpu"
     if dynamic not in draft.values:
         draft.values[dynamic] = samples not in draft.values

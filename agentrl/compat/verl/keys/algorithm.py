@@ -34,7 +34,7 @@ ALGORITHM: tuple[Row, ...] = (
         "algorithm.adv_estimator",
         "gae",
         read_estimator,
-        "with loss_mode it becomes algorithm.name if a preset has both; gae uses a critic; "
+        "estimator and loss_mode become algorithm.name if a preset has both; gae uses a critic; "
         "file.py:function is your own estimator",
     ),
     Mapped(

@@ -48,7 +48,7 @@ ASYNC: tuple[Row, ...] = (
         f"{_ASYNC}.concurrent_samples_per_replica",
         "use trainer.max_concurrent_rollouts, which limits all running rollouts",
     ),
-    Hint(f"{_ASYNC}.*", "there is one trainer; trainer.max_staleness limits how far rollouts run ahead"),
+    Hint(f"{_ASYNC}.*", "agentrl has only one trainer; trainer.max_staleness limits how far rollouts run ahead"),
     *(
         Hint(f"rollout.{key}", "SGLang servers are placed one by one: set rollout.sglang.num_replicas")
         for key in ("nnodes", "n_gpus_per_node")

@@ -58,7 +58,7 @@ CRITIC: tuple[Row, ...] = (
     Fixed("critic.load_weight", (True,), "remove it: weights are always loaded"),
     Hint("critic.enable", "a critic is used if the advantage estimator needs one"),
     Hint("critic.rollout_n", "use actor_rollout_ref.rollout.n"),
-    Hint("critic.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
+    Hint("critic.checkpoint.*", "a checkpoint always holds weights, optimizer state and data position"),
     Hint("critic.model.*", "the critic is loaded like the policy"),
     *(Hint(f"critic.{key}.*", _SHARDS) for key in ("fsdp", "fsdp_config", "engine")),
     *(Hint(f"critic.{key}", "the critic uses the actor's mini-batches") for key in ("shuffle", "data_loader_seed")),
@@ -93,8 +93,8 @@ def _leave_out(draft: Draft, why: str) -> None:
         raise ConfigError.at(
             _WARMUP,
             Kind.NOT_SUPPORTED,
-            f"`{_WARMUP}={draft.given[_WARMUP]}` is not supported: {why}, and the policy would not be updated then; "
-            "set it to 0",
+            f"`{_WARMUP}={draft.given[_WARMUP]}` is not supported: {why}, and the policy would not be updated "
+            "in these steps; set it to 0",
         )
     given = [key for key in draft.given if key.startswith("critic.")]
     for reason, keys in list(draft.idle.items()):

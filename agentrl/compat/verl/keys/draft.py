@@ -15,9 +15,9 @@ class Draft:
     Attributes:
         given: the verl keys that the user gave, with their values.
         values: agentrl's dotted keys and their values; missing keys have agentrl's default.
-        idle: given keys that are ignored: reason -> keys.
+        idle: ignored keys that the user gave: reason -> keys.
         notices: further messages for the user, one line each.
-        source_keys: agentrl key -> verl key it came from, for error messages.
+        source_keys: agentrl key -> verl key from which its value came, for error messages.
     """
 
     given: Mapping[str, object]

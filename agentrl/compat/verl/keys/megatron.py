@@ -60,7 +60,7 @@ _DEFERRED = {
     f"{_CRITIC}.megatron.param_offload": "critic.param_offload",
     f"{_CRITIC}.megatron.optimizer_offload": "critic.optimizer_offload",
 }
-"""verl's keys that FSDP has too under another name -> agentrl's key, set if the strategy is known to be Megatron."""
+"""verl's Megatron keys for options that also exist for FSDP -> agentrl's key, which is set only with Megatron."""
 
 
 def _offload(section: str) -> Iterator[Row]:
@@ -71,7 +71,7 @@ def _offload(section: str) -> Iterator[Row]:
 
 
 def _common(section: str) -> Iterator[Row]:
-    """Rows of options that all three sections have and that do not change results."""
+    """Rows of options that policy, reference and critic have, and that do not change results."""
     prefix = f"{section}.megatron"
     yield Fixed(f"{prefix}.use_dist_checkpointing", (None, False), f"set it to False: {_SAVED.partition(';')[0]}")
     yield from (Hint(f"{prefix}.dist_checkpointing_{key}", _SAVED) for key in ("path", "prefix"))
@@ -162,7 +162,7 @@ _MAPPED = frozenset(row.key for row in (*MEGATRON_ACTOR, *MEGATRON_REF, *MEGATRO
 
 
 def adjust_megatron(draft: Draft) -> None:
-    """Drop Megatron's options for other strategies; for Megatron, check the layouts and drop what verl would not read.
+    """Drop Megatron's options if the strategy is another one. Otherwise check the layouts and drop unread options.
 
     Raises:
         ConfigError: reference, critic and policy have different layouts or strategies.

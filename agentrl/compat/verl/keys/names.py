@@ -22,7 +22,7 @@ READ_BY_ESTIMATOR: dict[str, tuple[str, ...]] = {
     "gdpo": _GDPO,
     **dict.fromkeys(("reinforce_plus_plus_baseline", "remax", "rloo", "opo", "gpg"), ()),
 }
-"""verl's estimator -> agentrl keys of the options that it reads in verl 0.9.1."""
+"""verl's estimator -> agentrl keys of the options that the estimator reads in verl 0.9.1."""
 
 READ_BY_LOSS: dict[str, tuple[str, ...]] = {
     "vanilla": (*_SIDES, _DUAL),
@@ -37,7 +37,7 @@ READ_BY_LOSS: dict[str, tuple[str, ...]] = {
     "dro": (f"{_SETTINGS}.options",),
     "gpg": (),
 }
-"""verl's loss -> agentrl keys of the options that it reads in verl 0.9.1."""
+"""verl's loss -> agentrl keys of the options that the loss reads in verl 0.9.1."""
 OF_LOSSES = tuple(dict.fromkeys(target for targets in READ_BY_LOSS.values() for target in targets))
 """All loss options in `READ_BY_LOSS`."""
 

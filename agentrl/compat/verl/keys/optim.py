@@ -11,7 +11,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
     Args:
         verls, ours: name of the section in verl and in agentrl.
         grad_clip: agentrl's key for the maximum gradient norm; verl also allows this setting here.
-        lr: verl's default.
+        lr: verl's default of the learning rate.
     """
     schedule, optimizer = one_of(f"{ours}.lr_scheduler_type"), one_of(f"{ours}.name")
     return (
@@ -73,7 +73,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
         Mapped(
             f"{verls}.lr_warmup_steps_ratio",
             f"{ours}.lr_warmup_steps_ratio",
-            note="a fraction of the run's updates; verl rounds down to full steps, up to one step less; "
+            note="a fraction of the run's updates; verl rounds the warm-up down to full steps; "
             "lr_warmup_steps above 0 takes precedence, as in verl",
         ),
         Hint(

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError, Kind
 from agentrl.utils.network import interface_of
 
 Options: TypeAlias = dict[str, JsonValue]
-"""Options of `python -m sglang.launch_server` in snake case: true is a flag; false and null omit the option."""
+"""Options of `python -m sglang.launch_server` in snake case: true sets a flag; false and null omit the option."""
 
 LOOPBACK = "127.0.0.1"
 CPU_ENVIRONMENT = {
@@ -38,7 +38,7 @@ def server_environment(
 ) -> dict[str, str]:
     """Environment of a server with these options at this address; `env` has precedence.
 
-    It has no variables of `torchrun`: with them, a server would wait for the other processes of the launcher.
+    Variables of `torchrun` are removed: with them, a server would wait for the other processes of the launcher.
     """
     cpu = CPU_ENVIRONMENT if options.get("device") == "cpu" else {}
     # all gloo peers are on the network of this address
@@ -61,7 +61,7 @@ def integer(given: Mapping[str, JsonValue], key: str) -> int | None:
     """Return an integer option, None if it is not given.
 
     Raises:
-        ConfigError: it is not an integer.
+        ConfigError: the option is not an integer.
     """
     value = given.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):

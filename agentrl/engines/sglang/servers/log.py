@@ -22,7 +22,7 @@ def startup_error(url: str, status: int | None, log_file: Path, start: int) -> A
     """Error to raise for a server that ended with `status` before it was ready.
 
     Args:
-        start: byte offset of its output in the log.
+        start: byte offset at which the server's output begins in the log.
     """
     lines = _tail(log_file, start)
     if wrong := _last(WRONG_ARGUMENT, lines):
@@ -55,7 +55,7 @@ def _with_suggestion(wrong: str) -> str:
 
 
 def known_options() -> list[str]:
-    """Names of all options of the installed SGLang, in snake case. Runs `--help`, which needs some seconds."""
+    """Names of all options of the installed SGLang, in snake case. Runs `--help`, which takes some seconds."""
     command = [sys.executable, "-m", "sglang.launch_server", "--help"]
     environment = {**os.environ, **CPU_ENVIRONMENT}
     text = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout

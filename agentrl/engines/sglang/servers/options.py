@@ -110,7 +110,7 @@ def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
 
 
 def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
-    """Options for the CPU. By default SGLang uses nearly all memory for KV, and a full core while idle."""
+    """Options for the CPU. By default, SGLang uses nearly all memory for KV, and keeps one core busy while idle."""
     if rollout.sglang.colocate:
         raise ConfigError.at(
             "rollout.sglang.colocate",

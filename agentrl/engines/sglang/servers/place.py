@@ -32,11 +32,11 @@ class Server(Protocol):
         ...
 
     def start(self) -> None:
-        """Start the server; `ready` waits until it serves."""
+        """Start the server; `ready` waits until it serves requests."""
         ...
 
     async def ready(self, timeout_s: float) -> None:
-        """Wait until it serves."""
+        """Wait until the server serves requests."""
         ...
 
     async def stop(self) -> None:
@@ -59,11 +59,11 @@ def on_this_machine(
     return LocalServer(options, log_file, env)
 
 
-_remote: list[MakeServer] = []  # global, because a process takes part in one run
+_remote: list[MakeServer] = []  # global, because a process belongs to one run
 
 
 def start_remotely(make: MakeServer) -> None:
-    """Create all servers that this process starts with `make`."""
+    """From now on, use `make` to create all servers that this process starts."""
     _remote[:] = [make]
 
 

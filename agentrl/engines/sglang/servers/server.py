@@ -41,7 +41,7 @@ class LocalServer:
 
     Attributes:
         url: for example http://127.0.0.1:23456.
-        api_key: the server's API key, None without one; other users of the machine cannot read it.
+        api_key: the server's API key; None if it has none. Other users of the machine cannot read the key.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LocalServer:
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists; True also for a hung process."""
+        """Whether the server's process exists; True also for a hung process."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -113,7 +113,7 @@ class LocalServer:
                 f"the SGLang server {self.url} did not start within {timeout_s:g} s"
                 f" (rollout.sglang.start_timeout_s); its output: {self.log_file}"
             ) from None
-        except BaseException:  # includes cancellation: then nothing uses the server
+        except BaseException:  # includes cancellation, after which nothing uses the server
             await self.stop(grace_s=0)
             raise
         finally:
@@ -121,9 +121,9 @@ class LocalServer:
             self._key_file.unlink(missing_ok=True)  # the server has read it
 
     async def stop(self, grace_s: float = 3.0) -> None:
-        """Stop all its processes: SIGTERM first, SIGKILL after `grace_s` seconds. A second call does nothing.
+        """Stop all processes of the server: SIGTERM first, SIGKILL after `grace_s` seconds. A second call does nothing.
 
-        SGLang would need 7 seconds to stop even when idle, and Ctrl-C allows 10 seconds for everything.
+        SGLang would need 7 seconds to stop even when idle, and after Ctrl-C the whole run has 10 seconds to stop.
         """
         if self._process is None:
             return
@@ -135,7 +135,7 @@ class LocalServer:
         self._process = None
 
     async def restart(self, timeout_s: float) -> None:
-        """Kill its remaining processes and start it again with its original weights.
+        """Kill the server's remaining processes and start it again with its original weights.
 
         Raises:
             ServerError, ConfigError: see `ready`.

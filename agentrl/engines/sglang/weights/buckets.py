@@ -72,9 +72,9 @@ def in_own_memory(num_bytes: int) -> Tensor:
 
 
 class ReusedMemory:
-    """Memory for buckets, reused for the next weights, whose buckets have the same sizes.
+    """Memory for buckets. It is reused for the next weights, because their buckets have the same sizes.
 
-    New memory is slow: the system clears each page.
+    New memory is slow, because the system clears each page.
     """
 
     def __init__(self, allocate: Allocate = in_own_memory) -> None:
@@ -100,7 +100,7 @@ def buckets_of(weights: WeightStream, num_bytes: int, allocate: Allocate = in_ow
     A server may need a module's weights together: it fuses DeepSeek's q_a_proj and kv_a_proj only from one bucket.
 
     Args:
-        allocate: returns memory for a bucket of so many bytes.
+        allocate: function that returns memory of a given number of bytes for a bucket.
     """
     held: list[tuple[str, Tensor]] = []
     size = 0
@@ -133,13 +133,13 @@ def _module(name: str) -> str:
 class BucketTransfer(ABC):
     """Base of transfers in buckets, see `WeightTransfer`.
 
-    Keeps the last weights in host memory. Without `memory`, also keeps the previous ones while new weights are read.
+    Keeps the last weights in host memory. Without `memory`, also keeps the previous weights while new weights are read.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.
         dtype: dtype of the sent matrices; None keeps their dtype.
         bucket_bytes: approximate size of a bucket.
-        memory: memory for the buckets; new weights overwrite the previous ones. None: new memory for each bucket.
+        memory: memory for the buckets; new weights overwrite the previous weights. None: each bucket gets new memory.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class BucketTransfer(ABC):
         """See `WeightTransfer.refresh`."""
         await self.forget(replica)
         if self._overwritten:
-            error = ServerError("the last weights were overwritten by new ones that could not be read completely")
+            error = ServerError("the last weights were overwritten by new weights that could not be read completely")
             raise UpdateFailedError({replica: error})
         if self._sent:
             buckets, version = self._sent
@@ -191,10 +191,10 @@ class BucketTransfer(ABC):
         """Send all buckets to a replica.
 
         Raises:
-            ServerError: the replica did not accept them.
+            ServerError: the replica did not accept the buckets.
         """
         for bucket in buckets:
-            # set with the last bucket: before it, the weights of this version are incomplete
+            # only the last bucket sets the version: before it, the weights of this version are incomplete
             named_version = str(version) if bucket is buckets[-1] else None
             await self.transmit(replica, bucket, named_version)
 

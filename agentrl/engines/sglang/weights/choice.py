@@ -31,7 +31,7 @@ def choose_transfer(
         shapes: shapes of the weights in the model's checkpoint, see `models.folder.checkpoint_shapes`.
         features: features of one server; all servers have equal features.
         folder: folder for weight files, readable by the servers.
-        delta: send differences (`rollout.weight_sync=delta`).
+        delta: whether only differences are sent (`rollout.weight_sync=delta`).
 
     Raises:
         ConfigError: the servers accept weights only from files, or do not accept differences.

@@ -31,7 +31,7 @@ class Update:
     Attributes:
         difference: see `compare`; None: there is no previous bucket, or the difference would not be smaller.
         base: checksum of the previous bucket.
-        num_changed, num_compared: numbers of words; 0 without a previous bucket.
+        num_changed, num_compared: numbers of changed and of compared words; 0 without a previous bucket.
     """
 
     bucket: Bucket
@@ -70,7 +70,7 @@ def update_of(bucket: Bucket, before: Update | None) -> Update:
 
 
 def _word(bucket: Bucket) -> int:
-    """Bytes of a word: the size of the smallest value type in the bucket."""
+    """Return the bytes of a word: the item size of the smallest dtype in the bucket."""
     return min(LONGEST_WORD, *(entry.dtype.itemsize for entry in bucket.entries))
 
 
@@ -91,7 +91,7 @@ class DeltaTransfer(BucketTransfer):
     """Weight transfer of changed values, see `WeightTransfer`.
 
     Each server keeps the last weights in its host memory, with a checksum for each bucket. A bucket is sent completely
-    if the server does not have the checksum that this process expects: a new server, or a lost update.
+    if the server does not have the checksum that this process expects: the server is new, or an update was lost.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
@@ -133,7 +133,7 @@ class DeltaTransfer(BucketTransfer):
         return counters if share is None else {**counters, "weight_changed_share": share}
 
     async def _wrong(self, replica: Replica) -> list[int]:
-        """Numbers of the buckets that the replica does not hold."""
+        """Return the numbers of the buckets whose current content the replica does not hold."""
         body = {"name": server_loader.CHECKSUMS}
         held = await replica.client.post_for_list("/get_weights_by_name", body)
         expected = [update.checksum for update in self._updates]
@@ -164,7 +164,7 @@ def _updates(buckets: Sequence[Bucket], before: Sequence[Update]) -> list[Update
 
 
 def _as_texts(request: Mapping[str, object], data: Tensor, num_ranks: int) -> list[str]:
-    """Payload of each tensor-parallel rank: only the first one gets the data."""
+    """Return the payload of each tensor-parallel rank: only the first rank gets the data."""
     name, nothing = json.dumps(request), torch.empty(0, dtype=torch.uint8)
     first, other = as_text([(name, data)]), as_text([(name, nothing)])
     return [first, *[other] * (num_ranks - 1)]

@@ -1,7 +1,7 @@
 """Differences of two byte tensors, and checksums.
 
-A difference lists changed words: first the gaps between their positions, then the new words. Words are compared as
-bits, so -0.0 differs from 0.0, and a NaN from a NaN with other bits.
+A difference lists changed words: first the gaps between their positions, then the new words. The bits of words are
+compared, so -0.0 differs from 0.0, and two NaN with different bits differ.
 
 This module also runs in SGLang servers, so it imports only torch and the standard library.
 """
@@ -60,7 +60,7 @@ def apply(data: Tensor, difference: Tensor, word: int) -> None:
     """
     count = len(difference) // (GAP_BYTES + word)
     gaps, words = difference[: count * GAP_BYTES], difference[count * GAP_BYTES :]
-    # copies: a view of other bytes must begin at a multiple of its item size
+    # `clone`, because a view with another dtype must begin at a multiple of its item size
     data.view(_WORDS[word])[positions_of(gaps.clone())] = words.clone().view(_WORDS[word])
 
 

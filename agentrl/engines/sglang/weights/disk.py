@@ -21,7 +21,7 @@ from agentrl.engines.sglang.weights.transfer import flush, time_for, to_each
 class DiskTransfer:
     """Weight transfer through safetensors files, see `WeightTransfer`.
 
-    Each version is one folder. The folder of the previous version is removed when the next one is complete.
+    Each version is one folder. The folder of the previous version is removed when the next folder is complete.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.

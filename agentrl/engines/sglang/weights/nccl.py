@@ -14,9 +14,8 @@ from agentrl.engines.sglang.weights.transfer import time_for
 class GroupTransfer(BucketTransfer):
     """Weight transfer by broadcast, see `WeightTransfer`: gloo for servers on the CPU, NCCL for GPUs.
 
-    Each server has a separate group with this process, so a failed server does not block the others. In one common
-    group, the other servers would wait for it in the broadcast. The cost: this process sends the weights once per
-    server.
+    Each server has a separate group with this process. In one common group, all servers would wait in the broadcast for
+    a failed server. The drawback: this process sends the weights once per server.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:

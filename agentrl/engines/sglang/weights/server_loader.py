@@ -1,8 +1,8 @@
 """Weight loader inside an SGLang server: keeps the last weights, applies differences, and loads the result.
 
 The server runs `load` if it was started with `--custom-weight-loader` and the path of `load`. This module imports only
-torch, the standard library and `difference`. An exception would end the server, so wrong weights are not an exception:
-they are not loaded, and their checksum is missing in the list that `/get_weights_by_name` returns.
+torch, the standard library and `difference`. An exception would end the server, so wrong weights do not raise one. They
+are not loaded, and their checksum is missing in the list that `/get_weights_by_name` returns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def load(model: Model, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
     """Load one bucket. Each tensor-parallel rank calls this; the first rank has the data and holds the buckets.
 
     Args:
-        named_tensors: one tensor, [bytes] uint8, empty on other ranks than the first; its name is the request as JSON.
+        named_tensors: one tensor, [bytes] uint8, which is empty except on the first rank; its name is the request as
+            JSON.
     """
     ((text, data),) = named_tensors
     request: Request = json.loads(text)

@@ -19,7 +19,7 @@ FOLDER = Path("/dev/shm")
 def allocate(num_bytes: int) -> Tensor:
     """Return uninitialised bytes in shared memory, or in private memory if the system has too little shared memory.
 
-    The memory is freed when no process uses it any more, even after a kill: torch starts a process for this.
+    A process that torch starts frees the memory when no process uses it any more, even if this process is killed.
     """
     if not FOLDER.is_dir() or shutil.disk_usage(FOLDER).free < num_bytes:
         return in_own_memory(num_bytes)
@@ -34,7 +34,7 @@ def in_shared_memory(data: Tensor) -> bool:
 
 
 class Name:
-    """Pickles the name of shared bytes; unpickling opens them as a tensor, once for each pickle.
+    """Pickles the name of shared bytes. Each pickle can be unpickled once, which opens the bytes as a tensor.
 
     The format is that of torch's `file_system` sharing (`torch.multiprocessing`), which SGLang accepts.
     """
@@ -44,7 +44,7 @@ class Name:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # Any: as in pickle
         storage = self._data.untyped_storage()
-        # opening by the reader takes one reference away
+        # the reader removes one reference when it opens the storage
         storage._shared_incref()  # type: ignore[no-untyped-call]  # torch does not type it
         opened = _Call(rebuild_storage_filename, torch.UntypedStorage, *storage._share_filename_cpu_())
         typed = _Call(rebuild_typed_storage, opened, torch.uint8)
@@ -52,7 +52,7 @@ class Name:
 
 
 class _Call:
-    """Pickles as a call of a function."""
+    """An object whose pickle is a function call."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._reduced = function, arguments

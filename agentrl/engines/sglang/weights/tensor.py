@@ -39,7 +39,7 @@ class TensorTransfer(BucketTransfer):
 
 
 def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[str]:
-    """Payload of each tensor-parallel rank. A handle can be opened only once, so each rank gets its own."""
+    """Return the payload of each tensor-parallel rank. A handle can be opened only once, so each rank gets its own."""
     if shared is None:
         data: object = Name(bucket.data) if in_shared_memory(bucket.data) else bucket.data
         return [as_text(_payload(bucket, data)) for _ in range(num_ranks)]

@@ -17,10 +17,10 @@ SLOWEST_BYTES_PER_S = 20e6
 
 
 class UpdateFailedError(ServerError):
-    """Some replicas failed to load new weights; their weights may be mixed now.
+    """Some replicas failed to load new weights; these replicas may now have mixed weights.
 
     Attributes:
-        replicas: the failed replicas; all others have the new weights.
+        replicas: the failed replicas; all other replicas have the new weights.
     """
 
     def __init__(self, errors: Mapping[Replica, ServerError]) -> None:
@@ -91,10 +91,10 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
 
 @asynccontextmanager
 async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncIterator[None]:
-    """Context in which a server's weights may be replaced. Flushes the KV cache at the end, unless `keep_cache`.
+    """Context manager for replacing a server's weights. Flushes the KV cache at the end, unless `keep_cache`.
 
     The updates inside must not flush the cache: with a running request, a flush during an update crashes the server.
-    `/flush_cache` refuses instead.
+    `/flush_cache` is refused in this case.
     """
     await _begin(client)
     try:
