@@ -17,8 +17,8 @@ class ParsedCall:
     """A tool call read from a model's text.
 
     Attributes:
-        name: tool name, "" if it could not be parsed.
-        arguments: JSON text as the model wrote it.
+        name: tool name; "" if the name could not be parsed.
+        arguments: the arguments as JSON text; for a malformed call, the text that the model wrote.
         error: error message for the model; None for a well-formed call.
         call_id: id that the model wrote for the call; "" in formats without ids.
     """
@@ -34,8 +34,8 @@ class ParsedTurn:
     """A model turn.
 
     Attributes:
-        content: its text without calls and thoughts.
-        thinking: its thoughts, without their tags.
+        content: text of the turn without calls and thoughts.
+        thinking: thoughts of the turn, without their tags.
     """
 
     content: str
@@ -46,9 +46,9 @@ class ParsedTurn:
 class ToolParser(Protocol):
     """Parser of tool calls in the text of a model turn. The result depends only on that text.
 
-    The text is a turn from its beginning. If the generation prompt begins the thoughts, the caller puts that beginning
-    before what the model sampled, so thoughts always begin with their mark. A turn cut inside its thoughts is only
-    thoughts. A call that is cut is returned with an `error`, so it is never run.
+    The text starts at the beginning of the turn. If the generation prompt already opens the thoughts, the caller puts
+    this opening before the sampled text. So thoughts always begin with their mark. A turn that is truncated inside its
+    thoughts has only thoughts. A truncated call is returned with an `error`, so it is never run.
 
     Attributes:
         stop: stop strings that this format needs ("Observation:" for ReAct).
@@ -71,7 +71,7 @@ class ImageTokens(Protocol):
     places: tuple[str, ...]
 
     def tokens(self, place: str, data: bytes) -> Sequence[int]:
-        """Token ids that replace the placeholder `place` for an image with these bytes.
+        """Return the token ids that replace the placeholder `place` for an image with these bytes.
 
         Raises:
             ImageError: the processor refuses the image.
@@ -106,7 +106,7 @@ class ThoughtReader(Protocol):
     """Tool parser whose format has its own marks around thoughts, other than `<think>` and `</think>`."""
 
     def split_thinking(self, text: str) -> tuple[str, str]:
-        """Split a turn, which may be cut, into (thoughts without marks, text after them)."""
+        """Split a turn, which may be truncated, into (thoughts without marks, text after them)."""
         ...
 
 

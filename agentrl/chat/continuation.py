@@ -1,4 +1,4 @@
-"""Tokens that follow a model turn, from cached shapes of messages."""
+"""Tokens that follow a model turn. The template's text is cached for each shape (roles and fields) of messages."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from agentrl.chat.template import Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.types.messages import Message, ToolSchema
 
-MAX_SHAPES = 1024  # more than a run needs; a limit is needed, because the model chooses the number of parallel calls
+MAX_SHAPES = 1024  # more than a run needs; unlimited growth is possible, because the model chooses the number of calls
 
 
 class Continuations:
-    """Tokens of messages after a model turn. Text of the messages never becomes control tokens."""
+    """Computes the tokens of messages after a model turn. Text of the messages never becomes control tokens."""
 
     def __init__(self, template: Template, encoder: TextEncoder) -> None:
         self._template, self._encoder = template, encoder
         self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
 
     def ids(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], history: Sequence[Message]) -> list[int]:
-        """Return the tokens after the end-of-turn token.
+        """Return the tokens of `messages` and the generation prompt, which follow the end-of-turn token.
 
-        The text is encoded after the end-of-turn token, which is then dropped: some tokenizers encode the start of a
-        text differently.
+        The end-of-turn token is encoded together with this text and then dropped, because some tokenizers encode the
+        start of a text differently.
 
         Args:
-            history: the conversation up to the model turn; empty: one without earlier turns.
+            history: the conversation up to the model turn; if empty, the conversation has no earlier model turns.
         """
         end = self._template.end_before(messages)
         if history and (self._template.history_matters or not all(map(_has_names, messages))):
@@ -51,7 +51,7 @@ class Continuations:
         return encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
 
     def known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """Cached shape of `messages` and its frame; None if the messages have no shape."""
+        """Return the cached shape of `messages` and its frame; None if the messages have no shape."""
         tools: Hashable = bool(schemas)
         if schemas and self._template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def dialogue(chat: ChatFormat, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
     """Convert a saved conversation to a trajectory, with the same append-only method as a rollout.
 
-    Each assistant turn becomes a `demonstration` segment with its end-of-turn token. It is rendered as the last
-    message, so it looks like a sampled turn. A leading assistant message belongs to the prompt.
+    Each assistant turn becomes a `demonstration` segment with its end-of-turn token. The turn is rendered as the last
+    message of a conversation, so that it looks like a sampled turn. A leading assistant message belongs to the prompt.
 
     Raises:
         DataError: there are no messages.

@@ -38,7 +38,7 @@ class Frame:
 
 
 class TextEncoder:
-    """Encoder equal to `tokenizer.encode(text, add_special_tokens=False)`, but several times faster.
+    """Encoder with the results of `tokenizer.encode(text, add_special_tokens=False)`, but several times faster.
 
     Text in a message must not end or start a turn. If message text may contain the text of a control token, call `hide`
     before rendering and `encode_hidden` afterwards. This encodes such text as ordinary characters.
@@ -55,7 +55,7 @@ class TextEncoder:
         self._control_ids = frozenset(control.values())
         self._texts = sorted(control, key=len, reverse=True)
         self._pattern = _any_of(control)
-        # random, so that no text can contain it; letters and digits only, so that templates do not change it
+        # random, so that no text contains it; only letters and digits, so that no template changes it
         nonce = uuid4().hex
         self._stand_ins = {text: f"zq{nonce}n{index}zq" for index, text in enumerate(self._texts)}
         self._stand_in_pattern = re.compile(f"zq{nonce}n(\\d+)zq")
@@ -105,7 +105,7 @@ class TextEncoder:
         )
 
     def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
-        """Encode a text in `frame`; None if the contents contain control tokens or change the edge tokens."""
+        """Encode a text of `frame`; return None if its contents contain control tokens or change the edge tokens."""
         ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
         if self._num_control(ids) != frame.num_control or (frame.edge_ids and (ids[0], ids[-1]) != frame.edge_ids):
             return None
@@ -127,16 +127,16 @@ class TextEncoder:
             return pattern.sub(lambda match: self._stand_ins[match[0]], value)  # type: ignore[return-value]
         if isinstance(value, list):
             return [self._hidden(item, pattern) for item in value]  # type: ignore[return-value]
-        if isinstance(value, dict):  # a model chooses the names of a call's arguments
+        if isinstance(value, dict):  # keys, too: a model chooses a call's argument names
             return {  # type: ignore[return-value]
                 self._hidden(key, pattern): self._hidden(item, pattern) for key, item in value.items()
             }
-        return value  # type ignores: mypy does not know that the type is preserved
+        return value  # mypy does not know that the type is preserved, hence the ignores
 
     def encode_hidden(self, text: str) -> list[int]:
         """Return the token ids of `text`. Placeholders become the text of control tokens, encoded as ordinary text."""
         if self._backend is None:
-            # slow tokenizer: control tokens cannot be renamed, so an invisible space splits their text
+            # in a slow tokenizer, control tokens cannot be renamed; so an invisible space splits their text
             return self.encode(self._reveal(text, lambda control: f"{control[0]}\u200b{control[1:]}"))
         backend, original_ids = self._renamed
         aliased = self._pattern.sub(lambda match: self._aliases[match[0]], _without_surrogates(text))
@@ -162,25 +162,25 @@ class TextEncoder:
         return renamed, original_ids
 
     def _rename(self, vocab: dict[str, int] | list[list[object]]) -> dict[str, int] | list[list[object]]:
-        # control tokens are often also in the base vocabulary; without renaming, ordinary text could become them
+        # control tokens are often also in the base vocabulary; if not renamed there, ordinary text could become them
         if isinstance(vocab, dict):
             return {self._aliases.get(piece, piece): token_id for piece, token_id in vocab.items()}
         return [[self._aliases.get(str(piece), piece), score] for piece, score in vocab]
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Pattern that finds the leftmost of `texts`; of several at one position the longest, as tokenizers do."""
+    """Return a pattern that finds the leftmost of `texts`, and the longest at that position, as tokenizers do."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 def _encode(backend: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text. Offsets are not computed: they would take a third of the time."""
+    """Return the token ids of a text. Offsets are not computed, because they would take a third of the time."""
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
 def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """Copy of the fast tokenizer: other code may enable truncation and padding in the shared tokenizer."""
+    """Return a copy of the fast tokenizer, because other code may enable truncation and padding in the original."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return None
@@ -203,7 +203,7 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
     """
     if not tokenizer.is_fast:
         return list(text)
-    valid = text.encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark, of equal length
+    valid = text.encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark, so the length is equal
     encoded = tokenizer(valid, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     starts = accumulate((start for start, _ in encoded["offset_mapping"]), max)
     return [text[start:end] for start, end in pairwise([0, *list(starts)[1:], len(text)])]

@@ -1,4 +1,4 @@
-"""An example conversation with tools, which shows how a chat template writes one."""
+"""An example conversation with tools, which shows how a chat template renders conversations."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ EXAMPLE_TOOLS = [
 
 
 def example_turn(schemas: Sequence[ToolSchema], num_calls: int) -> Message:
-    """A model turn that calls the first tools."""
+    """Return a model turn with `num_calls` calls of the tools, in order."""
     calls = [_call(schemas[index % len(schemas)], index) for index in range(num_calls)]
     return Message(role="assistant", content="", tool_calls=calls)
 
 
 def example_arguments(schema: ToolSchema) -> dict[str, JsonValue]:
-    """Arguments of the right types: the required ones, or all if none is required."""
+    """Return arguments of the right types: the required arguments, or all if none is required."""
     properties, required = (schema.function.parameters.get(key) for key in ("properties", "required"))
     known = properties if isinstance(properties, dict) else {}
     wanted = [name for name in required if name in known] if isinstance(required, list) else []
@@ -77,7 +77,8 @@ def _thinking(message: Message) -> Message:
 
 def _call(schema: ToolSchema, index: int) -> MessageToolCall:
     function = FunctionCall(name=schema.name, arguments=example_arguments(schema))
-    return MessageToolCall(id=f"example{index:02d}", type="function", function=function)  # nine letters and digits
+    # some templates require ids of nine letters and digits
+    return MessageToolCall(id=f"example{index:02d}", type="function", function=function)
 
 
 def _result(call: MessageToolCall) -> Message:

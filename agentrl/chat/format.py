@@ -45,8 +45,8 @@ class ChatFormat:
     Args:
         template_kwargs: further variables for the template, such as `enable_thinking`.
         images: image tokens of the model's processor; if None, messages with images are refused.
-        no_images: error text for this case: the reason for the missing processor.
-        encoders: encoders that several formats share; each has a copy of the tokenizer.
+        no_images: error text for messages with images if `images` is None.
+        encoders: cache of encoders that several formats share, because each encoder has a copy of the tokenizer.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -71,13 +71,13 @@ class ChatFormat:
         if images:
             try:
                 self._place = find_place(self.template, images)
-            except TemplateError as error:  # raised only if a message has an image
+            except TemplateError as error:  # the error is raised only if a message has an image
                 self.no_images = str(error)
         self._tokenizer = tokenizer
         self._prompts = Prompts()
 
     def with_variables(self, variables: Mapping[str, JsonValue]) -> ChatFormat:
-        """Return the format with further template variables, those of a row.
+        """Return the format for a row with its own template variables.
 
         Raises:
             DataError: the template does not read a variable.
@@ -113,9 +113,10 @@ class ChatFormat:
 
     @cached_property
     def opened(self) -> str:
-        """Text of the generation prompt from the mark that begins the model's thoughts; "" if it begins none.
+        """End of the generation prompt, from the mark that opens the model's thoughts; "" if it opens no thoughts.
 
-        The model then writes only the rest of its thoughts, so this text and the sampled text are the whole turn.
+        After this text, the model samples only the rest of its thoughts. So this text and the sampled text together are
+        the complete turn.
         """
         try:
             return opened_thoughts(self.template)
@@ -123,10 +124,9 @@ class ChatFormat:
             return ""
 
     def history(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages whose thoughts (`reasoning_content`) the template can show.
+        """Return the messages with their thoughts (`reasoning_content`) in the field that the template reads.
 
-        The field gets the name that the template reads. If the template reads no such field, thoughts are put into the
-        content, between `<think>` and `</think>`.
+        If the template reads no such field, thoughts are put into the content, between `<think>` and `</think>`.
         """
         return with_thoughts(messages, self.template)
 
@@ -168,7 +168,7 @@ class ChatFormat:
         *,
         num_opening: int,
     ) -> list[int]:
-        """Return the tokens that a server renders for a conversation so far, including the generation prompt.
+        """Return the tokens of a conversation as a chat server renders it, including the generation prompt.
 
         Arguments and errors as for `start`. Text of the messages after the first `num_opening` never becomes a control
         token.
@@ -188,13 +188,13 @@ class ChatFormat:
     ) -> list[int]:
         """Return the tokens that follow a model turn: its end, the new messages, and the generation prompt.
 
-        Tool messages must have the name and the id of the call that they answer, if the template writes them.
+        Tool messages must have the name and the id of the call that they answer, if the template writes names or ids.
 
         Args:
-            turn_closed: whether the model sampled the end-of-turn token (see `is_closed`); if not, it is added.
+            turn_closed: whether the model sampled the end-of-turn token (see `is_closed`); if not, this token is added.
             images: as for `start`.
             history: the conversation up to the model turn. Needed if `template.history_matters`, or if tool messages
-                have no names.
+                have no name or no id.
 
         Raises:
             DataError: the messages have images, but the model accepts none.
@@ -208,7 +208,8 @@ class ChatFormat:
     def is_closed(self, last_id: int | None, new_messages: Sequence[Message]) -> bool:
         """Whether `new_messages` can follow a turn with the last token `last_id` without a further end-of-turn token.
 
-        True after any end-of-turn token, except if these messages begin with a certain one (`<|observation|>` in GLM).
+        This is true after any end-of-turn token. But if the template begins `new_messages` with a certain end-of-turn
+        token (`<|observation|>` in GLM), it is true only after this token.
         """
         if last_id not in self.stop_token_ids:
             return False
@@ -227,7 +228,7 @@ class ChatFormat:
         self._place.tokens(data)
 
     def image_starts(self, token_ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Position of the first token of each image in `token_ids`, a result of `start` or `extend`."""
+        """Return the position of each image's first token in `token_ids`, which `start` or `extend` returned."""
         return self._place.starts(token_ids, images) if self._place and images else []
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -251,12 +252,12 @@ class ChatFormat:
         prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
         if whole_ids[: len(prompt_ids)] == prompt_ids:
             return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
+        return self._encoder.encode(turn)  # encoded alone: a token would span the boundary
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
             return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
-        # prompt text must not become image placeholders: their number must match the images
+        # prompt text must not become placeholders: there must be as many placeholders as images
         hidden = self._place_encoder.hide(list(messages))
         return self._place_encoder.encode_hidden(self.template.render(hidden, schemas, prompt=True))
 

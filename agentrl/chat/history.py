@@ -13,12 +13,12 @@ from agentrl.errors import TemplateError
 from agentrl.types.messages import Message, message_text
 
 FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Names of an assistant message's thoughts in chat templates."""
+"""Fields from which chat templates read an assistant message's thoughts."""
 _THOUGHT = "zqTHOUGHTqz"
 
 
 def opened_thoughts(template: Template) -> str:
-    """Return the text of the generation prompt from an open `<think>`, such as `<think>` and a line break; else "".
+    """Return the end of the generation prompt from an unclosed `<think>` on; "" if the prompt has none.
 
     Raises:
         TemplateError: the template refuses a user message.
@@ -30,7 +30,7 @@ def opened_thoughts(template: Template) -> str:
 
 
 def with_thoughts(messages: Sequence[Message], template: Template) -> list[Message]:
-    """Return the messages with their thoughts as the template reads them, or in their content if it reads none."""
+    """Return the messages with thoughts in the field that the template reads; if it reads none, in the content."""
     if not any("reasoning_content" in message for message in messages):
         return list(messages)
     name = field_of(template)
@@ -39,7 +39,7 @@ def with_thoughts(messages: Sequence[Message], template: Template) -> list[Messa
 
 @lru_cache(maxsize=64)
 def field_of(template: Template) -> str | None:
-    """Return the name of the thoughts that the template reads in an assistant message; None if it reads none."""
+    """Return the field from which the template reads an assistant message's thoughts; None if it reads none."""
     return next((name for name in FIELDS if _reads(template, name)), None)
 
 

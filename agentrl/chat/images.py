@@ -18,7 +18,7 @@ _PROBE = Message(role="user", content=[image_part("x"), {"type": "text", "text":
 class Place:
     """Image placeholder of the template: text and id of one token.
 
-    Between turns the placeholder is a control token. Text never becomes this token, so each placeholder is an image.
+    Like a control token, the placeholder is never encoded from message text. So each placeholder stands for an image.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Place:
         return expanded
 
     def tokens(self, data: bytes) -> Sequence[int]:
-        """Tokens of an image.
+        """Return the tokens of an image.
 
         Raises:
             TemplateError: the processor refuses the image.
@@ -50,7 +50,7 @@ class Place:
             raise TemplateError(f"an image of {len(data)} bytes: {error}") from error
 
     def starts(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Position of the first token of each image in `ids`, a result of `expand`.
+        """Return the position of each image's first token in `ids`, which `expand` returned.
 
         Raises:
             ValueError: the tokens of an image are missing in `ids`.

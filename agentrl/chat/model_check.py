@@ -1,4 +1,4 @@
-"""Check of a model's tokenizer and chat template: what a run with tools needs, and what it would refuse."""
+"""Checks whether a model's tokenizer and chat template support runs with tools, and lists reasons for refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Thoughts(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that a run would refuse, and the reason."""
+    """A feature that a run would refuse, and the reason."""
 
     what: str
     why: str
@@ -46,14 +46,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """What agentrl found out about a chat template.
+    """Properties of a chat template.
 
     Attributes:
         tool_format: the format of tool calls; None if there is none.
         parallel_calls: whether one turn may have several calls.
         thoughts: None if the template refuses an earlier turn.
         stop_tokens: the tokens that end a model turn.
-        conversation: an example; None if the template refuses all of it.
+        conversation: the longest example conversation that the template accepts; None if it accepts no example.
         unsaved: why saved conversations cannot be trained on (SFT, DPO); "" if they can.
         unstripped: why `rollout.multi_turn.thinking=strip` is refused; "" if it is not.
     """
@@ -98,7 +98,7 @@ def check_model(
 
 
 def thoughts_of(chat: ChatFormat) -> Thoughts | None:
-    """Which thoughts of earlier turns the template shows; None if it refuses earlier turns."""
+    """Return which thoughts of earlier turns the template shows; None if it refuses earlier turns."""
     calling = turn_of(answers := answers_of_tools(1))
     plain = Message(role="assistant", content=TURN, reasoning_content=_THOUGHT)
     if _shows(chat, [USER, plain, USER]):
@@ -139,7 +139,7 @@ def _accepts(chat: ChatFormat, schemas: Sequence[ToolSchema], role: str, refusal
 
 
 def _reason(check: Callable[[], None]) -> str:
-    """Why the template is refused; "" if it is not."""
+    """Return why `check` refuses the template; "" if it does not."""
     try:
         check()
     except TemplateError as error:
@@ -161,7 +161,7 @@ def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_forma
 def _conversation(
     chat: ChatFormat, schemas: Sequence[ToolSchema], start: Sequence[Message], num_calls: int, user_turn: bool
 ) -> tuple[Trajectory | None, str]:
-    """The longest example that the template accepts, and why none is accepted as a saved conversation."""
+    """Return the longest accepted example, and why no example is accepted as a saved conversation, or ""."""
     reason = ""
     examples = [(num_calls, user_turn), (num_calls, False), (0, False)]
     for (calls, user), thoughts in product(examples, (True, False) if _has_thoughts(chat) else (False,)):

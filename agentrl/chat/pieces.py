@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MOST_BYTES = 4  # maximum for a character
+_MOST_BYTES = 4  # a UTF-8 character has at most four bytes
 _PART = "\ufffd"
 
 
 def id_pieces(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> list[str]:
-    """Return the text of each token. A character of several tokens is in the piece of its last token."""
+    """Return the text of each token. If a character has several tokens, its text belongs to the last of them."""
     # some decoders strip the space at the start of a text, so an added token precedes each piece
     before = [next(iter(tokenizer.get_added_vocab().values()), tokenizer.eos_token_id)]
     before = [token for token in before if token is not None]

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.types.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
 
 TURN = "zqTURNqz"  # placeholder for the model's text
-CALL_ID = "zqCALL0qz"  # some templates require nine letters and digits
+CALL_ID = "zqCALL0qz"  # some templates require ids of nine letters and digits
 RESULT = "zqRESULTqz"  # placeholder for a tool's answer
 USER: Message = {"role": "user", "content": "Hi"}
 REPLY: Message = {"role": "assistant", "content": "Hello"}
@@ -29,7 +29,7 @@ def _call(name: str, call_id: str, arguments: JsonValue = None) -> MessageToolCa
 
 
 def answers_of_tools(number: int) -> list[Message]:
-    """Answers of tools, with placeholders for their contents."""
+    """Return `number` tool messages with a placeholder as their content."""
     return [
         Message(role="tool", name="f", tool_call_id=CALL_ID[:-3] + f"{index}qz", content=RESULT)
         for index in range(number)
@@ -37,10 +37,10 @@ def answers_of_tools(number: int) -> list[Message]:
 
 
 def turn_of(answers: Sequence[Message], last: Message = PLAIN_TURN) -> Message:
-    """The model turn that called the tools of these answers; the arguments of its last call are `TURN`.
+    """Return the model turn that called the tools of these answers; `TURN` is the argument of its last call.
 
     Args:
-        last: the model turn, for the names of the tools if the answers do not have them.
+        last: a model turn; its calls give the names and ids that the answers lack.
     """
     made = [_call("f", CALL_ID), *last.get("tool_calls", ())]
     calls = []
@@ -56,7 +56,7 @@ def turn_of(answers: Sequence[Message], last: Message = PLAIN_TURN) -> Message:
 
 
 def without_contents(message: Message) -> Message:
-    """The message with a placeholder for its content, and without the arguments of its calls."""
+    """Return the message with a placeholder for its content, and without the arguments of its calls."""
     content = "x" if message.get("content") else ""
     calls = [_call(call["function"]["name"], call.get("id", CALL_ID)) for call in message.get("tool_calls", ())]
     kept = {key: message[key] for key in ("role", "name", "tool_call_id") if key in message}

@@ -11,7 +11,7 @@ MAX_PROMPTS = 64
 
 
 class Prompts:
-    """Cache of the token ids of the last prompts; only prompts with text messages are cached."""
+    """Cache of the token ids of the newest prompts. Only prompts whose message fields are all text are cached."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # several threads tokenize prompts to measure their length

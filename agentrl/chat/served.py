@@ -1,4 +1,4 @@
-"""Tokens of a conversation as a server renders them: all messages, with the thoughts that the template shows."""
+"""Tokens of a conversation as a chat server renders it: all messages, with the thoughts that the template shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def served_ids(
     """
     opening, later = list(messages[:num_opening]), list(messages[num_opening:])
     hidden = [encoder.hide(opening, only), encoder.hide(later)]
-    shown = [*hidden[0], *with_thoughts(hidden[1], template)]  # adds tags, which are not text of the model
+    shown = [*hidden[0], *with_thoughts(hidden[1], template)]  # after `hide`: the added tags are not model text
     text = template.render(shown, schemas, prompt=True)
     return encoder.encode(text) if hidden == [opening, later] else encoder.encode_hidden(text)
 
@@ -41,7 +41,7 @@ def check_history(template: Template, schemas: Sequence[ToolSchema]) -> None:
     """Check that the template renders a history, with a call and its answer if there are tools.
 
     Raises:
-        TemplateError: it does not; the text contains the reason.
+        TemplateError: the template refuses the history; the text contains the reason.
     """
     turn = calling_turn(schemas[0].name) if schemas else PLAIN_TURN
     answer = Message(role="tool", name=schemas[0].name, tool_call_id=CALL_ID, content="x") if schemas else USER

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DATE = "2026-01-01"
-"""Date that templates read from the clock, unless `template_date` sets another; it keeps runs reproducible."""
+"""Date that templates read from the clock, unless `template_date` is set. A fixed date keeps runs reproducible."""
 ALSO_END = {"<|eot_id|>": "<|eom_id|>"}
-"""End-of-turn token -> another one that models sample in its place but their templates never write (Llama 3.1)."""
+"""End-of-turn token -> a token that models sample in its place, but that templates never write (Llama 3.1)."""
 
 
 class Template:
@@ -44,7 +44,7 @@ class Template:
             template reads from the clock; all clock reads are midnight of that date.
 
     Raises:
-        TemplateError: (any method) the template fails, or cannot be continued after a model turn.
+        TemplateError: raised by any method if the template fails, or cannot be continued after a model turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:
@@ -73,10 +73,10 @@ class Template:
 
     @cached_property
     def _needs_text_arguments(self) -> bool:
-        """Whether the template takes the arguments of a call as JSON text (DeepSeek-V3), not as an object."""
+        """Whether the template expects the arguments of a call as JSON text (DeepSeek-V3), not as an object."""
         turn = calling_turn("f", arguments={"x": TURN})
         as_text = with_text_arguments(turn)
-        for message in (turn, as_text, as_text | {"content": None}):  # None: DeepSeek-R1's distilled models
+        for message in (turn, as_text, as_text | {"content": None}):  # content None: for R1's distilled models
             try:
                 if TURN in self._render([USER, message], OTHER_TOOLS, prompt=False):
                     return message is not turn
@@ -96,11 +96,11 @@ class Template:
 
     @cached_property
     def own_end(self) -> str | None:
-        """The added token that follows the content of a last turn; None if there is none."""
+        """The added token that the template writes after an assistant message at the end; None if there is none."""
         return self.first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
 
     def first_added(self, text: str) -> str | None:
-        """The added token with which `text` begins; None if it begins with none."""
+        """Return the added token with which `text` begins; None if it begins with none."""
         found = self.any_added.match(text)
         return found[0] if found else None
 
@@ -111,7 +111,7 @@ class Template:
         return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
     def end_before(self, messages: Sequence[Message]) -> EndOfTurn:
-        """End of the assistant turn that `messages` follow."""
+        """Return the end of the assistant turn before `messages`."""
         return self.end_of_calls if messages and messages[0]["role"] == "tool" else self.end_of_turn
 
     @cached_property
@@ -125,7 +125,7 @@ class Template:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names in the template: of variables, and other words."""
+        """All words in the template; they include the names of its variables."""
         return frozenset(re.findall(r"[^\W\d]\w*", str(self._tokenizer.chat_template)))
 
     @cached_property
@@ -160,8 +160,8 @@ class Template:
     ) -> str:
         """Return the text after the end of a model turn: `messages` and the generation prompt.
 
-        Tool messages follow a turn that calls these tools: one call per message, or one call if the template takes
-        only one; a turn of text if the template has no calls.
+        Tool messages are rendered after a turn that calls their tools: with one call per message, or with a single call
+        if the template accepts only one. If the template has no calls, they are rendered after a turn of text.
 
         Args:
             history: the conversation up to the model turn. Its contents do not matter, only its calls do.
@@ -203,16 +203,16 @@ class Template:
         text = whole[len(head) :]
         last = max((text.rfind(token) + len(token) for token in self.stop_tokens if token in text), default=None)
         if self.own_end is None and not text.rstrip().endswith(tuple(self.stop_tokens)):
-            last = None  # GLM writes no end after a last turn: such a token is text of the message
+            last = None  # GLM does not end the last turn: this token is message text
         end = self.end_of_calls if message.get("tool_calls") else self.end_of_turn
         return head, text + end.text if last is None else text[:last]
 
     def without_end(self, text: str) -> str:
-        """Text of a turn without its end-of-turn token."""
+        """Return the text of a turn without its end-of-turn token."""
         return next((text.removesuffix(token) for token in self.stop_tokens if text.endswith(token)), text)
 
     def stand_in(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
-        """Tools for rendering a continuation: two small placeholders if the continuation does not depend on them."""
+        """Return the tools for rendering a continuation: two placeholders if the continuation depends on no tools."""
         return OTHER_TOOLS if schemas and not self.tools_matter else schemas
 
     @cached_property
@@ -230,7 +230,7 @@ class Template:
         return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
 
     def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
-        """Whether the variants of a text differ, for one or two answers of tools or for a user message."""
+        """Whether `variants` returns different texts, for one or two tool answers or for a user message."""
         for probe in (answers_of_tools(1), answers_of_tools(2), [USER]):
             try:
                 found = variants(probe)

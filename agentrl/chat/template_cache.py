@@ -1,4 +1,4 @@
-"""Cached continuations. For messages of one shape: the template's fixed text, with slots for contents."""
+"""Cached continuations: for messages of one shape, the template's fixed text with slots for the contents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Text `literals[0] + value[slots[0]] + literals[1] + ...`; slots are indices into the list of `values_of`."""
+    """Text `literals[0] + values[slots[0]] + literals[1] + ...`; slots are indices into the list of `values_of`.
+
+    The values at the indices in `contents` are transformed by `form`.
+    """
 
     literals: tuple[str, ...]
     slots: tuple[int, ...]

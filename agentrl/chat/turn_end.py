@@ -20,7 +20,7 @@ class EndOfTurn:
 
     Attributes:
         opens: whether the token also begins the messages after the turn, such as `<|observation|>` in GLM. Then these
-            messages need this token, even if the model has ended its turn with another one.
+            messages need this token, even if the model has ended its turn with another token.
     """
 
     blanks: str
@@ -35,7 +35,7 @@ class EndOfTurn:
 
 
 def end_of_text(template: Template, new: Sequence[Message]) -> EndOfTurn:
-    """Return the end of an assistant turn of text before the messages `new`.
+    """Return the end of an assistant turn without calls, before the messages `new`.
 
     Raises:
         TemplateError: the template writes no added token there.
@@ -58,10 +58,10 @@ def end_of_text(template: Template, new: Sequence[Message]) -> EndOfTurn:
 
 
 def end_of_calls(template: Template) -> EndOfTurn:
-    """Return the end of an assistant turn of calls before the answers.
+    """Return the end of an assistant turn with calls, before the answers of the tools.
 
-    This is the end of a turn of text, if the template writes it there. Otherwise it is the first added token that
-    follows the calls and is not part of them: `<|call|>` in gpt-oss, `<|observation|>` in GLM.
+    If the template ends this turn like a turn without calls, return that end. Otherwise return the first added token
+    that follows the calls and is not part of them: `<|call|>` in gpt-oss, `<|observation|>` in GLM.
 
     Raises:
         TemplateError: the template writes no added token there.
@@ -86,7 +86,7 @@ def end_of_calls(template: Template) -> EndOfTurn:
 
 
 def _between(template: Template, conversation: Sequence[Message], first: str, second: str) -> str | None:
-    """Text between two placeholders; None if the template refuses the conversation, or loses one of them."""
+    """Return the text between two placeholders; None if the template refuses the conversation or loses one of them."""
     try:
         text = template.render(conversation, OTHER_TOOLS, prompt=conversation[-1]["role"] != "assistant")
     except TemplateError:

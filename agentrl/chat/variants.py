@@ -14,7 +14,7 @@ from agentrl.errors import DataError, suggestion
 from agentrl.types.template_variables import COLUMN
 
 MAX_VARIANTS = 32
-"""Number of variants that are kept; rows may have any number of different variables."""
+"""Maximum number of cached variants, because rows may have any number of different variables."""
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def check_names(template: Template, variables: Mapping[str, JsonValue]) -> None:
 
 
 class Variants(Generic[T]):
-    """Cache of the last variants, by their variables. Several threads may use it."""
+    """Cache of the most recently used variants, by their template variables. Several threads may use the cache."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,5 +47,5 @@ class Variants(Generic[T]):
                     del self._kept[next(iter(self._kept))]
                 self._kept[key] = make()
             else:
-                self._kept[key] = self._kept.pop(key)  # the least recently used one comes first
+                self._kept[key] = self._kept.pop(key)  # now last; the least recently used comes first
             return self._kept[key]

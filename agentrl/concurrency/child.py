@@ -22,7 +22,7 @@ from agentrl.registry import child_path
 MAX_ANSWER_BYTES = 64 * 2**20
 """Maximum size of an answer; a process with a larger answer is killed."""
 CLOSE_S = 5.0
-"""Maximum seconds that `close` waits for a thread that still uses the process, and for the end of the process."""
+"""Maximum seconds that `close` waits for a thread that still uses the process, and then for the process to end."""
 _POLL_MS = 200
 _CHUNK = 2**16
 
@@ -71,7 +71,7 @@ class ChildProcess:
         with self._asking:
             if self._closed:
                 raise EndedError("was closed")
-            with suppress(BrokenPipeError):  # `_receive` reports it
+            with suppress(BrokenPipeError):  # `_receive` reports a broken pipe
                 assert self._process.stdin is not None
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
@@ -85,7 +85,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Kill the process and the children in its process group; safe from any thread."""
         self._killed = True
-        if self._process.returncode is None:  # not reaped yet, so no other process has its id
+        if self._process.returncode is None:  # the process is not reaped, so its id is not reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -118,7 +118,7 @@ class ChildProcess:
         return answer
 
     def _line(self) -> bytes:
-        """Return the next line. Also checks whether the process ended, because its children may keep the pipe open."""
+        """Return the next line. Detect the end of the process even if its children keep the pipe open."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
         poller = select.poll()
@@ -142,7 +142,7 @@ class ChildProcess:
 
     def _has_ended(self) -> bool:
         """Whether the process has ended. The process stays a zombie until `close`, so that its id is not reused."""
-        if self._process.returncode is not None or not hasattr(os, "waitid"):  # missing on macOS before Python 3.13
+        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has none before 3.13
             return self._process.poll() is not None
         with suppress(ChildProcessError):
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,4 +1,4 @@
-"""Main loop of a `child.ChildProcess`: reads one line of JSON and writes one line."""
+"""Main loop of a `child.ChildProcess`: reads questions as lines of JSON and answers each with one line."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _write(sink: int, number: str, answer: dict[str, object]) -> None:
 def end_with_parent() -> None:
     """Make the operating system end this process group when the parent ends, even if a call holds the interpreter lock.
 
-    `LIFELINE` is a pipe that only the parent can write to. When the parent ends, the pipe closes and the system sends
-    SIGIO.
+    `LIFELINE` names a pipe that only the parent can write to. When the parent ends, the pipe closes, and the system
+    sends SIGIO, which ends the processes of the group.
     """
     lifeline = int(os.environ.pop(LIFELINE))
     os.set_inheritable(lifeline, False)

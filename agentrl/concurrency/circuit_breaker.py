@@ -18,12 +18,12 @@ RETRY_S = 10.0
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """Counts the abandoned calls of one kind that still run, and refuses calls when there are too many.
+    """Counts the abandoned calls of `name` that still run, and refuses new calls if there are too many.
 
     - After `max_in_row` abandoned calls in a row, calls are refused, except one trial call every `RETRY_S` seconds.
       When a trial call ends in time, calls are allowed again.
     - Each abandoned call may block a thread. So after `max_abandoned` abandoned calls, new calls are refused until some
-      of them end.
+      abandoned calls end.
     """
 
     name: str
@@ -65,7 +65,7 @@ class CircuitBreaker:
             self._last_try = time.monotonic()
 
     def ended(self) -> None:
-        """Record that a call ended in time; this resets the count of hung calls in a row."""
+        """Record that a call ended in time; the count of abandoned calls in a row restarts."""
         if self._in_row:
             self._earlier += self._in_row
             self._in_row = []

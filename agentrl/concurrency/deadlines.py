@@ -6,7 +6,7 @@ import asyncio
 
 
 class Alarm:
-    """Wakes futures at their deadlines. One timer for the earliest deadline is enough, because few calls reach it."""
+    """Wakes futures at their deadlines. One timer is enough, because few calls reach their deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -20,7 +20,7 @@ class Mailbox:
 
     Waking a loop needs a pipe write and a thread switch, which takes longer than a quick call. So a loop wakes another
     loop only once per iteration, after all ready callbacks. A coroutine that blocks its loop therefore delays replies
-    of other coroutines in the same iteration. The deadlines of the waiting calls detect this.
+    of other coroutines in the same iteration. Then the waiting calls reach their deadlines.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,12 +50,12 @@ class Mailbox:
         # `_deliver` clears the flag before it reads the queue, so no callback is missed
         if not self._called:
             self._called = True
-            with suppress(RuntimeError):  # closed
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._called = False
-        for _ in range(len(self._callbacks)):  # later callbacks wake the loop again
+        for _ in range(len(self._callbacks)):  # callbacks posted meanwhile wake the loop again
             self._callbacks.popleft()()
 
 
@@ -98,7 +98,7 @@ class Reply(Generic[T]):
         """Deliver the result once, from any thread.
 
         Args:
-            sender: mailbox of the current event loop, if called from one.
+            sender: mailbox of the current event loop; None if called outside of an event loop.
         """
         self._value, self._error, self.done = value, error, True
         if self._slot is not None:

@@ -43,7 +43,7 @@ def outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) ->
         return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
     except KeyboardInterrupt as error:
         stopped = Stopped(*error.args)
-    raise stopped  # outside the except block: the traceback then does not show the KeyboardInterrupt
+    raise stopped  # raised outside the except block, so that the traceback does not show the KeyboardInterrupt
 
 
 def _in_loop() -> bool:
@@ -57,11 +57,11 @@ def _in_loop() -> bool:
 def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call `function` on another thread and wait for the result. Use it if this thread runs an event loop.
 
-    On Ctrl-C, or if the calling task is cancelled, the `run_loop` of that thread is interrupted, and this function
+    On Ctrl-C, or if the calling task is cancelled, the `run_loop` of the other thread is interrupted, and this function
     waits for its end. A second Ctrl-C stops the waiting.
     """
     cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
-    # not an executor: if Ctrl-C arrives while it starts its thread, an executor does not wait for that thread
+    # not an executor, which does not wait for its thread if Ctrl-C arrives while the thread is being started
     thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
     try:
         with stop_on_signals():
@@ -79,7 +79,7 @@ def _call(function: Callable[[], R], future: Future[R], ending: _Ending) -> None
     _ENDING.set(ending)
     try:
         future.set_result(function())
-    except BaseException as error:  # raised by the waiting thread
+    except BaseException as error:  # the waiting thread raises it
         future.set_exception(error)
 
 
@@ -144,7 +144,7 @@ Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | 
 class Stopped(KeyboardInterrupt):
     """Raised when Ctrl-C or SIGTERM ended `agentrl.train`, `evaluate` or `rollout`; the text explains how to resume.
 
-    If the exception is not caught, a script or a notebook cell prints only its text, without a traceback.
+    If the exception is not caught, a script or a notebook cell prints only the exception's text, without a traceback.
     """
 
     def __init__(self, text: str = "stopped") -> None:

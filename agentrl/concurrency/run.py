@@ -128,7 +128,7 @@ class Offload:
         return running
 
     def replace(self, thread: LoopThread) -> None:
-        """Abandon a blocked loop; the loop ends by itself if it becomes unblocked."""
+        """Abandon a blocked event loop. The loop ends by itself once it is no longer blocked."""
         if thread is self._thread:
             self._thread, self.num_replaced_loops = None, self.num_replaced_loops + 1
             thread.retire()
@@ -147,7 +147,7 @@ def _call(function: Callable[[], T], reply: Reply[T], watched: tuple[str, float]
         reply.watch(*watched)
     try:
         value = function()
-    except Exception as error:  # raised by the waiting caller
+    except Exception as error:  # the waiting caller raises it
         reply.deliver(error=error)
     except BaseException as error:  # SystemExit in user code must not end the thread or the program
         reply.deliver(error=as_error(error))

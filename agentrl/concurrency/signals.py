@@ -43,17 +43,18 @@ def on_forced_exit(say: Callable[[], str]) -> Iterator[None]:
 def ended_by_signals() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the block, and force the exit if the command does not end.
 
-    For the main command of a process, in the main thread. After an interrupt, another Ctrl-C ends the process
-    immediately, also while it exits. If a command was not interrupted, Ctrl-C is ignored while the process exits.
+    Use it for the main command of a process, in the main thread. After an interrupt, another Ctrl-C ends the process
+    immediately, even while the process exits. If a command was not interrupted, Ctrl-C is ignored while the process
+    exits.
 
     Python runs a signal handler only when the main thread executes Python code, so never while C code hangs. Therefore
     a thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are
     written under a temporary name and renamed, so only files that are being written are lost.
     """
     _asked_by.clear()
-    stop.announced = True  # the watcher prints it
+    stop.announced = True  # the watcher thread prints the message
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # required by set_wakeup_fd
+    os.set_blocking(writer, False)  # set_wakeup_fd requires this
     earlier_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     earlier = signal.signal(signal.SIGTERM, _interrupt)
     watcher = Thread(target=_watch, args=(reader,), name="signals", daemon=True)
@@ -63,7 +64,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a background job of a shell
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell's background job ignores SIGINT
             at_exit = signal.SIG_DFL  # ends the process without a traceback, even if a library hangs at exit
         signal.signal(signal.SIGINT, at_exit)
         raise
@@ -109,12 +110,12 @@ def _watch(reader: int) -> None:
                 end_s = None if finishes else time.monotonic() + GRACE_S
                 os.write(2, f"agentrl: {STOPPING if finishes else ENDING}\n".encode())
                 _asked_by.append(number)
-                words = list(_words)  # copied, because the main thread removes them on the second signal
+                words = list(_words)  # a copy, because the main thread removes texts on the second signal
 
 
 def _end_at_once(words: Sequence[Callable[[], str]]) -> NoReturn:
     if sys.stdout.isatty():
-        os.write(1, b"\x1b[?25h")  # show the cursor again, which a live panel hides
+        os.write(1, b"\x1b[?25h")  # show the cursor, which a live panel hides
     text = "".join(f"agentrl: {say()}\n" for say in words)
     os.write(2, f"{text}agentrl: interrupted, ended at once\n".encode())  # sys.stderr may be locked by a hung thread
     os._exit(exit_status())

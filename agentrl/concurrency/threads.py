@@ -20,7 +20,7 @@ Work = Callable[[], Coroutine[object, object, T]]
 
 
 class Workers:
-    """Daemon threads, one per concurrent call. A hung thread does not delay other calls or the exit."""
+    """Daemon threads, one per concurrent call. A hung thread delays neither other calls nor the exit of the program."""
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
@@ -51,14 +51,14 @@ class Workers:
     def _serve(self, inbox: SimpleQueue[Callable[[], None] | None]) -> None:
         while (job := inbox.get()) is not None:
             job()
-            del job  # frees its objects before the next job arrives
+            del job  # frees the job's objects before the next job arrives
             if self._closed:
                 return
             self._idle.append(inbox)
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """Executor for `asyncio.to_thread` in user coroutines. Unlike the default executor, it does not block the exit."""
+    """Executor for `asyncio.to_thread` in user coroutines. Unlike the default executor, it never delays the exit."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__(max_workers=1)
@@ -72,7 +72,7 @@ class DaemonExecutor(ThreadPoolExecutor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # raised by the awaiting caller
+                except BaseException as error:  # the awaiting caller raises it
                     future.set_exception(error)
 
         self._workers.submit(job)
@@ -130,7 +130,7 @@ async def _answer(work: Work[T], reply: Reply[T], sender: Mailbox) -> None:
         value = await work()
     except asyncio.CancelledError:
         reply.deliver(error=RuntimeError("the coroutine cancelled itself"), sender=sender)
-    except Exception as error:  # raised by the waiting caller
+    except Exception as error:  # the waiting caller raises it
         reply.deliver(error=error, sender=sender)
     except BaseException as error:  # SystemExit, exception groups, Rust panics: only this call fails
         reply.deliver(error=as_error(error), sender=sender)

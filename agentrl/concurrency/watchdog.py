@@ -36,7 +36,7 @@ class Watchdog:
             return None
         try:
             slot = self._free.pop()
-        except IndexError:  # hundreds of calls at a time: calls without a slot are not watched
+        except IndexError:  # all slots are in use: a call without a slot is not watched
             return None
         self._write(slot, time.monotonic() + deadline_s, 0.0, name)
         return slot
@@ -51,12 +51,15 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """From the next start on, end the run if data in `pipe` stays unread, because then signals are not handled."""
+        """Stop the watchdog. From its next start on, it also ends the run if data in `pipe` stays unread.
+
+        Unread data means that signals are not handled.
+        """
         self.stop()
         self._signals = pipe
 
     def stop(self) -> None:
-        """End the watchdog process; the next call starts another one."""
+        """End the watchdog process; the next call starts another watchdog process."""
         with self._lock:
             process, self._process, self._signals = self._process, None, -1
             if process is not None:
@@ -76,7 +79,7 @@ class Watchdog:
     def forget(self) -> None:
         """Reset after a fork: only the parent is watched."""
         if self._process is not None:
-            self._process.returncode = 0  # not a child of this process
+            self._process.returncode = 0  # the watchdog is not a child of this process
         self.__init__()  # type: ignore[misc]  # discards the parent's state
         self._failed = True
 
@@ -89,7 +92,7 @@ class Watchdog:
             if self._process is None and not self._failed:
                 try:
                     self._launch()
-                except OSError:  # no process or no memory available: continue without watchdog
+                except OSError:  # no process or memory is available: continue without a watchdog
                     self._failed = True
             return self._process is not None
 
@@ -107,7 +110,7 @@ class Watchdog:
                 [sys.executable, "-I", "-S", watchdog_process.__file__, str(os.getpid()), *map(str, handed)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[each for each in handed if each >= 0],
-                start_new_session=True,  # so that Ctrl-C does not reach it
+                start_new_session=True,  # so that Ctrl-C does not reach the watchdog
             )
         except OSError:
             os.close(self._lifeline)

@@ -23,13 +23,13 @@ from pathlib import Path
 HEAD = struct.Struct("=q")
 """The heartbeat: a counter that a thread of the run increments every half second, if it gets the interpreter lock."""
 SLOT = struct.Struct("=dd104s")
-"""A call: its deadline (monotonic clock; 0 for a free slot), 1 if the call is abandoned, its name."""
+"""A call: its deadline (monotonic clock; 0 for a free slot), 1 if the call is abandoned else 0, and its name."""
 NUM_SLOTS = 512
 SIZE = HEAD.size + NUM_SLOTS * SLOT.size
 BEAT_S = 0.5
 
 GRACE_S = 10.0
-"""Limit in seconds: for a call past its deadline without heartbeat, and for an unhandled signal."""
+"""Seconds until the run is ended: for a call past its deadline without heartbeat, and for an unhandled signal."""
 GRACE_ABANDONED_S = 120.0
 """`GRACE_S` for an abandoned call. Such a call released the lock at its deadline, so the run may only be suspended."""
 _SECOND_SIGNAL_S = 1.0
@@ -100,7 +100,7 @@ def is_stopped(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[0] in "Tt"
-    except OSError:  # not Linux
+    except OSError:  # the system is not Linux
         with os.popen(f"ps -o state= -p {pid}") as answer:
             return answer.read().startswith("T")
 

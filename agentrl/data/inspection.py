@@ -210,7 +210,7 @@ def _text(message: Message) -> str:
 
 
 def duplicates(found: Inspection) -> list[Finding]:
-    """Find repeated rows: exactly equal, with a different ground truth, or equal except for case and blanks."""
+    """Find repeated rows: equal, with a different ground truth, or equal as `normalised` text."""
     exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with a different answer"), Finding(_NEAR)
     first_exact: dict[bytes, int] = {}
     first_near: dict[bytes, int] = {}
@@ -226,7 +226,7 @@ def duplicates(found: Inspection) -> list[Finding]:
 
 
 def leaks(train: Inspection, val: Inspection) -> list[Finding]:
-    """Find validation rows that are also training rows: exactly equal, or equal except for case and blanks."""
+    """Find validation rows that are also training rows: equal, or equal as `normalised` text."""
     exact, near = Finding("rows also in the training files"), Finding(f"rows also in the training files, {_ASIDE}")
     first_exact, first_near = _first(train.exact), _first(train.normalised)
     for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):

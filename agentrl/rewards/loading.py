@@ -37,7 +37,7 @@ def load_reward(
     max_response_length: int | None = None,
     given_models: Mapping[str, Reward] = MappingProxyType({}),
 ) -> Reward:
-    """Load the user's function, the named reward or the choice by data source, and apply the reward manager to it.
+    """Load the configured reward: a user's function, a named reward, or `auto`. Then apply the reward manager.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
@@ -82,7 +82,7 @@ def check_data_source(config: RewardConfig, task: Task) -> None:
     """Reject a row without a built-in reward under `reward.name: auto`. Called at the start of a run.
 
     Raises:
-        DataError: the row has no reward; the message names its data source, and known sources or the missing option.
+        DataError: the row has no reward. The message names the data source, and known sources or a missing option.
     """
     if config.custom_reward_function.path is not None or rewards_asked(config) != {"auto"}:
         return

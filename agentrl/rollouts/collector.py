@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AllFailedError(AgentRLError):
-    """All rollouts of a step failed: something is wrong with the agent loop or its environment."""
+    """Raised if all rollouts of a step failed. The usual cause is the agent loop or its environment."""
 
 
 Attempt = Callable[[], Awaitable[Rollout]]
@@ -44,10 +44,10 @@ async def collect(
     exception is raised. If the caller is cancelled, all rollouts are cancelled and cleaned up.
 
     Args:
-        slots: each running rollout holds one slot.
+        slots: limits concurrent rollouts; each running rollout holds one slot.
 
     Raises:
-        AllFailedError: every rollout ended with an error; the message is the first error.
+        AllFailedError: every rollout ended with an error; the message contains the first error.
     """
     attempts = partial(attempts_at, runner=runner, n=n, sampling=sampling, seed=seed)
     groups = await roll_out(attempts, tasks, n=n, slots=slots)
@@ -76,7 +76,7 @@ def attempts_at(
 ) -> list[Attempt]:
     """Prepare `n` rollouts of a task, without starting them.
 
-    Rollout i has the seed derive_seed(seed, task.uid, i), regardless of what runs concurrently.
+    Rollout i has the seed derive_seed(seed, task.uid, i), which does not depend on other rollouts.
 
     Args:
         greedy_baseline: add one more rollout, sampled greedily (ReMax, Li et al. 2023, arXiv:2310.10505).
@@ -91,12 +91,12 @@ def attempts_at(
 
 
 def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
-    """Make a group of the first `n` rollouts. If a greedy rollout follows, its score becomes their reward `baseline`.
+    """Make a group of the first `n` rollouts. If a greedy rollout follows, its score becomes their `baseline`.
 
-    There is no baseline if the greedy rollout failed or has no score.
+    No baseline is added if the greedy rollout failed or has no score.
 
     Raises:
-        RewardError: the reward function itself returns a `baseline`.
+        RewardError: the reward function itself returns a reward part `baseline`.
     """
     members = list(rollouts[:n])
     baselines = [each.reward for each in rollouts[n:] if not each.failed and "score" in each.rewards]
@@ -111,7 +111,7 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
-    """Return the results of `attempts`, in order. If one raises, the others are first cancelled and cleaned up."""
+    """Run `attempts` concurrently; return their rollouts in order. If one raises, cancel the others, then raise."""
 
     async def one(attempt: Attempt) -> Rollout:
         async with slots:
@@ -141,10 +141,9 @@ LENGTH = f"{GUARD}length"
 
 
 class LengthGuard:
-    """Waits for the last of a task's `num` rollouts, then flags the scored ones whose length is an outlier.
+    """Waits for the last of a task's `num` rollouts, then flags the scored rollouts whose length is an outlier.
 
-    Rollouts that failed outside the policy are ignored. The guard only observes, since a penalty would depend on the
-    other rollouts.
+    Failed rollouts are ignored. The guard changes no score, because a penalty would depend on the other rollouts.
     """
 
     def __init__(self, num: int, config: GuardsConfig) -> None:

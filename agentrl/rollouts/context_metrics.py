@@ -1,4 +1,4 @@
-"""Metrics of rollouts with several conversations: summaries and sub-agents."""
+"""Metrics of rollouts with several trajectories: compactions and sub-agents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agentrl.types.rollout import Rollout
 def context_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Return metrics by name: of compactions if there are any, and of sub-agents if there are any.
 
-    - `compaction/mean`: compactions per rollout; `/tokens_before`: mean length of the replaced contexts;
-      `/tokens_after`: mean length of the prompts that replaced them
-    - `sub_agents/mean`: sub-agents per rollout; `/response_length`: mean number of tokens after their prompt
+    - `compaction/mean`: compactions per rollout; `/tokens_before`: mean length of the replaced contexts in tokens;
+      `/tokens_after`: mean length of the new prompts in tokens
+    - `sub_agents/mean`: sub-agents per rollout; `/response_length`: mean number of tokens after a sub-agent's prompt
     """
     restarts = [each for rollout in rollouts for each in _opened(rollout, OperationKind.RESTART)]
     agents = [each for rollout in rollouts for each in _opened(rollout, OperationKind.MESSAGES) if each[2] is not None]
@@ -32,7 +32,7 @@ def context_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _opened(rollout: Rollout, kind: OperationKind) -> list[tuple[Rollout, int, int | None]]:
-    """Return (rollout, number of the trajectory, its parent) for each trajectory opened by such an operation."""
+    """Return (rollout, trajectory number, number of its parent) for each trajectory that a `kind` operation opened."""
     known = range(len(rollout.trajectories))
     opened = [(rollout, each.trajectory, each.parent[0]) for each in rollout.operations if each.kind is kind]
     return [each for each in opened if each[1] in known and each[2] in (None, *known)]

@@ -1,4 +1,4 @@
-"""Metrics of failures: whether the policy recovers from tool errors, and what infrastructure failures hide."""
+"""Metrics of failures: recovery of the policy from tool errors, and bias from infrastructure failures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _NOT_RUN = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR, Outcome.ABORTED)
 def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> dict[str, float]:
     """Return metrics of recovery from tool errors, for each tool with a `tool_error`.
 
-    - `tool/<tool>/recovered`: share of the rollouts with a `tool_error` of the tool in which a later call of
-      the same tool, in another turn, ended `ok`
-    - `tool/<tool>/success_after_error`: share of these rollouts that are a success
+    Both metrics are shares of the rollouts with a `tool_error` of the tool.
+
+    - `tool/<tool>/recovered`: a call of the same tool in a later turn had the outcome `ok`
+    - `tool/<tool>/success_after_error`: the rollout is a success (only rollouts with a score count)
     """
     recovered: dict[str, list[bool]] = defaultdict(list)
     successes: dict[str, list[bool]] = defaultdict(list)
@@ -33,12 +34,12 @@ def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> d
 
 
 def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Estimate how infrastructure failures of tools shift the means; empty without such failures.
+    """Estimate how much infrastructure failures of tools shift the means; empty without such failures.
 
     - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
     - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts
 
-    The estimates weight the remaining rollouts, see `agentrl.stats.left_out`.
+    The estimates are weighted means over the remaining rollouts, see `agentrl.stats.left_out`.
     """
     failures = [_failed_call(rollout) for rollout in rollouts]
     failed = [failure is not None for failure in failures]
@@ -74,12 +75,12 @@ def _is_later(call: ToolCall, error: ToolCall) -> bool:
 
 
 def _failed_call(rollout: Rollout) -> int | None:
-    """Index of the call that removed the rollout; None if it was not removed, or for another reason."""
+    """Index of the tool call whose infrastructure failure made the rollout fail; None if there is no such call."""
     outcomes = [call.outcome for call in rollout.tool_calls]
     return outcomes.index(Outcome.INFRA_ERROR) if rollout.infra_failed and Outcome.INFRA_ERROR in outcomes else None
 
 
 def _num_run(rollout: Rollout, failure: int | None) -> int:
-    """Number of calls that ran, up to the call that failed."""
+    """Number of tool calls that ran, up to and including the failed call at index `failure`."""
     calls = rollout.tool_calls if failure is None else rollout.tool_calls[: failure + 1]
     return sum(call.outcome not in _NOT_RUN for call in calls)

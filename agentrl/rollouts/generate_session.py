@@ -17,7 +17,7 @@ from agentrl.utils.seeds import derive_seed, ids_digest
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
-_SERIAL = count()  # part of session names; no result depends on it
+_SERIAL = count()  # the number is part of session names; no result depends on it
 
 
 class RolloutGenerate:

@@ -10,7 +10,7 @@ from agentrl.types.rollout import Rollout, Stop
 
 
 def harness_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return `harness/...` over all rollouts of harnesses, failed ones included; nothing if there are none."""
+    """Return `harness/...` over all rollouts that a harness ran, including failed ones; empty if there are none."""
     ran = [rollout for rollout in rollouts if "harness_requests" in rollout.facts]
     if not ran:
         return {}

@@ -16,15 +16,16 @@ from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
-    """Return metrics by name; failed rollouts count only in `rollouts/...`.
+    """Return metrics by name. Failed rollouts count only in `rollouts/`, `success_all`, `left_out/` and `harness/`.
 
-    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`: if scored
-    - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
-    - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call that ended ok
+    - `reward/mean`, `reward/std`, `reward/<name>` (reward parts), `success`, `success/<data_source>`: only if scored
+    - `response_length/mean`, `/max`: tokens after the prompts of a rollout's trajectories; `num_turns/mean`, `/max`
+    - `rollout_s/mean`, `/max`: duration in seconds
+    - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call with outcome `ok`
     - `compaction/...`, `sub_agents/...`: see `context_metrics`
-    - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`, `/tokens_per_call`
-    - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (either of these, so
-      excluded from other metrics): shares of rollouts; `rollouts/num_dropped`: count
+    - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`: duration; `/tokens_per_call`
+    - `stop/<reason>`, `rollouts/failed` (stop reason `error`), `rollouts/infra_failed`, `rollouts/dropped` (one of the
+      two): shares of rollouts; `rollouts/num_dropped`: count
     - `success_all`: like `success`, but dropped rollouts count as not successful
     - recovery from tool errors, and the effect of infrastructure failures: see `failure_metrics`
     - `harness/...`: see `harness_metrics`
@@ -48,7 +49,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
 
 
 def excluded_metrics(groups: Sequence[Group], others: Mapping[str, Excluded] = {}) -> dict[str, float]:
-    """Return `rollout/excluded/<reason>`: the number of rollouts that are not trained on, by `types.excluded`.
+    """Return `rollout/excluded/<reason>`: the number of rollouts that are not trained on for that reason.
 
     Args:
         others: rollout id -> reason, for rollouts whose reason is not in the rollout itself.
@@ -95,7 +96,7 @@ def _sizes(counted: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _tools(calls: Sequence[ToolCall]) -> dict[str, float]:
-    # no metric for tool names that the model invented
+    # calls of tools that the model invented count as `unknown`
     real = {call.name for call in calls if call.outcome not in (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)}
     by_name: dict[str, list[ToolCall]] = defaultdict(list)
     for call in calls:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 LoopKey = tuple[str | None, str | None, str | None]
-"""(agent loop, tool format, template variables as JSON) of a row; None: the configured ones."""
+"""(agent loop, tool format, template variables as JSON) of a row; None: the configured value."""
 
 
 class LoopTraits(NamedTuple):
-    """What the check of a row needs to know of its agent loop."""
+    """Properties of a row's agent loop that the check of the row needs."""
 
     uses_tools: bool
     runs_task_folders: bool
@@ -42,7 +42,7 @@ class LoopTraits(NamedTuple):
 
 
 class RowNames:
-    """Checks the names in rows, and their tool arguments; needs no model."""
+    """Checks the names and the tool arguments in rows. Needs no model."""
 
     def __init__(
         self, toolbox: Toolbox, config: RunConfig, interactions: Mapping[str, BaseInteraction] | None = None
@@ -75,7 +75,7 @@ class RowNames:
         """Check the configured tools once all rows were checked.
 
         Raises:
-            ConfigError: tools are configured, but no row's agent loop calls any, or sub-agents have unknown tools.
+            ConfigError: tools are configured, but no row's agent loop calls tools; or a sub-agent has an unknown tool.
         """
         check_agent_tools(self._toolbox.tools)
         if self._toolbox.schemas and self._tool_users and not any(self._tool_users.values()):
@@ -95,7 +95,7 @@ class RowNames:
         elif has_folder and not _trait(loop, "runs_task_folders"):
             raise DataError(NO_SANDBOX)
         if not _trait(loop, "follows_steps") and has_steps(task):
-            raise DataError(f"agent loop '{name}' cannot do tasks of several steps: use tool_agent or a harness")
+            raise DataError(f"agent loop '{name}' cannot run tasks of several steps: use tool_agent or a harness")
         if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
             check_interaction(self._interactions, task)
 
@@ -116,11 +116,11 @@ class RowCheck(RowNames):
         self._checked: dict[LoopKey, LoopTraits] = {}
 
     def prompt_length(self, task: Task) -> int:
-        """Number of prompt tokens, with the row's agent loop and the row's tools.
+        """Return the number of prompt tokens of a row, with the row's agent loop and the row's tools.
 
         Raises:
             DataError: the row names a loop, tool format, tool or interaction that is unknown or does not fit the chat
-                template, or the template rejects its messages. The message does not name the row.
+                template, or the template rejects the row's messages. The message does not name the row.
             ConfigError, TemplateError, UnknownNameError: the configuration does not fit the template.
         """
         variables = task.template_variables
@@ -162,7 +162,7 @@ class RowCheck(RowNames):
             _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)
 
     def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
-        """Refuse the run if the tool format depends on the chat template and none is found for it."""
+        """Refuse the run if the tool format must be chosen for the chat template, and no format fits."""
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
         if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 GRACE_S = 1.0
-"""Time between a rollout's deadline and its cancellation, in which the engine returns the tokens sampled so far."""
+"""Seconds between a rollout's deadline and its cancellation. Meanwhile the engine returns the sampled tokens."""
 
 
 class RolloutRunner:
@@ -53,7 +53,7 @@ class RolloutRunner:
 
     Args:
         reward: scores the rollouts; None: rollouts get no score.
-        interactions: simulated users, for rows that name one.
+        interactions: name -> simulated user, for rows that name one.
 
     Attributes:
         on_end: progress callback, called when a rollout ends, with or without an error.
@@ -93,11 +93,11 @@ class RolloutRunner:
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
-        For a trajectory of a sub-agent, k is derived from its place, see `agent_loops.places`.
+        For a sub-agent's trajectory, k is derived from the sub-agent's place in the rollout; see `agent_loops.places`.
 
         Args:
             priority: rollouts with higher priority are sampled first.
-            resume_point: saved state to continue from; its first new turn has t = 0.
+            resume_point: saved state to continue from. The first new turn of a trajectory has t = 0.
             toolbox: used in place of the run's toolbox.
             answers: recorded answers of the simulated user, used as long as the conversation equals the recorded one.
         """
@@ -175,7 +175,7 @@ class RolloutRunner:
         return rollout, {**tools.rewards, **overall}
 
     def _with_observation(self, task: Task, tools: ToolSession, observation: str) -> Task:
-        """Add what the environment's `reset` returned to the prompt.
+        """Add the text that the environment's `reset` returned to the prompt.
 
         Raises:
             DataError: the prompt becomes longer than `data.max_prompt_length`.
@@ -207,7 +207,7 @@ class RolloutRunner:
     async def _score(self, task: Task, rollout: Rollout, environment: object | None) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
-        bounds = self._config.reward.range if "score" in rollout.rewards else None  # otherwise already checked
+        bounds = self._config.reward.range if "score" in rollout.rewards else None  # the reward checks its own scores
         if "score" not in rollout.rewards:  # a loop may set the score itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
@@ -224,7 +224,7 @@ class RolloutRunner:
 
 
 def _last_messages(rollout: object) -> list[Message]:
-    """Return the messages of the last trajectory; the result is not checked yet and may be anything."""
+    """Return the messages of the last trajectory. `rollout` is not checked yet, so it may be any object."""
     found = rollout.trajectories if isinstance(rollout, Rollout) else []
     return found[-1].messages if found and isinstance(found[-1], Trajectory) else []
 
@@ -232,19 +232,19 @@ def _last_messages(rollout: object) -> list[Message]:
 async def _until_deadline(
     loop: AgentLoop, running: Coroutine[None, None, Rollout], generate: RolloutGenerate
 ) -> Rollout:
-    """Return the result of `running`; after the deadline, the content of the loop's conversations."""
+    """Return the rollout of `running`; after the deadline, a rollout with the content of the loop's conversations."""
     timeout = asyncio.timeout_at(None if generate.deadline is None else generate.deadline + GRACE_S)
     try:
         async with timeout:
             rollout = await running
-        if (task := asyncio.current_task()) and task.cancelling():  # cancelled from outside, and the loop ignored it
+        if (task := asyncio.current_task()) and task.cancelling():  # the loop ignored a cancellation from outside
             raise asyncio.CancelledError
         return rollout
     except TimeoutError:
-        if not timeout.expired():  # a timeout raised by the loop itself
+        if not timeout.expired():  # the loop itself raised the error
             raise
         return salvaged(loop, Stop.DEADLINE)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
-        raise RuntimeError("the loop cancelled itself") from None  # CancelledError would end this task silently
+        raise RuntimeError("the loop cancelled itself") from None  # a CancelledError would end this task silently

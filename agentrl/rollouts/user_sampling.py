@@ -14,14 +14,14 @@ from agentrl.types.messages import ChatAnswer, Message
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
-_SERIAL = count()  # part of session names; no result depends on it
+_SERIAL = count()  # the number is part of session names; no result depends on it
 
 
 class UserSampling:
-    """The `Sample` of one rollout. It may be called on any event loop; the engine runs on the loop of the constructor.
+    """The `Sample` of one rollout. Any event loop may call it; the engine runs on the event loop of the constructor.
 
-    Each answer uses its own session, which is released immediately. Otherwise the session would occupy KV cache while
-    it waits for the policy's next turn.
+    Each answer uses its own session, which is released once the answer is sampled. Otherwise the session would occupy
+    KV cache during the policy's next turn.
 
     Args:
         priority: requests with higher priority are sampled first if the engine is busy.
@@ -47,7 +47,7 @@ class UserSampling:
             completion = await self._engine.generate(
                 GenerateRequest(token_ids, sampling, session, priority=self._priority)
             )
-        except ValueError as error:  # the context is too long
+        except ValueError as error:  # the conversation is longer than the model's context
             raise InfraError(f"the simulated user's conversation does not fit the model: {error}") from error
         finally:
             await self._engine.release(session)

@@ -1,4 +1,4 @@
-"""Checks that the rollout returned by a loop is valid for training."""
+"""Checks that the rollout that an agent loop returned is valid for training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.utils.user_code import defined_at, format_error
 
 
 def checked(rollout: object, loop: AgentLoop, recording: Recording, max_response_tokens: int) -> Rollout:
-    """Return `rollout`, or a failed rollout if training on it would be wrong; the error names the agent loop."""
+    """Return `rollout` if it is valid for training; otherwise a failed rollout whose error names the agent loop."""
     try:
         return _check(rollout, recording, max_response_tokens)
     except (TypeError, ValueError) as error:
@@ -79,7 +79,7 @@ def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) ->
 
 
 def _check_same(segment: Segment, sampled: list[Segment]) -> None:
-    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # usual case, no comparison needed
+    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # the usual case needs no comparison
     if not same and list(segment.logprobs or ()) != [logprob for part in sampled for logprob in part.logprobs or ()]:
         raise ValueError("log-probabilities of sampled tokens are not the engine's")
     if any(part.temperature != segment.temperature for part in sampled):
@@ -87,7 +87,7 @@ def _check_same(segment: Segment, sampled: list[Segment]) -> None:
 
 
 def salvaged(loop: AgentLoop, stop: Stop) -> Rollout:
-    """Rollout with the content of the loop's conversations; empty if the loop has none."""
+    """Return a rollout with the content of the loop's conversations; empty if the loop has none."""
     if not loop.conversations:
         return Rollout([], stop)
     rollout = loop.conversations[0].rollout()
@@ -96,7 +96,7 @@ def salvaged(loop: AgentLoop, stop: Stop) -> Rollout:
 
 
 def failed_rollout(loop: AgentLoop, error: Exception) -> Rollout:
-    """The rollout of a loop that raised `error`."""
+    """Return the rollout of a loop that raised `error`."""
     rollout = salvaged(loop, Stop.ERROR)
     rollout.error = format_error(error)
     rollout.infra_failed = isinstance(error, InfraError)
@@ -104,7 +104,7 @@ def failed_rollout(loop: AgentLoop, error: Exception) -> Rollout:
 
 
 def innermost(error: Exception) -> Exception:
-    """The first error of nested exception groups (a loop's own TaskGroup)."""
+    """Return the first error inside nested exception groups, such as those of a loop's own TaskGroup."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError, Kind, suggestion
 CHECKPOINTS, STATE_FILE = "checkpoints", "run_state.json"
 LATEST, BEST = "latest", "best"
 SAVING = ("train", "train_only")
-"""Values of `trainer.mode` that have checkpoints."""
+"""Values of `trainer.mode` whose runs save checkpoints."""
 
 _STEP = re.compile(r"step-(\d+)")
 _VERL = re.compile(r"global_step_(\d+)")
@@ -24,7 +24,7 @@ _VERL = re.compile(r"global_step_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The step at which a validation metric was highest."""
+    """The value of a validation metric at a step, usually at the step where it was highest."""
 
     metric: str
     value: float
@@ -40,7 +40,7 @@ class RunState:
 
     Attributes:
         pending: drawn tasks that were in flight or ready, but not trained on.
-        goal: the metric of `trainer.stop_when` at the last validation.
+        goal: the value of the `trainer.stop_when` metric at the last validation.
     """
 
     step: int
@@ -103,9 +103,9 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is complete.
+    """Return whether a checkpoint is complete: whether its state file can be read.
 
-    The state file is written last. The folder is renamed to its final name after all files are synced to disk.
+    The state file is written last. The folder gets its final name after all its files are synced to disk.
     """
     try:
         read_state(checkpoint)
@@ -136,12 +136,12 @@ def newest(run_dir: Path) -> Path | None:
 def start_of(trainer: TrainerConfig) -> Path | None:
     """Return the checkpoint that a run resumes from; None for a new run.
 
-    This is `resume_from_path`, or else the newest checkpoint in the run folder. Changing the link `latest` by hand has
-    no effect.
+    It is `trainer.resume_from_path`, or else the newest complete checkpoint in the run folder. Changing the link
+    `latest` by hand has no effect.
 
     Raises:
-        ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists without a complete
-            checkpoint, and a new start would delete the records of the saved run.
+        ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists, but no complete
+            checkpoint does; then a new start would delete the records of the saved run.
     """
     if trainer.resume_mode == "path" and trainer.resume_from_path:
         return find_checkpoint(trainer.resume_from_path)

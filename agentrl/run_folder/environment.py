@@ -1,4 +1,4 @@
-"""Hardware and software environment of a run, and whether it makes the run reproducible."""
+"""Hardware and software environment of a run, and whether a run in this environment is reproducible."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def environment(config: RunConfig, live: bool) -> dict[str, JsonValue]:
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the settings that make a run not reproducible.
 
-    On the CPU no torch setting makes results depend on timing. On a GPU some settings do, so GPU runs are never
-    reported as reproducible.
+    On the CPU, torch's results do not depend on timing. On a GPU they may, so runs on a GPU are never reported as
+    reproducible.
 
     Args:
         live: whether the run has rollouts.
@@ -63,7 +63,7 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
 
 
 def provided(config: RunConfig, live: bool) -> Iterator[str]:
-    """Yield the assumptions about user code that reproducibility depends on."""
+    """Yield the assumptions about user code on which the run's reproducibility depends."""
     if live:
         yield "tools, rewards and simulated users are deterministic"
     if live and "script_path" in engine_spec(config.rollout.engine).options:
@@ -88,7 +88,7 @@ def _device_name(device: torch.device) -> str:
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
+    except OSError:  # the system is not Linux
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or "unknown")

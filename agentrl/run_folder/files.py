@@ -43,7 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.write(descriptor, str(os.getpid()).encode())
         yield
     finally:
-        if descriptor in _HELD:  # not in a forked child
+        if descriptor in _HELD:  # a forked child holds no lock
             _HELD.remove(descriptor)
             (folder / LOCK_FILE).unlink(missing_ok=True)
             os.close(descriptor)
@@ -111,7 +111,7 @@ def _lock(descriptor: int, folder: Path) -> None:
         raise ConfigError.at(
             "trainer.default_local_dir",
             Kind.CONFLICT,
-            f"'{folder}' is in use by another run, process {pid}: wait for it or end it, or set another"
+            f"'{folder}' is in use by another run, process {pid}: wait for that run or end it, or set another"
             " trainer.default_local_dir",
         ) from None
     except OSError as error:
@@ -143,7 +143,7 @@ def _forbidden(error: OSError, folder: Path) -> bool:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a temporary file, sync it to disk and rename it, so that no partial file is ever visible."""
+    """Write `text` to a temporary file, sync it to disk and rename it to `path`. No partial file is ever visible."""
     with atomic_file(path) as file:
         file.write(text.encode())
 
@@ -158,7 +158,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Rename a folder, then delete it. After a kill, the folder is complete or `remove_leftovers` deletes the rest."""
+    """Rename a folder, then delete it. After a kill in between, `remove_leftovers` deletes the renamed folder."""
     aside = folder.with_name(f".{folder.name}.removed")
     folder.rename(aside)
     sync_folder(aside.parent)

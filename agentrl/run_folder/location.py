@@ -37,7 +37,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     If the run fails before it starts, all created files and folders are removed.
 
     Args:
-        rows: rows passed in Python: maps a data file's name in the folder to its lines. `keep_rows` writes the files.
+        rows: rows passed in Python: file name in the run folder -> the file's lines. `keep_rows` writes the files.
         writes_run: False for an evaluation, which may write its results into the folder of a run.
 
     Raises:
@@ -85,7 +85,7 @@ def check_free(config: RunConfig) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return the path for printing: relative to the working directory if inside it."""
+    """Return the path for printing: relative to the working directory if the path is inside it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -103,7 +103,7 @@ def run_at(path: Path) -> Path:
 
 
 def link_latest(folder: Path) -> None:
-    """Set the link `latest`, next to a new run folder, to this folder; replace only a link."""
+    """Point the link `latest`, next to a new run folder, to this folder. A `latest` that is not a link stays."""
     link = folder.parent / LATEST_RUN
     fresh = _FRESH.fullmatch(folder.name) and OUTPUTS.name in folder.parts
     if not fresh or (link.exists() and not link.is_symlink()):
@@ -170,7 +170,7 @@ def _check_own(folder: Path) -> None:
         raise ConfigError.at(
             "trainer.default_local_dir",
             Kind.WRONG_VALUE,
-            f"'{checkpoints}' cannot be written: checkpoints of the run belong there",
+            f"'{checkpoints}' cannot be written, but the run saves its checkpoints there",
         )
 
 
@@ -238,5 +238,5 @@ def _emptied_on_failure(folder: Path) -> Iterator[None]:
 def _remove_empty(folder: Path) -> None:
     try:
         folder.rmdir()
-    except OSError:  # not empty, or already removed
+    except OSError:  # the folder is not empty, or already removed
         return

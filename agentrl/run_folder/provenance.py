@@ -1,4 +1,4 @@
-"""Provenance of stored trajectories: hashes of tokenizer and chat template, tools, configuration."""
+"""Provenance of stored trajectories: hashes of tokenizer and chat template, tool schemas, and configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Seq
     - `tokenizer_sha256`, `chat_template_sha256`: SHA-256 of the vocabulary and of the template, each as JSON
     - `config`: the configuration as JSON, secrets redacted
     - `tools`: the schemas of all tools as a JSON list, as chat templates receive them
-    - `loops`: the names in `rollout.agent.agent_loop_config_path` as a JSON list
+    - `loops`: the names of the agent loops in `rollout.agent.agent_loop_config_path`, as a JSON list
     - `environment`: the name of the environment, "" if there is none
     - `agentrl`: the version that wrote the file
 

@@ -1,4 +1,4 @@
-"""Whether a run is reproducible bit for bit: reported at start; revoked after a timeout or an outside failure."""
+"""Report whether a run is reproducible bit for bit. A timeout or infrastructure failure ends reproducibility."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_EVENTS = 100
 class ReproducibilityReport:
     """Writes `environment.json` of a run: the values of `environment`, and under `reproducible`
 
-    - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages, weights
+    - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
     - `settings`: only the reasons from the configuration, including configurations before the run was resumed
@@ -36,7 +36,7 @@ class ReproducibilityReport:
         live: whether the run has rollouts.
         before: folder of the resumed run, if it is not this run's folder.
         tools, users: names of the offered tools, and of the simulated users, that are not marked as deterministic.
-        clients: reason, if other programs decide what is sampled.
+        clients: why the run is not reproducible, if other programs send the requests; "" otherwise.
         num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """
 
@@ -62,7 +62,8 @@ class ReproducibilityReport:
                 *([clients] if clients else []),
             ],
         )
-        self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # otherwise never reproducible
+        # without `rollout.deterministic`, the run is not reproducible anyway
+        self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0
         self._evicted = self._num_evicted()
         self._changed: list[Entry] = []
         self._events: list[Entry] = []
@@ -70,9 +71,10 @@ class ReproducibilityReport:
         self._written = False
 
     def begin(self, step: int) -> None:
-        """Print whether the run is reproducible. If it resumes after `step`, also print changes. -1: a new run.
+        """Print whether the run is reproducible. If it resumes after `step`, also print changes of the environment.
 
-        For a resumed run, the file is written after the next step, because the run may already be finished.
+        For a new run, `step` is -1. For a resumed run, the file is written only after the next step, because the run
+        may already be finished.
         """
         if step < 0:
             self._write()
@@ -82,7 +84,7 @@ class ReproducibilityReport:
         print(f"not reproducible: {'; '.join(reasons)}" if reasons else "reproducible bit for bit")
 
     def watch(self, step: int, split: str, groups: Sequence[Group]) -> None:
-        """Record events in these rollouts that make the run not reproducible; print the first one."""
+        """Record events in these rollouts that make the run not reproducible; print the first event."""
         promised, num_before = not self.why_not, self._num_ended
         for ended in (*_endings(step, split, groups), *self._evictions(step, split)):
             self._num_ended += 1
@@ -107,7 +109,7 @@ class ReproducibilityReport:
             yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
-        """Restore the saved state after `step`; drop later entries, because their steps are repeated."""
+        """Restore the saved entries up to `step`; drop later entries, because their steps are repeated."""
         old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "missing"})), dict(_leaves(self._now))
         undone: dict[str, JsonValue] = {}
         for each in _entries(kept, "changed"):
@@ -181,7 +183,7 @@ def _entries(kept: Mapping[str, JsonValue], name: str) -> list[Entry]:
 
 def _step(each: Entry) -> int:
     step = each["step"]
-    assert isinstance(step, int)  # written by this class
+    assert isinstance(step, int)  # this class wrote an integer
     return step
 
 

@@ -49,7 +49,7 @@ FIXED = (
 )
 """Keys that must not change: a checkpoint is invalid with another model or row order."""
 
-_FIXED_IF_SAMPLED = (  # rollout_only counts steps, and all rollouts must have one distribution
+_FIXED_IF_SAMPLED = (  # rollout_only resumes by the number of steps, and samples one distribution
     "data.train_batch_size",
     *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
 )
@@ -62,7 +62,7 @@ def check_folder(config: RunConfig) -> None:
     """Check that the run can resume; print the checkpoint it resumes from and the changed keys.
 
     Raises:
-        ConfigError: the folder contains a run that this one would damage, a key of `FIXED` changed, or the checkpoint
+        ConfigError: the folder contains a run that this run would damage, a key of `FIXED` changed, or the checkpoint
             to resume from is incomplete.
     """
     folder = config.trainer.run_dir
@@ -81,7 +81,7 @@ def run_before(config: RunConfig) -> Path:
     start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
     if start is None or path is None or start.parent == checkpoints_of(folder):
         return folder
-    named = path.absolute().parent.parent  # its checkpoints may be on another disk
+    named = path.absolute().parent.parent  # not from `start`, which may be on another disk
     return named if (named / CONFIG_FILE).exists() else start.parent.parent
 
 
@@ -119,7 +119,7 @@ def _print_missing(config: RunConfig, last: int) -> None:
 
 
 def _print_start(start: Path, folder: Path) -> None:
-    """Print where the run starts. Another run's checkpoint is allowed only if this run has none."""
+    """Print the checkpoint from which the run starts. It may be of another run only if this run has no checkpoint."""
     if start.parent == checkpoints_of(folder):
         _print_skipped(start, folder)
     elif own := newest(folder):
@@ -141,7 +141,7 @@ def _print_skipped(start: Path, folder: Path) -> None:
     if latest.is_symlink() and latest.readlink().name != start.name:
         print(
             f"'{latest}' pointed to {latest.readlink().name}, but the newest complete checkpoint is {start.name}:"
-            " resuming from it (to resume from another, set trainer.resume_mode=path)"
+            " resuming from that checkpoint (to resume from another checkpoint, set trainer.resume_mode=path)"
         )
     there = [step_folder(start.parent, step) for step in saved_steps(start.parent)]
     for skipped in there[there.index(start) + 1 :]:
@@ -151,7 +151,7 @@ def _print_skipped(start: Path, folder: Path) -> None:
 def _check_mode(config: RunConfig, folder: Path) -> None:
     section = config_in(folder).get("trainer")
     before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
-    if before not in (config.trainer.mode, "val_only"):  # a validation run has no files to damage
+    if before not in (config.trainer.mode, "val_only"):  # a val_only run has no files that another mode could damage
         raise ConfigError.at(
             "trainer.mode",
             Kind.CONFLICT,
@@ -187,7 +187,7 @@ def _not_resumable(folder: Path, key: str, before: object, now: object) -> Probl
         f"`{key}` was {before} and is now {now}, so the run in '{folder}' cannot be resumed: set"
         " trainer.default_local_dir for a new run"
     )
-    names = f", or, if both names mean the same, correct {CONFIG_FILE} there" if key in _NAMES else ""
+    names = f", or, if both values name the same files, correct {CONFIG_FILE} in that folder" if key in _NAMES else ""
     return Problem(key, Kind.CONFLICT, text + names)
 
 

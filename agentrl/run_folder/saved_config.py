@@ -15,7 +15,7 @@ from agentrl.run_folder.layout import CONFIG_FILE
 Change: TypeAlias = tuple[str, JsonValue, JsonValue]
 
 _FREE = tuple(f"trainer.{name}" for name in ("default_local_dir", "resume_mode", "resume_from_path"))
-"""Keys for the folder's location and for resuming, which may differ."""
+"""Keys that may differ in a resumed run: the folder's location, and the keys for resuming."""
 
 
 def read_config(path: Path) -> dict[str, JsonValue]:

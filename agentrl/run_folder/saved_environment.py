@@ -21,7 +21,7 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
 
 
 def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
-    """Return a text that tells whether a run is reproducible, from its saved environment; None if unknown."""
+    """Return whether a run is reproducible, as a text from its saved environment; None if unknown."""
     saved = kept.get("reproducible")
     if not isinstance(saved, dict) or "promised" not in saved:
         return None

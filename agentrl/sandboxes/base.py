@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 MAX_OUTPUT_CHARS = 20_000
-"""Longest output of one run; the middle of a longer output is left out."""
+"""Maximum length of the output of one run; the middle of a longer output is left out."""
 MAX_FILE_BYTES = 32 * 2**20
-"""Largest file that is copied into a sandbox or out of it."""
+"""Maximum size of a file that is copied into or out of a sandbox."""
 CANCELLED = "a call that ran in the sandbox was cancelled, which ended the sandbox"
 """Error text of calls that follow a cancelled call."""
 
 
 class SandboxEndedError(Exception):
-    """A program in the sandbox ended the sandbox; the text is the reason. Its files and variables are lost."""
+    """A program ended its own sandbox; the message is the reason. Files and variables of the sandbox are lost."""
 
 
 class SandboxUnavailableError(Exception):
@@ -23,7 +23,7 @@ class SandboxUnavailableError(Exception):
 
 
 class SandboxFileError(Exception):
-    """A file of a sandbox cannot be read or written; the text is the reason."""
+    """A file of a sandbox cannot be read or written; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RunResult:
         error: the traceback of an uncaught Python exception; "" if there is none.
         exit_code: exit code of a command; None for Python code.
         timed_out: whether the code or command was stopped at its deadline.
-        state_lost: whether the Python interpreter ended, so that its variables are lost; files are kept.
+        state_lost: whether the Python interpreter ended: its variables are lost, files are kept.
     """
 
     output: str
@@ -47,17 +47,17 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSetup:
-    """Settings of one sandbox that differ from others of its kind.
+    """Settings of one sandbox that override the settings of its kind.
 
     Attributes:
-        folder: the working folder; "": that of the image, or of the kind.
+        folder: the working folder; "": the working folder of the image or of the kind.
         env: environment variables of all programs in the sandbox.
-        folders: folders that must exist and can be written. Kinds with images ignore them.
-        image: the image; None: that of the kind. Kinds without images ignore it.
+        folders: folders that must exist and be writable. Kinds with images ignore `folders`.
+        image: name of the image; None: the image of the kind. Kinds without images ignore `image`.
         build: folder with a Dockerfile; the image is built from it if there is no image of this name.
         build_s: seconds to build or get the image.
-        memory_mb: memory; None: that of the kind.
-        readable: folders of this machine, and their paths in the sandbox. Only local sandboxes support this.
+        memory_mb: memory limit in MiB; None: the limit of the kind.
+        readable: (folder of this machine, its path in the sandbox), read-only. Only local sandboxes support this.
     """
 
     folder: str = ""
@@ -73,12 +73,12 @@ class SandboxSetup:
 class Sandbox(Protocol):
     """An isolated environment with its own files and one Python interpreter. It runs one call at a time.
 
-    Every method raises `SandboxEndedError` if a program in the sandbox ended it, and `SandboxUnavailableError` if it
-    failed for another reason.
+    Every method raises `SandboxEndedError` if a program in the sandbox ended the sandbox, and
+    `SandboxUnavailableError` if the sandbox failed for another reason.
     """
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
-        """Run code in the interpreter of this sandbox; its variables are kept for the next call."""
+        """Run code in the sandbox's interpreter. Variables are kept for the next call."""
         ...
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
@@ -86,7 +86,7 @@ class Sandbox(Protocol):
         ...
 
     async def upload(self, path: str, data: bytes) -> None:
-        """Write a file; folders are created. `path` is relative to the working folder.
+        """Write a file; missing folders are created. `path` is relative to the working folder.
 
         Raises:
             SandboxFileError: the file cannot be written.
@@ -97,7 +97,7 @@ class Sandbox(Protocol):
         """Read a file of at most `MAX_FILE_BYTES`.
 
         Raises:
-            SandboxFileError: the file cannot be read, or is larger.
+            SandboxFileError: the file cannot be read, or is larger than `MAX_FILE_BYTES`.
         """
         ...
 
@@ -108,7 +108,7 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class EndsProcesses(Sandbox, Protocol):
-    """A sandbox of a kind that starts with a `SandboxSetup`.
+    """A sandbox whose kind supports a `SandboxSetup`.
 
     A call that is cancelled while it runs ends the sandbox; later calls raise `SandboxUnavailableError`.
     """
@@ -120,7 +120,7 @@ class EndsProcesses(Sandbox, Protocol):
     def stop_command(self) -> None:
         """Ask the sandbox to end the running command or code. Repeat this until the running call returns.
 
-        Kinds that can end only commands ignore it while code runs.
+        Sandboxes that can end only commands ignore this call while Python code runs.
         """
         ...
 
@@ -132,7 +132,7 @@ class SandboxProvider(Protocol):
         """Check that sandboxes of this kind can run on this machine and isolate as required.
 
         Raises:
-            ConfigError: something is missing; the message says what, and how to get it.
+            ConfigError: a requirement is missing. The message names it, and how to install or enable it.
         """
         ...
 
@@ -148,7 +148,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def close(self) -> None:
-        """Remove what the sandboxes of this process left behind. Does not raise."""
+        """Remove sandboxes and other resources that this process left behind. Does not raise."""
         ...
 
 

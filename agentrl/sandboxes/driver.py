@@ -32,7 +32,7 @@ def own_processes() -> set[int]:
             try:
                 with open(f"/proc/{name}/status") as file:
                     lines = dict(line.split(":", 1) for line in file if ":" in line)
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             if lines["State"].split()[0] not in "ZX" and int(lines["Uid"].split()[0]) == os.getuid():
                 found.add(int(name))
@@ -40,7 +40,7 @@ def own_processes() -> set[int]:
 
 
 def end_others(known: set[int]) -> bool:
-    """Kill the processes of this user that are not known; return whether none is left."""
+    """Kill the processes of this user that are not in `known`; return whether no such process is left."""
     for _ in range(MAX_PASSES):
         others = own_processes() - known
         if not others:
@@ -55,7 +55,7 @@ def end_others(known: set[int]) -> bool:
 
 
 def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
-    """Run `program` with `stdin`; return how it ended, and its output if it is short (the output file has it too).
+    """Run `program` with `stdin`; return how it ended, and the start of its output. The file `OUTPUT` has all of it.
 
     Args:
         known: processes that existed before the first program.
@@ -77,7 +77,7 @@ def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
 
 
 def run_process(stdin: bytes, seconds: float, output: Any) -> int | None:
-    """Run the program; return its exit code, None if it had to be killed."""
+    """Run the program; return its exit code, or None if it had to be killed."""
     process = subprocess.Popen(
         [sys.executable, "-s", "solution.py"],
         stdin=subprocess.PIPE,
@@ -101,5 +101,5 @@ def reply(job: dict[str, Any], known: set[int]) -> str:
     """Return the reply as a line of JSON."""
     try:
         return json.dumps(run_alone(job, known))
-    except OSError as error:  # no more processes or space
+    except OSError as error:  # the limit on processes or disk space is reached
         return json.dumps({"alone": True, "exit_code": None, "size": 0, "text": "", "why": str(error)})

@@ -39,7 +39,7 @@ async def check_isolation(sandbox: Sandbox, code: str, kind: str, *, read_only: 
         read_only: whether the system folders must not be writable.
 
     Raises:
-        ConfigError: lists the missing properties.
+        ConfigError: properties are missing; the message lists them.
     """
     pieces = _BEFORE, _READ_ONLY if read_only else "", code, _AFTER
     result = await sandbox.run_python("\n".join(pieces), _CHECK_S)
@@ -47,4 +47,4 @@ async def check_isolation(sandbox: Sandbox, code: str, kind: str, *, read_only: 
     if result.error or result.timed_out:
         missing.append(f"the check itself failed: {result.error[-300:] or f'no answer in {_CHECK_S:g} seconds'}")
     if missing:
-        raise ConfigError.keyless(f"{kind} sandboxes do not hold on this machine. Not given: {'; '.join(missing)}")
+        raise ConfigError.keyless(f"{kind} sandboxes are not isolated on this machine. Missing: {'; '.join(missing)}")

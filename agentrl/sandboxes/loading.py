@@ -1,4 +1,4 @@
-"""Makes a pool of sandboxes from a setting: the name of a kind, or a mapping with `kind`."""
+"""Creates a pool of sandboxes from a setting: the name of a kind, or a mapping with `kind`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SandboxKind:
     Attributes:
         settings: class of its settings.
         provider: makes the provider from the settings.
-        keeps_state: whether variables are kept between calls, and a sandbox occupies a slot while it exists.
+        keeps_state: whether a sandbox keeps variables between calls, and occupies a slot of the pool while it exists.
     """
 
     settings: type[PoolSettings]

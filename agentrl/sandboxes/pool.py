@@ -1,4 +1,4 @@
-"""A bounded number of sandboxes, one for each rollout that uses one."""
+"""A pool of sandboxes, limited in number: one sandbox for each rollout that needs one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Running:
     since: float
 
     def seconds(self) -> float:
-        """Return how long it has run."""
+        """Return for how many seconds the sandbox has run."""
         return time.monotonic() - self.since
 
 
@@ -52,13 +52,13 @@ class Content:
 
 
 class SandboxPool:
-    """Sandboxes by owner (a rollout). The tools of a rollout share one; it lasts until `release`.
+    """Sandboxes by owner (a rollout). The tools of a rollout share one sandbox, which lasts until `release`.
 
-    With `prewarm`, that many sandboxes are started ahead. A rollout gets one of them at once, and the pool starts the
-    next one, unless other rollouts wait for a slot.
+    With `prewarm`, that number of sandboxes is started in advance. A rollout gets one of them immediately, and the pool
+    starts the next one, unless other rollouts wait for a slot.
 
     Args:
-        settings: owners beyond `max_running` wait until another releases its sandbox.
+        settings: owners beyond `max_running` wait until another owner releases its sandbox.
     """
 
     def __init__(self, provider: SandboxProvider, settings: PoolSettings) -> None:
@@ -76,10 +76,10 @@ class SandboxPool:
         self._closed = False
 
     async def begin(self) -> None:
-        """Check the kind, once, and start `prewarm` sandboxes in the background.
+        """Check once that sandboxes of this kind work; start `prewarm` sandboxes in the background.
 
         Raises:
-            ConfigError: sandboxes of this kind do not isolate on this machine.
+            ConfigError: sandboxes of this kind cannot run, or are not isolated, on this machine.
         """
         if self._checked is None:
             self._checked = asyncio.ensure_future(self._provider.check())
@@ -87,10 +87,10 @@ class SandboxPool:
         self._start_ahead()
 
     async def of(self, owner: str) -> OwnedSandbox:
-        """Return the owner's sandbox, which is started when it is first used. Waits for a free slot.
+        """Return the owner's sandbox. The first use waits for a free slot and starts the sandbox.
 
         Raises:
-            ConfigError: sandboxes of this kind do not isolate on this machine; checked before the first one.
+            ConfigError: see `begin`.
         """
         await self.begin()
         if owner not in self._owned:
@@ -98,15 +98,15 @@ class SandboxPool:
         return self._owned[owner]
 
     def reserve(self, owner: str, content: Content) -> None:
-        """Set the initial content of the owner's sandbox, also for a new one after it ended. Nothing is started."""
+        """Set the initial content of the owner's sandbox and of its replacements. Nothing is started."""
         self._owned[owner] = OwnedSandbox(self, content)
 
     @asynccontextmanager
     async def borrowed(self, content: Content | None = None) -> AsyncIterator[OwnedSandbox]:
-        """Yield a sandbox for the work of one block. At the end of the block, wait until the sandbox has ended.
+        """Yield a sandbox for one block. The end of the block ends the sandbox, and waits until it has ended.
 
         Raises:
-            ConfigError: as `of`.
+            ConfigError: see `begin`.
         """
         await self.begin()
         owned = OwnedSandbox(self, content)
@@ -133,11 +133,11 @@ class SandboxPool:
             await self._provider.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start.
+        """Return counts since the start of the run.
 
         `sandboxes_started`, `sandboxes_ended` (by programs in them), `sandboxes_failed` (did not start, or were lost),
-        `sandbox_s`: seconds that they ran, `sandbox_wait_s`: seconds that rollouts waited for one. If the kind has a
-        price, `sandbox_cost_usd`.
+        `sandbox_s`: seconds that all sandboxes ran, `sandbox_wait_s`: seconds that rollouts waited for a sandbox, and
+        `sandbox_cost_usd` if the kind has a price.
         """
         seconds = self._seconds + sum(each.seconds() for each in self._running)
         price = self.settings.usd_per_s
@@ -226,7 +226,7 @@ class SandboxPool:
             self._seconds += running.seconds()
 
     def _start_ahead(self) -> None:
-        """Prewarm missing sandboxes while there are slots that no rollout waits for and no idle sandbox uses."""
+        """Start missing prewarmed sandboxes in free slots, unless rollouts wait for slots."""
         if self._closed or self._num_waiting:
             return
         missing = self.settings.prewarm - len(self._idle) - self._num_ahead
@@ -240,8 +240,8 @@ class SandboxPool:
         await self._slots.acquire()
         try:
             self._idle.append(await self._new())
-        except SandboxUnavailableError as error:  # a rollout that needs one sees the error of its own start
-            _LOGGER.warning("a sandbox could not be started ahead: %s", error)
+        except SandboxUnavailableError as error:  # a rollout that needs a sandbox gets the error of its own start
+            _LOGGER.warning("a sandbox could not be started in advance: %s", error)
         finally:
             self._num_ahead -= 1
             self._leave_place()  # the next rollout takes the slot with the sandbox
@@ -253,7 +253,7 @@ class SandboxPool:
 
 
 class OwnedSandbox:
-    """The sandbox of one owner; a new one is started after it ended."""
+    """The sandbox of one owner. After the sandbox has ended, the next use starts a new one."""
 
     def __init__(self, pool: SandboxPool, content: Content | None = None) -> None:
         self._pool, self._content = pool, content
@@ -262,7 +262,7 @@ class OwnedSandbox:
         self._closed = False
 
     async def __aenter__(self) -> Sandbox:
-        """Wait until no other call uses the sandbox; start it if there is none."""
+        """Wait until no other call uses the sandbox; start a sandbox if there is none."""
         await self._using.acquire()
         try:
             if self._closed:
@@ -286,7 +286,7 @@ class OwnedSandbox:
         """End the sandbox, and a call that still runs in it."""
         self._closed = True
         if self._running is not None:
-            with suppress(Exception):  # of the service that runs it; `end` frees the slot anyway
+            with suppress(Exception):  # the service may fail; `end` frees the slot anyway
                 await self._running.sandbox.kill()
         async with self._using:
             await self._drop()

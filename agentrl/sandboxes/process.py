@@ -36,7 +36,7 @@ WRITABLE = ("/work", "/tmp")
 STDERR_S = 2.0
 _STOP = b'{"kind": "stop"}\n'
 LINE_BYTES = 2 * MAX_FILE_BYTES
-"""Longest line of a reply; the limit of the process's streams."""
+"""Maximum bytes of a line of a reply; the limit of the process's streams."""
 
 
 class ProcessSandbox:
@@ -45,8 +45,8 @@ class ProcessSandbox:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._descriptor: int | None = None
-        with suppress(ProcessLookupError):  # it has ended
-            self._descriptor = os.pidfd_open(process.pid)  # unlike the number, it never means another process
+        with suppress(ProcessLookupError):  # the process has ended
+            self._descriptor = os.pidfd_open(process.pid)  # unlike a process id, it is never reused
         self._asking = asyncio.Lock()
         self._ended = self._cancelled = False
 
@@ -54,7 +54,7 @@ class ProcessSandbox:
         """Wait until the program answers.
 
         Raises:
-            SandboxUnavailableError: the program ended or does not answer; the text has its standard error.
+            SandboxUnavailableError: the program ended or does not answer; the message contains its standard error.
         """
         said = "it was not ready in time"
         try:
@@ -147,7 +147,7 @@ class ProcessSandbox:
                 failure = await self._end("the sandbox ended")
             except asyncio.CancelledError:
                 self._cancelled = not self._ended
-                await self.kill()  # the call may still run in it
+                await self.kill()  # the call may still run in the sandbox
                 raise
             raise failure
 
@@ -173,7 +173,7 @@ def program(last: str = "server") -> str:
     """Return source code that defines the functions of `agentrl.sandboxes.inside`.
 
     Args:
-        last: the last module.
+        last: the module that is executed last: `server` or `single_request`.
     """
     folder = Path(__file__).with_name("inside")
     sources = [(folder / f"{name}.py").read_text(encoding="utf-8") for name in ("interpreter", "actions", last)]
@@ -181,7 +181,7 @@ def program(last: str = "server") -> str:
 
 
 def arguments(limits: Mapping[str, int], writable: Sequence[str] = WRITABLE) -> list[str]:
-    """Return the arguments of Python that run the program.
+    """Return the command-line arguments with which Python runs the program.
 
     Args:
         limits: name of a resource -> limit of each process; see setrlimit(2).
@@ -214,7 +214,7 @@ def check_size(path: str, data: bytes) -> None:
 
 
 def _text(value: JsonValue) -> str:
-    """Lone surrogates, which JSON can have and UTF-8 cannot, become question marks."""
+    """Return a value as text. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     return str(value or "").encode("utf-8", "replace").decode()
 
 

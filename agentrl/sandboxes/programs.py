@@ -14,11 +14,11 @@ from agentrl.sandboxes.base import RunResult, Sandbox, SandboxEndedError
 from agentrl.security.json_depth import parse
 
 MARGIN_S = 10.0
-"""Additional seconds, besides the program's own, to start the program and to end its processes."""
+"""Seconds, in addition to the program's timeout, to start the program and to end its processes."""
 MAX_PROGRAM_OUTPUT_BYTES = 8 * 2**20
 """A program that writes more counts as failed."""
 _INLINE_BYTES = 9_000
-"""Longest output that comes with the reply; a result of `Sandbox.run_python` may have 20,000 characters."""
+"""Maximum bytes of output in a reply. A result of `Sandbox.run_python` is limited to 20,000 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ProgramRun:
     """Result of a program.
 
     Attributes:
-        ok: the program ended with exit status 0.
+        ok: whether the program ended with exit status 0.
         compiled: whether the program could be compiled.
     """
 

@@ -19,7 +19,7 @@ _ASK_S = 0.05
 
 @asynccontextmanager
 async def running_call(sandbox: Sandbox, call: Coroutine[object, object, T]) -> AsyncIterator[RunningCall[T]]:
-    """Yield a running call of a sandbox. It is ended at the end of the block; the sandbox stays as it is."""
+    """Yield a running call of a sandbox. The end of the block ends the call, but not the sandbox."""
     running = RunningCall(sandbox, asyncio.ensure_future(call))
     try:
         yield running
@@ -28,7 +28,7 @@ async def running_call(sandbox: Sandbox, call: Coroutine[object, object, T]) -> 
 
 
 async def run_stoppable(sandbox: Sandbox, call: Coroutine[object, object, T]) -> T:
-    """Return the result of a call of a sandbox. If the caller is cancelled, the call is ended; the sandbox stays."""
+    """Return the result of a call of a sandbox. If the caller is cancelled, the call ends, but not the sandbox."""
     async with running_call(sandbox, call) as running:
         return await running.wait()
 
@@ -48,11 +48,11 @@ class RunningCall(Generic[T]):
         return await asyncio.shield(self._running)
 
     async def end(self) -> T | None:
-        """End the call; return its result, None if it failed.
+        """End the call; return its result, or None if it failed.
 
         If this method is cancelled, or takes too long, the sandbox ends.
         """
-        assert isinstance(self._sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
+        assert isinstance(self._sandbox, EndsProcesses)  # its kind has `PoolSettings.setups`
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):

@@ -9,7 +9,8 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from agentrl.config.base import Section
 
 Setups = Literal["image", "folders", "system"]
-"""image: another image. folders: further folders and variables. system: as folders, and every file can be written."""
+"""Which settings of a `SandboxSetup` a kind supports. image: another image. folders: further folders and variables.
+system: the same as folders, and every file can be written."""
 
 
 class PoolSettings(Section):
@@ -30,7 +31,7 @@ class PoolSettings(Section):
         return None
 
     def lacking(self) -> str:
-        """Return what this machine lacks for these sandboxes, as far as is known without a start; "" if nothing."""
+        """Return which requirement this machine lacks, if this is known without starting a sandbox; else ""."""
         return ""
 
     @property

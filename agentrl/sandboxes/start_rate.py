@@ -18,11 +18,11 @@ from agentrl.sandboxes.owner import place
 
 _TIME = struct.Struct("<d")
 _MAX_WAIT_S = 3600.0
-"""A time in the file that is later than this is an error in the file, not a queue."""
+"""If the file requires a longer wait, the file is considered wrong and is ignored."""
 
 
 class StartRate:
-    """Spaces starts evenly.
+    """Spaces starts of sandboxes evenly.
 
     Args:
         service: processes that name the same service share the limit.
@@ -50,7 +50,7 @@ class StartRate:
             os.close(descriptor)
 
     def _file(self) -> Path:
-        """The file's name depends on the boot of the machine, at which the monotonic clock starts."""
+        """Return the shared file. Its name depends on the machine's boot, at which the monotonic clock starts."""
         return _folder() / blake2b(f"{place()} {self._service}".encode(), digest_size=12).hexdigest()
 
 
@@ -61,7 +61,7 @@ def _next_start(descriptor: int, now: float) -> float:
 
 
 def _folder() -> Path:
-    """Return the folder of this user.
+    """Return the folder with the shared files of this user.
 
     Raises:
         ConfigError: the folder belongs to another user, who could block all starts.

@@ -1,4 +1,4 @@
-"""Decides how a kind of sandbox runs a task, or why it cannot."""
+"""Decides how a kind of sandbox runs a task, or finds out why the kind cannot run it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"\$\{")
 
 
 class NotRunnableError(Exception):
-    """A task that a kind of sandbox cannot run; `reasons` names all of them."""
+    """A kind of sandbox cannot run a task; `reasons` lists all reasons."""
 
     def __init__(self, task: TaskFolder, kind: str, reasons: Sequence[str]) -> None:
         super().__init__(f"the task '{task.name}' cannot run in a sandbox of kind '{kind}': {'; '.join(reasons)}")
@@ -37,7 +37,7 @@ class NotRunnableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """How a sandbox of a task begins.
+    """Settings and preparation of a task's sandbox.
 
     Attributes:
         steps: commands and copies that run in the sandbox before its first use.
@@ -52,7 +52,7 @@ def plan(task: TaskFolder, sandboxes: PoolSettings) -> TaskPlan:
     """Return how sandboxes with these settings run a task.
 
     Raises:
-        NotRunnableError: they cannot.
+        NotRunnableError: these sandboxes cannot run the task.
     """
     kind, setups = sandboxes.kind, sandboxes.setups
     if setups is None:
@@ -93,7 +93,7 @@ def _not_supported(task: TaskFolder) -> Iterator[str]:
 
 
 def _of_phases(place: str, agent: AgentPart, verifier: VerifierPart) -> dict[str, bool]:
-    """Return which settings of agent and verifier are not supported; `place` is before their keys."""
+    """Return which settings of agent and verifier are not supported; `place` is the prefix of the keys."""
     wrong = {
         "agent.network_mode": agent.network_mode == "allowlist",
         "verifier.network_mode": verifier.network_mode == "allowlist",
@@ -118,7 +118,7 @@ def _unreadable_files(task: TaskFolder) -> Iterator[str]:
 def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
     environment = task.settings.environment
     builds = environment.docker_image is None
-    setup = SandboxSetup(  # the image's name, if it is built, follows from its files
+    setup = SandboxSetup(  # the name of an image that is built is set below
         folder=environment.workdir or "",
         env=tuple(environment.env.items()),
         image=environment.docker_image,
@@ -154,7 +154,7 @@ def _with_folders(task: TaskFolder, *, with_root: bool) -> tuple[TaskPlan, list[
 
 
 def _not_writable(recipe: Recipe, folder: str, members: Sequence[Member], *, with_root: bool) -> Iterator[str]:
-    """Yield the files and folders that cannot be written."""
+    """Yield a reason for each file or folder that cannot be written."""
     for each in dict.fromkeys((*recipe.folders, folder, *(name for name, _, _ in members))):
         if is_system(each, with_root=with_root):
             yield f"'{each}' lies in a system folder"
@@ -184,7 +184,7 @@ def _recipe(task: TaskFolder) -> tuple[Recipe, list[str]]:
 
 
 def _members(task: TaskFolder, recipe: Recipe, reasons: list[str]) -> Iterator[Member]:
-    """Yield everything that is copied; add what cannot be copied to `reasons`."""
+    """Yield all copied files and folders; for a copy that is not possible, add a reason to `reasons`."""
     for step in recipe.steps:
         try:
             yield from copied_members(step, task.path / ENVIRONMENT) if isinstance(step, Copy) else ()

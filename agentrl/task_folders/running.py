@@ -17,10 +17,10 @@ from agentrl.sandboxes.pool import Content, SandboxPool
 from agentrl.task_folders.plan import TaskPlan, plan
 
 STEP_S = 60.0
-"""Seconds of one step of the preparation."""
+"""Timeout in seconds of one step of the preparation."""
 
 _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
-"""`mkdir` that accepts existing folders: top-level folders that the Dockerfile makes exist from the start."""
+"""`mkdir` that accepts existing folders: top-level folders that a Dockerfile creates exist from the start."""
 
 
 class PrepareError(SandboxUnavailableError):
@@ -29,7 +29,7 @@ class PrepareError(SandboxUnavailableError):
 
 @asynccontextmanager
 async def task_sandbox(task: TaskFolder, pool: SandboxPool) -> AsyncIterator[Sandbox]:
-    """Yield a sandbox that only this task uses. It ends with the block.
+    """Yield a sandbox that only this task uses. The sandbox ends at the end of the block.
 
     Raises:
         NotRunnableError: the sandboxes of this pool cannot run the task.
@@ -48,7 +48,7 @@ async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, thr
     """Write files to the sandbox.
 
     Args:
-        through: folder of the sandbox for the archive of the files, which is deleted.
+        through: folder of the sandbox for a temporary archive of the files.
 
     Raises:
         SandboxUnavailableError: the files cannot be read or unpacked.
@@ -69,7 +69,7 @@ async def prepare(sandbox: Sandbox, command: str, what: str) -> None:
     """Run a command that must succeed.
 
     Raises:
-        PrepareError: the command failed; the text has its output.
+        PrepareError: the command failed; the message contains its output.
         SandboxUnavailableError: the command did not end in time, or the sandbox failed.
     """
     result = await sandbox.run_command(command, STEP_S)

@@ -24,7 +24,7 @@ class SetupError(Exception):
 
 
 class TaskSteps:
-    """The steps of one rollout of a task. A task without steps is one step with the tests of the task.
+    """The steps of one rollout of a task. A task without steps is treated as one step with the task's tests.
 
     Args:
         folder: the working folder of the task.
@@ -36,7 +36,7 @@ class TaskSteps:
         self._found: list[Rewards] = []
         self._ended = False
         self._is_between = False
-        """Whether the last step is scored, but `next` has not yet returned the next one."""
+        """Whether a step is scored, but `next` has not yet returned the instruction of the following step."""
 
     @property
     def num_scored(self) -> int:
@@ -79,7 +79,9 @@ class TaskSteps:
         return combined(self._task, self._found)
 
     async def _begin(self, sandbox: Sandbox) -> None:
-        """Prepare the current step, if there is one. If a later step's setup fails, all remaining steps score 0.
+        """Prepare the current step, if there is one.
+
+        If the setup of a step after the first fails, this step and all further steps score 0.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: see `begin_step`.
@@ -131,7 +133,7 @@ async def _send_files(sandbox: Sandbox, task: TaskFolder, step: Step, folder: st
     through = "/tmp"
     if step is not task.steps[0]:
         await empty(sandbox)
-        through = TESTS_IN  # the agent may have filled the other one
+        through = TESTS_IN  # the agent may have filled /tmp
     what = f"copying the files of step '{step.name}' of '{task.name}'"
     await send_files(sandbox, folder_members(step.path / WORKDIR, folder), what, through)
 
@@ -156,7 +158,7 @@ def combined(task: TaskFolder, found: Sequence[Rewards]) -> dict[str, float]:
     """Return the rewards of the task.
 
     Args:
-        found: rewards of the steps that count.
+        found: rewards of the scored steps, in order.
     """
     known = found[-1:] if task.settings.multi_step_reward_strategy == "final" else found
     names = dict.fromkeys(name for each in known for name in each)

@@ -26,7 +26,7 @@ from agentrl.task_folders.plan import LOGS, TESTS_IN
 from agentrl.task_folders.running import PrepareError, prepare, send_files
 
 SCORE = "reward"
-"""Key of a reward that is one number."""
+"""Name of the reward if the tests write a single number."""
 REWARDS = "/logs/verifier"
 MAX_REWARD_BYTES = 2**16
 AGENT_LOGS = "/logs/agent"
@@ -36,21 +36,21 @@ _OWN = f"chmod u+rwx {LOGS} {TESTS_IN} {REWARDS} 2>/dev/null"
 
 
 class VerifierError(SandboxUnavailableError):
-    """The verifier gave no reward, for a reason that does not depend on the policy."""
+    """The verifier returned no reward, for a reason that does not depend on the policy."""
 
 
 async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -> dict[str, float]:
     """Run the tests of the task, or of one of its steps; return the rewards that they write, by name.
 
     All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. Only then are the tests
-    copied into the sandbox: those of the task, then those of the step. Their exit code is not the reward.
+    copied into the sandbox: tests of the task, then tests of the step. The exit code of the tests is not the reward.
 
     Raises:
         VerifierError: the tests wrote no reward, an empty or a malformed one, or did not end in time.
         SandboxEndedError: programs in the sandbox ended it before the tests, or left no room for the tests.
         SandboxUnavailableError: the sandbox failed.
     """
-    assert isinstance(sandbox, EndsProcesses)  # of a kind that has `PoolSettings.setups`
+    assert isinstance(sandbox, EndsProcesses)  # its kind has `PoolSettings.setups`
     await sandbox.end_processes()
     try:
         failed = await _send_tests(sandbox, task, step)

@@ -26,23 +26,23 @@ RunAgent = Callable[[str], Awaitable[Answer]]
 
 
 def agent_tools(rollout: RolloutConfig) -> Sequence[AgentTool]:
-    """Return the tool that starts sub-agents, if the run's agent loop has one."""
+    """Return the tool that starts sub-agents if the agent loop is `sub_agent`; otherwise no tool."""
     return [AgentTool(rollout.multi_turn.sub_agent)] if rollout.agent_loop == SUB_AGENT else []
 
 
 @dataclass(frozen=True)
 class AgentTool(BindsItself):
-    """The tool as the configuration describes it."""
+    """The configured tool that starts sub-agents."""
 
     options: SubAgentConfig
 
     @property
     def name(self) -> str:
-        """Name that the model calls."""
+        """Name by which the model calls the tool."""
         return self.options.name
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
-        """Return the tool for the toolbox. Its calls have no timeout; the calls of the sub-agent have one."""
+        """Return the tool for the toolbox. Its calls have no timeout; the sub-agent's own tool calls have one."""
         return BoundAgentTool(self.options, deadline_s, offload)
 
 
@@ -83,7 +83,7 @@ def check_agent_tools(tools: Mapping[str, BoundTool]) -> None:
 
 
 async def answer_of(tool: BoundTool, arguments: str, run: RunAgent) -> tuple[Answer, Outcome]:
-    """Run an agent for one call. An `InfraError` becomes an outcome; other exceptions are raised."""
+    """Run an agent for one call. Wrong arguments and `InfraError` become outcomes; other exceptions are raised."""
     try:
         task = str(tool.reader.read(arguments)[TASK])
     except ArgumentsError as error:

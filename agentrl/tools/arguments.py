@@ -49,7 +49,7 @@ class ArgumentsReader:
         """Return the arguments as an object.
 
         Raises:
-            ArgumentsError: the text is not JSON, is not an object, or violates the schema; the message names the place.
+            ArgumentsError: the text is not JSON, is not an object, or violates the schema; the message says where.
         """
         arguments = _parse(text) if text.strip() else {}
         if not isinstance(arguments, dict):
@@ -124,7 +124,7 @@ def _explain(error: ValidationError) -> str:
     if error.validator == "required" or not place:
         return f"{place}: {shorten(error.message)}" if place else shorten(error.message)
     if error.validator == "type":
-        expected = str(error.validator_value).strip("[]").replace("'", "").replace(", ", " or ")  # one type, or a list
+        expected = str(error.validator_value).strip("[]").replace("'", "").replace(", ", " or ")  # a type, or a list
         return f"'{place}' must be {expected}, not {shorten(json.dumps(error.instance))}"
     return f"'{place}': {shorten(error.message)}"
 

@@ -21,9 +21,10 @@ class ToolError(Exception):
 class InfraError(Exception):
     """Raised if a failure does not depend on the policy; the outcome is `infra_error`.
 
-    Examples: a service is down, a quota is used up, a sandbox could not start. The rollout ends. It is saved, but
-    excluded from training and from the metrics. A tool with `retries` is called again first. Do not raise it for a
-    failure that the model can cause, such as a crash by its own code: the policy would not learn to avoid it.
+    Examples: a service is down, a quota is used up, a sandbox could not start. A call is first
+    repeated up to `retries` times. If it still fails, the rollout ends. The rollout is saved, but excluded from
+    training and from the metrics. Do not raise `InfraError` for a failure that the model can cause, such as a crash by
+    its own code: the policy would not learn to avoid it.
     """
 
 
@@ -46,15 +47,17 @@ class BaseTool:
     stores under `instance_id` is available to all calls of that trajectory. `release` is always called, also when the
     rollout is aborted.
 
-    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` only if its signature names it.
-    A method whose signature names `seed` receives the rollout's seed, for reproducible random numbers.
+    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword. `create` receives `agent_data` only if its
+    signature names it. A method whose signature names `seed` receives the rollout's seed, for reproducible random
+    numbers.
+
     `agent_data` has the task, the messages, and `request_id`, which all tools of one rollout share. Tools can share
     state by storing it under `agent_data.request_id`. Tools of a rollout are released concurrently, so remove shared
     state with `.pop(request_id, None)`.
     """
 
     tool_schema: ToolSchema
-    """Schema that the model sees; set it here, in `__init__`, or by overriding `get_openai_tool_schema`."""
+    """Schema that the model sees; set it in the class, in `__init__`, or by overriding `get_openai_tool_schema`."""
     deterministic: bool = False
     """Whether the same calls return the same answers. If not, the run is not guaranteed to be reproducible."""
 
@@ -70,9 +73,9 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it.
+        """Start one trajectory. `kwargs` contains `create_kwargs` of the row, and also each entry of `create_kwargs`.
 
-        An exception is an error of the row and ends the run. `InfraError` drops only the rollout.
+        An `InfraError` drops only the rollout. Any other exception counts as an error of the row and ends the run.
         """
         return instance_id or uuid4().hex, ToolResponse()
 
@@ -87,4 +90,4 @@ class BaseTool:
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: object) -> None:
-        """End one trajectory."""
+        """Free the resources of one trajectory."""

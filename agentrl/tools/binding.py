@@ -32,9 +32,9 @@ class AgentData:
     """Data about the rollout, passed to tools that have the argument `agent_data`.
 
     Attributes:
-        images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
+        images: image name in `messages` -> bytes of the image, in the order in which the rollout received them.
         seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
-        states: states that several tools of the rollout share, by the object that opened each.
+        states: object that opens a state -> the state, which several tools of the rollout share.
     """
 
     task: Task
@@ -62,7 +62,7 @@ class AgentData:
 
     @property
     def tools_kwargs(self) -> Mapping[str, Mapping[str, JsonValue]]:
-        """The row's arguments for its tools."""
+        """The row's arguments for tools: tool name -> arguments."""
         return self.task.tools_kwargs
 
 
@@ -71,11 +71,11 @@ class Shared(Protocol):
     """A resource that several tools of a run share, such as a pool of sandboxes."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Counts since the start of the run."""
+        """Return counts since the start of the run."""
         ...
 
     async def close(self) -> None:
-        """Free its resources."""
+        """Release everything that this object holds."""
         ...
 
 
@@ -104,7 +104,7 @@ class ToolInstance:
         return None
 
     def begin_release(self) -> Running[None] | None:
-        """Start releasing resources; None if there are none."""
+        """Start releasing resources; return None if there is nothing to wait for."""
         return None
 
 
@@ -114,7 +114,7 @@ class RolloutState(ToolInstance):
     Attributes:
         name: name of the state's reward.
         environment: the user's object; None before `start`.
-        ended: whether no further turn makes sense.
+        ended: whether the episode has ended, so that no further model turn is needed.
     """
 
     name: str
@@ -132,12 +132,12 @@ class RolloutState(ToolInstance):
 
 
 class OpensState(Protocol):
-    """Opens a `RolloutState` for each rollout. `name` is also the key of its arguments in a row's `tools_kwargs`."""
+    """Opens a `RolloutState` for each rollout. `name` is also the key of the state's arguments in `tools_kwargs`."""
 
     name: str
 
     def open(self, data: AgentData) -> RolloutState | None:
-        """Return the state, not yet started; None if this rollout has none."""
+        """Return the state, not yet started; None if this rollout needs no state."""
         ...
 
     def check_row(self, task: Task) -> None:
@@ -150,7 +150,7 @@ class OpensState(Protocol):
 
 
 class BoundTool:
-    """Base of bound functions and bound classes.
+    """Base class of all tools in the toolbox: a tool with its schema, argument parsing and timeout.
 
     Args:
         checked: schema for checking calls, if it differs from the schema that the model sees.
@@ -170,7 +170,7 @@ class BoundTool:
         self.state: OpensState | None = None
 
     def instance(self, data: AgentData) -> ToolInstance:
-        """The tool for one trajectory."""
+        """Return the tool for one trajectory."""
         raise NotImplementedError
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
@@ -181,7 +181,7 @@ class BoundTool:
         """
 
     def within(self, deadline_s: float | None) -> Self:
-        """Return the tool with another timeout, if one is given. Both share everything else."""
+        """Return a copy with another timeout that shares everything else; without a timeout, the tool itself."""
         if deadline_s is None:
             return self
         other = copy(self)
@@ -198,25 +198,25 @@ class BindsItself(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name that the model calls."""
+        """Name by which the model calls the tool."""
 
     @abstractmethod
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
-        """Return the tool for the toolbox; `deadline_s` is the run's timeout of a call."""
+        """Return the tool for the toolbox; `deadline_s` is the run's timeout per call."""
 
 
 class BindsSeveral(ABC):
     """An object that provides several tools.
 
     Attributes:
-        opened_always: states that every rollout opens, even if it uses none of the tools.
+        opened_always: states that every rollout opens, even a rollout that uses none of the tools.
     """
 
     opened_always: Sequence[OpensState] = ()
 
     @abstractmethod
     def bound(self, deadline_s: float, offload: Offload) -> Sequence[BoundTool]:
-        """Return the tools for the toolbox; `deadline_s` is the run's timeout of a call."""
+        """Return the tools for the toolbox; `deadline_s` is the run's timeout per call."""
 
 
 class BoundFunction(BoundTool, ToolInstance):

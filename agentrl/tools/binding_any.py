@@ -1,4 +1,4 @@
-"""Binds tools of every kind for the toolbox."""
+"""Binds tools of all kinds for the toolbox: functions, classes, and objects that bind themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyTool = BaseTool | FunctionTool | BindsItself | BindsSeveral | Callable[..., o
 
 
 def bind(tool: AnyTool, deadline_s: float, offload: Offload) -> Sequence[BoundTool]:
-    """Return the bound tools of `tool`; `deadline_s` is the run's timeout of a call."""
+    """Return the bound tools of `tool`; `deadline_s` is the run's timeout per call."""
     if isinstance(tool, BindsSeveral):
         return tool.bound(deadline_s, offload)
     if isinstance(tool, BindsItself):
@@ -27,12 +27,12 @@ def bind(tool: AnyTool, deadline_s: float, offload: Offload) -> Sequence[BoundTo
 
 
 def opened_always(tools: Iterable[AnyTool]) -> list[OpensState]:
-    """Return the states that every rollout opens, even if it uses none of the tools."""
+    """Return the states that every rollout opens, even a rollout that uses none of the tools."""
     return [state for tool in tools if isinstance(tool, BindsSeveral) for state in tool.opened_always]
 
 
 def states_of(tools: Mapping[str, BoundTool], further: Iterable[OpensState] = ()) -> list[OpensState]:
-    """Return the states that a rollout with these tools opens, each once.
+    """Return the states that a rollout with these tools opens, without duplicates.
 
     Args:
         further: see `opened_always`.

@@ -30,7 +30,7 @@ def evaluate(expression: str) -> Number:
     """Return the value of an expression of numbers, `+ - * / // % **` and parentheses, with Python's precedence.
 
     Raises:
-        ToolError: another expression, a division by zero, or a number beyond 1024 bits.
+        ToolError: the expression is not supported, divides by zero, or has a number of more than 1024 bits.
     """
     if len(expression) > _MAX_CHARS:
         raise ToolError(f"the expression has {len(expression)} characters, at most {_MAX_CHARS} are allowed")
@@ -74,7 +74,7 @@ class _Reader:
 
     def _power(self) -> Number:
         base = self._operand()
-        # right to left, and a sign may follow: 2 ** -3 ** 2 is 2 ** (-(3 ** 2))
+        # evaluated right to left; the exponent may have a sign: 2 ** -3 ** 2 is 2 ** (-(3 ** 2))
         return base if self._take("**") is None else _checked(_power(base, self._signed()))
 
     def _operand(self) -> Number:

@@ -1,4 +1,4 @@
-"""Runs a `BaseTool` with verl's lifecycle: create once per trajectory, execute, calc_reward, and always release."""
+"""Runs a `BaseTool` with verl's lifecycle: `create` once per trajectory, `execute`, `calc_reward`, always `release`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentrl.utils.signatures import keyword_filter
 from agentrl.utils.user_code import format_error
 
 RELEASE_TIMEOUT_S = 10.0
-"""Timeout of a release; a rollout waits for it before it ends."""
+"""Timeout in seconds of a release; a rollout waits for the release before it ends."""
 
 _METHODS = ("create", "execute", "calc_reward", "release")
 _GIVEN = ("instance_id", "create_kwargs", "agent_data", "seed")
@@ -37,7 +37,7 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # passed only if the signature names it: **kwargs are for the row's arguments
+        # agent_data and seed are passed only if the signature names them: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         self.takes_seed = {method for method in _METHODS if "seed" in self._parameters[method]}
         # a separate circuit breaker, so that releases still run when calls of the tool hang
@@ -70,7 +70,7 @@ class BoundClass(BoundTool):
 
     def _check_arguments(self, method: str, arguments: Mapping[str, JsonValue], where: str) -> None:
         parameters = self._parameters[method]
-        if not (method == "create" and "create_kwargs" in parameters):  # it accepts every argument
+        if not (method == "create" and "create_kwargs" in parameters):  # create_kwargs accepts every argument
             for name in arguments:
                 if not self.takes[method]({name: None}):
                     raise DataError(f"{where} does not accept '{name}': {suggestion(name, parameters)}")
@@ -120,7 +120,7 @@ class ClassInstance(ToolInstance):
         return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.breaker)
 
     def begin_release(self) -> Running[None] | None:
-        """Start `release` of the instance. An instance that is still being created is released as soon as it exists."""
+        """Start `release`. An instance that is still being created is released as soon as it exists."""
         if not self._bound.defines("release"):
             return None
         return self._bound.offload.begin(self._bounded_release, self._bound.release_breaker)
@@ -147,7 +147,7 @@ class ClassInstance(ToolInstance):
 
     @contextmanager
     def _create_errors(self, row: Mapping[str, JsonValue]) -> Iterator[None]:
-        """Turn errors of `create` into errors of the row: the model did not cause them."""
+        """Turn exceptions of `create` into errors of the row, because the model did not cause them."""
         name = self._bound.name
         where = f"row {self._data.task.index}: create of tool '{name}'"
         try:

@@ -25,8 +25,8 @@ class FunctionTool:
     Attributes:
         arguments: converts the model's arguments to the types that the function declares.
         timeout_s: timeout of a call in seconds; None: the run's `tool_timeout_s`.
-        isolation: `process` runs a plain function in a process that is killed at the timeout.
-        retries: how often a call that raised `InfraError` is repeated; the pause doubles each time.
+        isolation: `process` runs a function that is not async in a process, which is killed at the timeout.
+        retries: maximum number of repetitions of a call that raised `InfraError`; the pause doubles each time.
         deterministic: whether the same calls return the same answers. If not, the run may not be reproducible.
     """
 
@@ -68,7 +68,7 @@ class FunctionTool:
             ValidationError: the arguments do not have the declared types (pydantic's error).
         """
         model = self.arguments.model_validate(arguments)
-        # only the given arguments, so that the function's own defaults apply
+        # only the arguments of the call, so that the function's own defaults apply
         fields = self.arguments.__pydantic_fields__
         return {str(fields[name].alias): getattr(model, name) for name in model.model_fields_set}
 
@@ -107,7 +107,7 @@ def tool(
     deterministic: bool = False,
     schema: ToolSchema | dict[str, object] | None = None,
 ) -> F | Callable[[F], F]:
-    """Convert a typed function, async or not, to a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
+    """Convert a typed function (sync or async) to a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
 
     The model sees the signature and the docstring (Google style); `description` and `schema` replace them. The function
     may return text, a dict (shown as JSON), a ToolResponse, or a tuple (answer, reward of the call, metrics). The
@@ -135,6 +135,6 @@ function_tool = tool
 
 
 def as_tool(function: Callable[..., object]) -> FunctionTool:
-    """Return the tool of a function marked with `@tool`. Other functions are converted as with a plain `@tool`."""
+    """Return the tool of a function. A function without `@tool` is converted as if it had a plain `@tool`."""
     marked = getattr(function, "__agentrl_tool__", None)
     return marked if isinstance(marked, FunctionTool) else FunctionTool(function, *function_schema(function))

@@ -13,10 +13,10 @@ from agentrl.utils.answers import as_number
 
 
 class Gsm8kTool(BaseTool):
-    """Compares `answer` with the row's `create_kwargs.ground_truth`; its reward is 1 after a correct answer, else 0.
+    """Compares `answer` with the row's `create_kwargs.ground_truth`. The tool's reward is 1 or 0.
 
-    An answer that is not better than all earlier answers costs `config.step_penalty` (default 0.05). This discourages
-    repeated guessing.
+    The reward is 1 after a correct answer. An answer that is not better than all earlier answers costs
+    `config.step_penalty` (default 0.05). This discourages repeated guessing.
     """
 
     deterministic = True

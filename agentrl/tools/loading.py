@@ -40,9 +40,9 @@ _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
 def load_tools(multi_turn: MultiTurnConfig) -> list[AnyConfigured]:
-    """Load the tools of both files, in file order, functions first, then the environment."""
+    """Load the functions of the Python file, the tools of the YAML file, and the environment, in this order."""
     tools: list[AnyLoaded] = []
-    # loaded first, so that the YAML may name the functions of this file
+    # loaded first, so that the YAML file can name functions of the Python file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
@@ -61,7 +61,7 @@ def _environment(target: str) -> Environment | ServerEnvironment:
 def given_tools(
     tools: Iterable[Callable[..., object] | FunctionTool | BaseTool],
 ) -> tuple[FunctionTool | BaseTool, ...]:
-    """Return the tools that a Python caller passes; plain functions become tools.
+    """Return the tools that a Python caller passes; functions without `@tool` become tools.
 
     Raises:
         ConfigError: an entry is neither a tool nor a typed function.
@@ -85,7 +85,7 @@ def functions_of(path: Path) -> list[FunctionTool]:
     """Return the `@tool` functions of a Python file, including imported ones.
 
     Raises:
-        ConfigError: the file cannot be imported, or has no such function.
+        ConfigError: the file cannot be imported, or has no function marked with `@tool`.
     """
     with entry_errors("rollout.multi_turn.function_tool_path"):
         if path.suffix != ".py":
@@ -98,7 +98,7 @@ def functions_of(path: Path) -> list[FunctionTool]:
 
 
 def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
-    """Yield the tools of a YAML file; names in `taken` already belong to other tools.
+    """Yield the tools of a YAML file. They must not have names in `taken`, which are the names of other tools.
 
     Raises:
         ConfigError: an entry is invalid; the message names file, entry and key.

@@ -1,4 +1,4 @@
-"""Tools that are plain functions in child processes, which can be killed at the timeout, unlike threads."""
+"""Runs functions of tools in child processes. Unlike a thread, a process can be killed at the timeout."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ERRORS = {"ToolError": ToolError, "InfraError": InfraError}
 
 
 class ToolFailedError(Exception):
-    """A tool failed in its process; the text names the exception that the tool raised."""
+    """A tool failed in its process; the message contains the exception that the tool raised."""
 
 
 class ToolProcesses:
-    """Processes of one function, kept between calls; a call waits if all of them are busy."""
+    """Processes of one function, kept between calls. A call waits if all processes are busy."""
 
     def __init__(self, function: Callable[..., object], offload: Offload, breaker: CircuitBreaker) -> None:
         target = import_path(function)

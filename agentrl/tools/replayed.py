@@ -31,12 +31,12 @@ class Recording:
     """Recorded calls of one rollout. Each recorded call answers once; equal calls answer in recorded order.
 
     Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
-    Calls that never ran have no answer. Only the text of an answer is recorded, without its images.
+    Calls that never ran have no answer. A recorded answer is only text, without images.
 
     Args:
         uid: uid of the rollout's task.
         rewards: the tools' rewards for the rollout.
-        observation: the text that the environment added to the prompt.
+        observation: recorded text that the environment added to the prompt.
         ended: whether the environment ended the episode after the last recorded call.
 
     Attributes:
@@ -66,16 +66,19 @@ class Recording:
 
     @property
     def ended(self) -> bool:
-        """Whether all calls were answered, and the environment ended the episode after the last one."""
+        """Whether all recorded calls were answered, and the environment ended the episode after the last of them."""
         return self._ended and not any(self._waiting.values())
 
     def without(self, names: Collection[str]) -> None:
-        """Drop the recorded calls of tools that run in a replay too, because they start agents."""
+        """Drop the recorded calls of these tools. They start agents, and therefore also run in a replay."""
         for key in [key for key in self._waiting if key[0] in names]:
             del self._waiting[key]
 
     def take(self, call: ParsedCall) -> ToolCall | None:
-        """Return the recorded call; None if none is left. A malformed call matches only a recorded format error."""
+        """Return the recorded call that is equal to `call`; None if none is left.
+
+        A malformed call matches only a recorded format error.
+        """
         waiting = self._waiting.get((call.name, _normalised(call.arguments)))
         if not waiting or (call.error is not None and waiting[0].outcome is not Outcome.FORMAT_ERROR):
             return None
@@ -84,10 +87,10 @@ class Recording:
 
 
 class RecordedToolbox(Toolbox):
-    """Tools of a saved run with their recorded schemas; `playing` sets the recording.
+    """Tools of a saved run, with the recorded schemas; `playing` sets the recording.
 
     A session for a task other than the recorded one raises DataError. Calls that start agents are not answered from the
-    recording: the agents run again, and their calls are recorded calls.
+    recording: the agents run again, and the agents' own tool calls are answered from it.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:
@@ -100,7 +103,7 @@ class RecordedToolbox(Toolbox):
         schemas: tool schemas of the saved run.
 
     Raises:
-        ConfigError: `live` lacks a tool.
+        ConfigError: a recorded tool is missing in `live`, and `unrecorded` is `live`.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class RecordedToolbox(Toolbox):
             self.tools[schema.name] = BoundTool(schema, deadline_s, self._offload)
 
     def playing(self, recording: Recording) -> Self:
-        """Return the same tools, answering from `recording`."""
+        """Return a copy of this toolbox whose tools answer from `recording`."""
         other = copy(self)
         other.recording = recording
         recording.without([name for name, tool in self.tools.items() if isinstance(tool, BoundAgentTool)])
@@ -171,7 +174,7 @@ class _RecordedSession(ToolSession):
         return self._recording.observation
 
     async def finish(self) -> None:
-        """Collect the rewards for the rollout: recorded rewards, and live rewards of tools without a recorded one."""
+        """Collect the rewards for the rollout: recorded rewards, and live rewards where no reward is recorded."""
         if self._live:
             await self._live.finish()
         self.rewards = {**(self._live.rewards if self._live else {}), **self._recording.rewards}

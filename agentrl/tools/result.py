@@ -1,4 +1,4 @@
-"""Converts the return value of a tool to one type."""
+"""Converts the return values of tools to `Answer`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from agentrl.utils.images import ImageError, read_image
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Text for the model, reward of the call, metrics to log, the bytes of images for the model, and the outcome.
+    """Answer of a tool: text and images (bytes) for the model, reward of the call, metrics to log, and outcome.
 
     Attributes:
-        optional_images: True: a model that does not accept images gets a note in place of the images. False: such
-            images end the run.
+        optional_images: True: a model that does not accept images gets a note in place of the images. False: images for
+            such a model end the run.
     """
 
     text: str

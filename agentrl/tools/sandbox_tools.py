@@ -32,8 +32,8 @@ class SandboxToolKind:
 
     Attributes:
         parameters: name -> description; every parameter is a required string.
-        action: runs a call: (sandbox, arguments, seconds until the deadline).
-        stateless: description if the sandbox keeps no variables between calls.
+        action: function (sandbox, arguments, seconds until the deadline) that runs a call.
+        stateless: description used in place of `description` if the sandbox keeps no variables between calls.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SandboxToolKind:
         """Return the tool of an entry of a YAML file.
 
         Args:
-            pools: the pools of the file by their setting; tools with the same setting share a pool, and thus a sandbox.
+            pools: setting -> pool, for all tools of the file. Tools with equal settings share a pool and a sandbox.
         """
         check_keys(entry, _Entry.model_fields)
         given = _Entry.model_validate(entry)
@@ -76,7 +76,7 @@ class _Entry(Section):
 
 @dataclass(frozen=True)
 class SandboxTool(BindsItself):
-    """A tool with its pool of sandboxes."""
+    """A tool that runs in the sandboxes of `pool`."""
 
     schema: ToolSchema
     action: Action
@@ -85,7 +85,7 @@ class SandboxTool(BindsItself):
 
     @property
     def name(self) -> str:
-        """Name that the model calls."""
+        """Name by which the model calls the tool."""
         return self.schema.name
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
@@ -111,7 +111,7 @@ class _InSandbox(ToolInstance):
     """The tool in the sandbox of one rollout.
 
     Args:
-        stoppable: whether a cancelled call (as at the rollout's deadline) keeps the sandbox for the tests.
+        stoppable: whether the sandbox is kept for the tests if a call is cancelled (at the rollout's deadline).
     """
 
     def __init__(self, tool: BoundSandboxTool, owner: str, *, stoppable: bool) -> None:
@@ -204,4 +204,4 @@ EDIT_FILE = SandboxToolKind(
 SANDBOX_TOOLS: Mapping[str, SandboxToolKind] = {
     kind.name: kind for kind in (PYTHON, BASH, READ_FILE, WRITE_FILE, EDIT_FILE)
 }
-"""Tools in a sandbox, by the name that a YAML file gives."""
+"""Kinds of tools in a sandbox, by their name in a YAML file."""

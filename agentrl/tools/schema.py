@@ -1,4 +1,4 @@
-"""Schemas of typed functions, and conversion of the model's arguments to Python values."""
+"""Builds schemas of typed functions, and models that convert the model's arguments to Python values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def arguments_model(
         if parameter.name not in hints and not untyped:
             raise ConfigError.keyless(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # by alias, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
+        # the alias is the name, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{len(fields)}"] = (hints.get(parameter.name, Any), field)
     try:
@@ -71,7 +71,7 @@ def arguments_model(
 def function_schema(
     function: Callable[..., object], name: str | None = None, description: str | None = None
 ) -> tuple[ToolSchema, type[BaseModel]]:
-    """Return the schema of a typed function, nested types included, and the model that parses its arguments."""
+    """Return the schema of a typed function, including nested types, and the pydantic model of its arguments."""
     summary, described = read_docstring(inspect.getdoc(function) or "")
     model = arguments_model(function, described)
     parameters = without_titles(model.model_json_schema())
@@ -83,7 +83,7 @@ def function_schema(
 
 
 def without_titles(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Remove the titles that pydantic generates, and put `type` first, as is usual in schemas."""
+    """Remove the titles that pydantic generates, and put `type` and `description` first."""
     names = ("properties", "$defs")
     ordered = {name: schema[name] for name in ("type", "description") if name in schema} | dict(schema)
     return {

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class TaskFolders:
-    """Opens the task folder of a row. Tools that share a pool share one state; see `OpensState`."""
+    """Opens the state of a row with a task folder. Tools that share a pool share one state; see `OpensState`."""
 
     name = VERIFIER
 
@@ -101,7 +101,7 @@ class TaskFolderState(RolloutState):
         return None
 
     def start_with(self, readable: tuple[tuple[Path, str], ...]) -> None:
-        """Reserve the sandbox; see `SandboxSetup.readable`."""
+        """Reserve the sandbox, with readable folders; see `SandboxSetup.readable`."""
         self._started = True
         planned = replace(self._planned, setup=replace(self._planned.setup, readable=readable))
         content = content_of(planned)
@@ -111,7 +111,7 @@ class TaskFolderState(RolloutState):
         """Write a file.
 
         Raises:
-            SandboxEndedError: the file cannot be written because of what the model did in an earlier step.
+            SandboxEndedError: the file cannot be written because of actions of the model in an earlier step.
             SandboxUnavailableError: the file cannot be written for another reason, or the sandbox failed.
         """
         why = "a file could not be written to a sandbox"
@@ -129,7 +129,7 @@ class TaskFolderState(RolloutState):
             raise SandboxUnavailableError(str(error)) from error
 
     async def run_command(self, command: str, deadline_s: float) -> RunResult:
-        """Run a shell command. If the caller is cancelled, the command is ended; the sandbox continues.
+        """Run a shell command. If the caller is cancelled, the command is ended; the sandbox continues to run.
 
         Raises:
             SandboxEndedError: the command ended the sandbox; the next command gets a new sandbox.
@@ -140,10 +140,10 @@ class TaskFolderState(RolloutState):
 
     @asynccontextmanager
     async def running_command(self, command: str, deadline_s: float) -> AsyncIterator[RunningCall[RunResult]]:
-        """Yield a running shell command. It is ended at the end of the block; the sandbox stays as it is.
+        """Yield a running shell command. The end of the block ends the command, but not the sandbox.
 
         Raises:
-            SandboxEndedError, SandboxUnavailableError: as `run_command`.
+            SandboxEndedError, SandboxUnavailableError: see `run_command`.
         """
         async with (
             await self._pool.of(self._owner) as sandbox,
@@ -154,7 +154,7 @@ class TaskFolderState(RolloutState):
     async def next_step(self) -> str | None:
         """Score a step of the task, and begin the next one. Return the next step's instruction; None if there is none.
 
-        If the caller is cancelled, for example at the rollout's deadline, this work continues; `reward` waits for it.
+        If the caller is cancelled, for example at the rollout's deadline, the scoring continues; `reward` waits for it.
 
         Raises:
             InfraError: the finished step cannot be scored, or the next one cannot begin.
@@ -192,7 +192,7 @@ class TaskFolderState(RolloutState):
         try:
             try:
                 return await self._in_this_sandbox(work)
-            except SandboxEndedError:  # commands of the model ended it; the new sandbox has the task's original files
+            except SandboxEndedError:  # commands of the model ended it; a new sandbox has the task's original files
                 return await self._in_this_sandbox(work)
         except (SandboxUnavailableError, SandboxEndedError) as error:
             raise InfraError(str(error)) from error
@@ -208,7 +208,7 @@ def task_folder_state(data: AgentData) -> TaskFolderState | None:
 
 
 def folder_of(task: Task) -> str | None:
-    """Return the task folder of a row; None if it has none."""
+    """Return the task folder of a row; None if the row is not a task folder."""
     folder = task.extra_info.get(FOLDER_KEY)
     if folder is not None and not isinstance(folder, str):
         raise DataError(f"field 'extra_info.{FOLDER_KEY}': expected the path of a folder")
@@ -224,7 +224,7 @@ def has_steps(task: Task) -> bool:
 
 
 def check_task_folder(task: Task, states: Sequence[OpensState]) -> None:
-    """Reject a row with a task folder unless its tools have exactly one sandbox.
+    """Reject a row with a task folder unless all tools with a sandbox share the same sandbox.
 
     Raises:
         DataError: no tool has a sandbox, or several tools have sandboxes with different settings.

@@ -36,7 +36,7 @@ from agentrl.types.task import Task
 _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
-"""Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
+"""First and maximum pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
 
 
 class Toolbox:
@@ -65,7 +65,7 @@ class Toolbox:
         self._shared: set[Shared] = {each for each in shared if isinstance(each, Shared)}
 
     async def start(self) -> None:
-        """Check shared resources before the first rollout. Without this, they are checked at the first call.
+        """Check shared resources before the first rollout. Without `start`, they are checked at the first call.
 
         Raises:
             ConfigError: a resource cannot be used, such as sandboxes that do not isolate on this machine.
@@ -111,9 +111,9 @@ class Toolbox:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, known)}")
 
     def metrics(self) -> dict[str, float]:
-        """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start.
+        """Return `abandoned_calls`: calls that still hang, and `replaced_loops`: event loops replaced since the start.
 
-        Also the metrics of shared resources, such as `SandboxPool.metrics`, summed.
+        Metrics of shared resources, such as `SandboxPool.metrics`, are summed and included.
         """
         abandoned = sum(tool.breaker.num_abandoned for tool in self.tools.values())
         found: dict[str, float] = {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
@@ -141,10 +141,10 @@ class ToolSession:
     """The tools of one rollout.
 
     Attributes:
-        schemas: schemas that the model sees: all tools, or those that the row's `tool_options` name. Tools that start
-            agents are included only in a `view`.
+        schemas: schemas that the model sees: of all tools, or of the tools that the row's `tool_options` select. Tools
+            that start agents are included only in a `view`.
         rewards: tool name -> the tool's reward for the rollout; complete after `finish`.
-        data: passed to tools as `agent_data`; a loop may set `data.messages` to its own list.
+        data: passed to tools as `agent_data`; an agent loop may set `data.messages` to its own list.
     """
 
     def __init__(self, toolbox: Toolbox, task: Task) -> None:
@@ -172,11 +172,11 @@ class ToolSession:
         return any(isinstance(tool, BoundAgentTool) for tool in self._toolbox.tools.values())
 
     def view(self, names: Collection[str] | None = None, run_agent: RunAgent | None = None) -> ToolSession:
-        """Return the session for one of several conversations; it shares all state with this one.
+        """Return a session for one of several conversations. It shares all state with this session.
 
         Args:
-            names: the tools that the conversation may call; None: all.
-            run_agent: runs the agents that the conversation starts; None: it starts none.
+            names: the tools that the conversation may call; None: all tools.
+            run_agent: runs the agents that the conversation starts; None: the conversation cannot start agents.
         """
         other = copy(self)
         tools = {**self._tools, **self._agents} if run_agent else self._tools
@@ -199,7 +199,7 @@ class ToolSession:
         return "".join([await state.start() or "" for state in self.data.states.values()])
 
     async def call(self, call: ParsedCall) -> ToolResult:
-        """Run a call and return its result. Wrong calls and failing tools do not raise; they set the outcome."""
+        """Run a call and return its result. A wrong call or a failing tool does not raise; it sets the outcome."""
         start = time.perf_counter()
         if self._run_agent and call.error is None and call.name in self._agents:
             answer, outcome = await answer_of(self._agents[call.name], call.arguments, self._run_agent)
@@ -258,7 +258,7 @@ class ToolSession:
         """Collect the rewards for the rollout from environments and called tools. A second call does nothing.
 
         Raises:
-            InfraError, RewardError: the reward of an environment is not known; see `RolloutState.reward`.
+            InfraError, RewardError: the reward of an environment is unknown; see `RolloutState.reward`.
         """
         if not self._finished:
             self._finished = True
@@ -266,7 +266,7 @@ class ToolSession:
                 if (reward := await state.reward()) is not None:
                     self.rewards[state.name] = reward
             rewards = [self._reward(name, held) for name, held in self._instances.items()]
-            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # one reward needs no task
+            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # one reward needs no asyncio task
 
     async def _reward(self, name: str, instance: ToolInstance) -> None:
         try:
@@ -291,7 +291,7 @@ class ToolSession:
             await self._release()
 
     async def _release(self) -> None:
-        # start all before awaiting the first: a second cancellation then skips no release
+        # start all releases before awaiting the first, so that a second cancellation skips none
         states = ((state.name, state) for state in self.data.states.values())
         held = chain(self._instances.items(), states)
         running = [(name, self._begin_release(name, each)) for name, each in held]
@@ -312,7 +312,7 @@ class ToolSession:
 
 
 def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:
-    """Load the tools of `rollout.multi_turn`, with those of its environment, and add `extra_tools`.
+    """Load the tools of `rollout.multi_turn`, including the environment's tools, and add `extra_tools`.
 
     Raises:
         ConfigError: a file, entry or schema is invalid; the message names file and entry.

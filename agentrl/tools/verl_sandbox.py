@@ -1,4 +1,4 @@
-"""verl's entry of a Sandbox Fusion tool, read as the tool `python` in a sandbox of that server."""
+"""Reads verl's entry of a Sandbox Fusion tool as the tool `python` in a sandbox of kind `sandbox_fusion`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Entry(Section):
 
 
 def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> SandboxTool:
-    """Return the tool, under the name and with the description of the entry's schema.
+    """Return the tool, with the schema of the entry if it has one.
 
     As in verl, `rate_limit` is the number of concurrent requests.
 

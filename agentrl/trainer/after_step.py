@@ -70,7 +70,7 @@ class AfterStep:
         self._new_best: Best | None = None  # best step found by the latest validation, until it is saved
 
     async def begin(self) -> int:
-        """Resume from the restored step. Start a new run at step 0, and validate if `trainer.val_before_train` is set."""
+        """Resume from the restored step. A new run starts at 0, after a validation if `val_before_train` is set."""
         saved = self.progress.latest_step
         step = saved or 0
         if saved is not None:
@@ -126,7 +126,7 @@ class AfterStep:
             if not saved:
                 await self._save(step)
             raise StopAsked
-        self._start_step(step + 1)  # validation and saving belong to no step
+        self._start_step(step + 1)  # after validation and saving, which belong to no step
 
     def _save_is_late(self) -> bool:
         every_s = self._config.save_interval_s
@@ -170,7 +170,7 @@ class AfterStep:
     def _look_for_best(self, now: Best) -> None:
         best = self.progress.best
         bar = best.value if best and best.metric == now.metric else -math.inf
-        if now.value > bar:  # always False for NaN
+        if now.value > bar:  # a comparison with NaN is False
             self._new_best = now
 
     async def _save(self, step: int) -> None:

@@ -40,8 +40,8 @@ class Checkpoints:
     """Saves and restores a run under `<run>/checkpoints/step-N/`, with symbolic links `latest` and `best`.
 
     A kill or power loss at any moment leaves only complete checkpoints. Each checkpoint is written to a temporary
-    folder, synced to disk, then renamed. If a step is saved a second time, only its state file is written. To delete a
-    checkpoint, its folder is renamed first. Temporary folders and links of a killed run are deleted when the run
+    folder, synced to disk, then renamed. If a step is saved a second time, only its state file is written. Before a
+    checkpoint is deleted, its folder is renamed. Temporary folders and links of a killed run are deleted when the run
     resumes.
 
     Args:
@@ -73,7 +73,7 @@ class Checkpoints:
         self._num_kept = num_kept
         self._kept = kept
         self._in_background = in_background
-        self._files: list[Future[None]] = []  # one per model whose files are being written
+        self._files: list[Future[None]] = []  # one future per model whose files are being written
         self._saving: asyncio.Task[None] | None = None
 
     @property
@@ -92,7 +92,7 @@ class Checkpoints:
             return
         state = read_state(self._start)
         await asyncio.to_thread(check_manifest, self._start)
-        await self._backend.load(self._start)  # first, so that a failure leaves the folder unchanged
+        await self._backend.load(self._start)  # loaded first, so that a failure leaves the folder unchanged
         for part in self._kept:
             await part.load(self._start)
         self._source.position, self._source.pending = state.position, state.pending
@@ -123,7 +123,7 @@ class Checkpoints:
         remove_leftovers(self._folder)
         state = RunState(step, self._source.position, self.best, tuple(self._source.pending), goal)
         target = step_folder(self._folder, step)
-        if is_complete(target):  # already saved: only update its state, because it may now be the best
+        if is_complete(target):  # already saved: only its state changes, because it may now be the best
             write_atomically(target / STATE_FILE, _text(state))
             self._show(state)
             return
@@ -180,9 +180,10 @@ class Checkpoints:
         if later:
             names = ", ".join(f"step-{step}" for step in later)
             print(
-                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and the records of their steps; these steps run again"
+                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and the records of their steps;"
+                " these steps run again"
             )
-        for step in reversed(later):  # before their records are deleted
+        for step in reversed(later):  # deleted before the records of these steps
             remove_folder(step_folder(self._folder, step))
         if (best := state.best) and not is_complete(step_folder(self._folder, best.step)):
             print(f"the best checkpoint ({best}) was deleted: the next validation sets a new best")

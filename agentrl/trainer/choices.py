@@ -61,12 +61,12 @@ def _tool_format(config: RunConfig) -> FoundFormat | None:
     if own := getattr(loop, "tool_format", None):
         return FoundFormat(own, f"the format of the agent loop '{name}'")
     from agentrl.chat.format import ChatFormat
-    from agentrl.models.loading import load_tokenizer  # imports torch
+    from agentrl.models.loading import load_tokenizer  # this import loads torch
 
     try:
         tokenizer = load_tokenizer(config.model)
         chat = ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs) if tokenizer else None
-    except (ConfigError, TemplateError):  # raised again when the run loads the tokenizer
+    except (ConfigError, TemplateError):  # the run raises the error when it loads the tokenizer
         return None
     return found if chat and not (found := find_format(chat)).problem else None
 

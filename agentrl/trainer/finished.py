@@ -29,7 +29,7 @@ def finished_step(config: RunConfig, progress: Progress, total_steps: int) -> in
 def _pages_are_written(config: RunConfig) -> bool:
     """Return whether the report and the output file are up to date.
 
-    Both files are written after the last step. If the run was killed earlier, they are missing or outdated.
+    Both files are written after the last step. If the run was killed earlier, these files are missing or outdated.
     """
     folder, output = config.trainer.run_dir, config.data.output_path
     report, last = folder / REPORT_FILE, _last_file(config)

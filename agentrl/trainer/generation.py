@@ -63,7 +63,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
     num_groups = num_rollouts = num_failed = 0
     texts: dict[int, list[str]] = {}
     tokens = ["trajectories.segments"] if config.data.output_path else []
-    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # only these: all would take minutes
+    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # all columns would take minutes
         num_groups += stored.number == 0
         num_rollouts += 1
         num_failed += stored.rollout.failed
@@ -83,7 +83,7 @@ def response(rollout: Rollout, text_of: TextOf) -> str:
 
 
 def write_rows(config: RunConfig, texts: dict[int, list[str]], path: Path) -> None:
-    """Write the rows of `data.train_files` with a column `responses`: the texts of each row's rollouts, or no texts.
+    """Write the rows of `data.train_files` with a column `responses`, which lists the texts of each row's rollouts.
 
     Args:
         texts: row number, counted over all files -> the texts of the row's rollouts.
@@ -114,11 +114,11 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _table(config: RunConfig) -> pa.Table:
-    """Read the rows of `data.train_files`. Parquet files keep their column types; Arrow infers the types of other files."""
+    """Read the rows of `data.train_files`. Parquet files keep their column types; Arrow infers other files' types."""
     files, limit = config.data.train_files, config.data.train_max_samples
     try:
         table = pa.concat_tables([_file(name) for name in files], promote_options="permissive")
-    except (pa.ArrowException, ValueError) as error:  # ValueError: text that is not valid Unicode
+    except (pa.ArrowException, ValueError) as error:  # text that is not valid Unicode raises ValueError
         line = " ".join(str(error).split())
         raise DataError(
             f"'data.output_path': the rows of {', '.join(files)} have incompatible columns: {line}"

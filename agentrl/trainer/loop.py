@@ -11,11 +11,11 @@ async def train(parts: Parts) -> int:
     async with parts.source.feeding():
         while not parts.after_step.finished(step):
             groups = await parts.source.take(policy_version=step)
-            samples = await parts.scorer(parts.algorithm.samples(groups))  # only the scores the algorithm needs
-            samples = parts.algorithm.credit(groups, samples)  # advantages (a pure function)
+            samples = await parts.scorer(parts.algorithm.samples(groups))  # only the scores that the algorithm needs
+            samples = parts.algorithm.credit(groups, samples)  # adds advantages, without side effects
             stats = await parts.learner(samples, step)  # the step's hooks, which update the policy
             step += 1
             await parts.publish(step)
             parts.source.published(step)
-            await parts.after_step(step, groups, samples, stats)  # store, log; validate and save if due
+            await parts.after_step(step, groups, samples, stats)  # stores and logs; validates and saves if due
     return step

@@ -144,7 +144,7 @@ async def _train(config: RunConfig, user_objects: UserObjects) -> None:
 
 async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) -> Evaluated:
     async with open_rollout_parts(config, user_objects) as parts:
-        assert parts.val_tasks is not None  # check_evaluation requires them
+        assert parts.val_tasks is not None  # check_evaluation requires validation tasks
         reproducibility = _reproducibility(config, parts)
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
@@ -191,7 +191,7 @@ def _keep_validation(
 
 async def _rollouts(config: RunConfig, user_objects: UserObjects) -> list[Group]:
     async with open_rollout_parts(config, user_objects) as parts:
-        assert parts.train_tasks is not None  # rollouts need training tasks
+        assert parts.train_tasks is not None  # the purpose `rollout` requires training tasks
         tasks = [replace(task, uid=f"task-{task.index}") for task in parts.train_tasks]
         return await parts.collect_train()(tasks)
 
@@ -208,7 +208,7 @@ def _limit_threads(config: RunConfig) -> None:
 def _show_samples(
     file: Path, groups: Sequence[Group], parts: RolloutParts, store: TrajectoryStore | None = None, show: bool = True
 ) -> None:
-    """Save a few rollouts of `groups`, and of earlier steps in `store`, as text. Print those of `groups`."""
+    """Save a few rollouts of `groups`, and of earlier steps in `store`, as text. Print the rollouts of `groups`."""
     chosen = instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     kept = chosen if store is None else over_time(chosen, store)

@@ -23,14 +23,14 @@ _AT_ONCE = 64
 """Maximum number of texts scored concurrently."""
 
 _UNKNOWN = ("completion_ids", "response_lengths", "token_ids")
-"""Keys of `RolloutInfo` that need tokens, so that they do not exist for texts."""
+"""Keys of `RolloutInfo` that need tokens. Texts do not have these keys."""
 
 
 async def score_responses(file: Path, column: str, config: RunConfig) -> list[Group]:
     """Return one group per row of `file`, with one rollout per text in `column`; each rollout has only rewards.
 
     The reward function is called as in training, as if the text were the only turn of a rollout without tool calls. A
-    column of the file, such as `tool_outcomes`, overrides the default value of its name. The reward function gets no
+    column of the file, such as `tool_outcomes`, overrides the default of that key. The reward function gets no
     token ids and no lengths in tokens.
 
     Args:
@@ -113,7 +113,7 @@ def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
 
 
 def _text(value: JsonValue, where: str) -> str:
-    if not isinstance(value, str):  # not skipped: pass@k depends on the number of texts
+    if not isinstance(value, str):  # an error, because pass@k needs every text
         raise DataError(f"{where}: expected a text or a list of texts, got {value!r:.100}")
     return value
 

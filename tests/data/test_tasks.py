@@ -332,7 +332,7 @@ def test_unavailable_dataset_is_refused(monkeypatch):
         load_tasks(["openai/gsm8k:train"], DataConfig())
     assert str(caught.value) == "openai/gsm8k: cannot load split 'train' of this dataset: Couldn't reach the Hub"
     answer_for_the_hub(monkeypatch, load_dataset, configs=("a", "b"))
-    with pytest.raises(DataError, match="name one of its configurations: o/d/a, o/d/b"):
+    with pytest.raises(DataError, match="choose one of its configurations: o/d/a, o/d/b"):
         load_tasks(["o/d"], DataConfig())
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'agentrl-train\[datasets\]'"):

@@ -170,7 +170,7 @@ def test_an_image_that_cannot_be_pulled_is_named(daemon):
 
 def test_what_the_daemon_does_not_limit_is_named(daemon):
     daemon.fault("limits", "ignored")
-    with pytest.raises(ConfigError, match=r"docker sandboxes do not hold .*memory is limited; the number of processes"):
+    with pytest.raises(ConfigError, match=r"docker sandboxes are not .*memory is limited; the number of processes"):
         check()
 
 

@@ -219,7 +219,7 @@ def test_failed_starts_ahead_leave_their_places(caplog):
         return answers, metrics["sandboxes_failed"], provider.running
 
     assert asyncio.run(asyncio.wait_for(run(), 10)) == (["1", "1"], 2, 0)
-    assert "could not be started ahead: no place" in caplog.text
+    assert "could not be started in advance: no place" in caplog.text
 
 
 def test_a_sandbox_that_waited_too_long_is_replaced(monkeypatch):

@@ -86,7 +86,7 @@ def test_a_failing_tool_is_logged_once(caplog):
     with caplog.at_level(logging.WARNING):
         run_calls([broken], *[call("broken")] * 3)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("calling broken failed (reported once): KeyError: 'k'; the model reads this as a tool_error")
+    assert said.startswith("calling broken failed (reported once): KeyError: 'k'; the outcome is tool_error")
     assert "raise ToolError" in said
     assert "InfraError if" in said
 

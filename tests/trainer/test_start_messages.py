@@ -53,7 +53,7 @@ def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
     stored = {"mode": "train_only", "saved_rollouts": tmp_path / "run", "default_local_dir": tmp_path / "again"}
     (line,) = said(run(**stored, total_training_steps=5), "total_training_steps")
     folder = tmp_path / "run/trajectories/train"
-    assert line == f"trainer.total_training_steps=5, but '{folder}' has 2 steps: the run ends then"
+    assert line == f"trainer.total_training_steps=5, but '{folder}' has 2 steps: the run ends after these steps"
 
     schedule = {"total_training_steps": 2, "profile_steps": "[2]"}
     assert not said(run(**{**stored, "default_local_dir": tmp_path / "third"}, **schedule), "trainer.")

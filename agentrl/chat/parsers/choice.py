@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 Probes = Sequence[tuple[Calls, str]]
-"""Calls of a turn, and its text."""
+"""Calls of a turn, and the turn's text."""
 FALLBACK = "hermes"
-"""Format if the template decides nothing. It is used only without tools."""
+"""Format if no parser fits the chat template. It is used only in runs without tools."""
 _FIRST, _SECOND = "look_up", "add_up"
 _TOOLS = [probe_tool(_FIRST), probe_tool(_SECOND)]
 _PROBES: Probes = (
@@ -36,8 +36,8 @@ class FoundFormat:
 
     Attributes:
         name: name of the parser; `FALLBACK` if no parser is chosen.
-        reason: why it is chosen.
-        problem: why none can be chosen; "" if one is.
+        reason: why this parser is chosen.
+        problem: why no parser can be chosen; "" if one is chosen.
     """
 
     name: str
@@ -55,7 +55,7 @@ class _Reading(NamedTuple):
 
 
 def format_of(name: str, chat: ChatFormat) -> str:
-    """The name of the format; for `auto`, of the format that fits the template."""
+    """Return `name`; for `auto`, return the name of the format that fits the template."""
     return find_format(chat).name if name == AUTO else name
 
 
@@ -65,7 +65,7 @@ def find_format(chat: ChatFormat) -> FoundFormat:
 
     Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed, except
     turns that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
-    is chosen; `tokenizer` only if no other parser reads them.
+    is chosen, but `tokenizer` only if no other parser reads them.
     """
     if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
         return FoundFormat(FALLBACK, problem="the chat template writes no tool calls")
@@ -86,7 +86,7 @@ def find_format(chat: ChatFormat) -> FoundFormat:
 
 
 def _readings(chat: ChatFormat, probes: Probes) -> Sequence[_Reading]:
-    """The turns that each built-in parser reads. The tokenizer's description is used only if no other parser fits."""
+    """Return the parsed turns of each parser that reads all probes; try `tokenizer` only if no other parser does."""
     others = [name for name in tool_parsers.builtins() if name != TOKENIZER]
     for names in (others, [TOKENIZER]):
         if found := [reading for name in names if (reading := _reading(name, chat, probes))]:
@@ -97,7 +97,7 @@ def _readings(chat: ChatFormat, probes: Probes) -> Sequence[_Reading]:
 def _reading(name: str, chat: ChatFormat, probes: Probes) -> _Reading | None:
     try:
         parser = make_parser(name, chat)
-    except ConfigError:  # the tokenizer describes no turns
+    except ConfigError:  # the tokenizer has no description of turns
         return None
     turns = [turn for calls, text in probes if (turn := reads(parser, text, calls)) is not None]
     return _Reading(name, turns) if len(turns) == len(probes) else None

@@ -36,8 +36,8 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
             (an agent may explain its tools in the prompt).
 
     Raises:
-        ConfigError: the parser cannot read the call; the text suggests a registered parser that can. Or it cannot be
-            used with the tokenizer.
+        ConfigError: the parser cannot read the call; the text suggests a registered parser that can. Or the parser
+            cannot be used with the tokenizer.
         UnknownNameError: no parser has that name.
     """
     parser = make_parser(parser_name, chat)
@@ -78,13 +78,13 @@ def make_parser(name: str, chat: ChatFormat) -> ToolParser:
 
 
 def probe_tool(name: str) -> ToolSchema:
-    """A tool with the arguments `TYPES`."""
+    """Return a tool with the arguments `TYPES`."""
     parameters: dict[str, JsonValue] = {"type": "object", "properties": TYPES}
     return ToolSchema(function=FunctionSchema(name=name, description=f"Does {name}.", parameters=parameters))
 
 
 def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str = "") -> str | None:
-    """The text that the template writes for a model turn, as a parser receives it; None if a call is missing in it."""
+    """Return the template's text of a model turn, as a parser receives it; None if the text lacks a call."""
     # The template of DeepSeek-R1's distilled models writes calls only if the content is None.
     contents = (content,) if content else (content, None)
     messages = (_message(calls, given, call_id) for given, call_id in product(contents, CALL_IDS))
@@ -110,7 +110,7 @@ def _written(chat: ChatFormat, schemas: Sequence[ToolSchema], message: Message) 
 
 
 def reads(parser: ToolParser, text: str, calls: Calls) -> ParsedTurn | None:
-    """The parsed turn, if the parser reads exactly these calls; else None."""
+    """Return the parsed turn if the parser reads exactly these calls; else None."""
     turn = parser_for(parser, [probe_tool(name) for name, _ in calls]).parse(text)
     if [(call.name, call.error) for call in turn.calls] != [(name, None) for name, _ in calls]:
         return None

@@ -59,7 +59,7 @@ def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
     read: tuple[JsonValue, int] | None
     try:
         read = read_json(block)
-    except BadJSONError:  # `_read_call` reports the error, for the block's body only
+    except BadJSONError:  # `_read_call` reports the error of the block's body
         read = None
     close = _BLOCK_END.search(block, read[1] if read else 0)
     body = block[: close.start()] if close else block

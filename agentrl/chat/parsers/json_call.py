@@ -13,13 +13,13 @@ ARGUMENTS = ("arguments",)
 
 
 def call_name(value: JsonValue) -> str:
-    """The name in a call; "" if it has none, or one that is not text."""
+    """Return the name in a call; "" if the call has no name, or a name that is not text."""
     name = value.get("name") if isinstance(value, dict) else None
     return name if isinstance(name, str) and is_unicode(name) else ""
 
 
 def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
-    """The arguments of a call as JSON text. They may be an object, or a string that contains an object.
+    """Return the arguments of a call as JSON text. In the call, they may be an object, or a string with an object.
 
     Args:
         keys: names that the arguments may have in the call; errors name the first.
@@ -46,7 +46,7 @@ def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
 
 
 def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = ARGUMENTS) -> ParsedCall:
-    """The call in a JSON value. If it is malformed, it has an error that ends with `expected`, the right form.
+    """Return the call in a JSON value. The error of a malformed call ends with `expected`, the right form.
 
     Args:
         body: the text of the value, which a malformed call keeps as its arguments.
@@ -58,7 +58,7 @@ def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = AR
 
 
 def call_with_name(name: str, value: JsonValue) -> ParsedCall:
-    """The call `name` with the arguments `value`.
+    """Return the call `name` with the arguments `value`.
 
     Raises:
         BadJSONError: the arguments are not a JSON object, or the name is not valid Unicode.
@@ -74,12 +74,12 @@ def call_with_name(name: str, value: JsonValue) -> ParsedCall:
 
 
 def malformed_call(name: str, body: str, error: BadJSONError, expected: str) -> ParsedCall:
-    """A call with an error that ends with `expected`, the right form."""
+    """Return a call with an error that ends with `expected`, the right form."""
     return ParsedCall(name if is_unicode(name) else "", body.strip(), f"{error} {expected}")
 
 
 def read_call_json(body: str, start: int = 0) -> tuple[JsonValue, int]:
-    """`read_json` with an error that is a sentence about the tool call."""
+    """Call `read_json`, with an error that is a sentence about the tool call."""
     try:
         return read_json(body, start)
     except BadJSONError as error:

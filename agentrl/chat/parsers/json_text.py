@@ -44,7 +44,7 @@ def read_json(text: str, start: int = 0) -> tuple[JsonValue, int]:
         raise BadJSONError(f"{error.msg} at {where}{f', near {near!r}' if near else ', where it ends'}") from None
     except RecursionError:
         raise BadJSONError("it is nested too deeply") from None
-    except ValueError:  # Python's limit on digits: parsing a long integer needs quadratic time
+    except ValueError:  # Python limits the digits, because parsing a long integer needs quadratic time
         raise BadJSONError("a number in it is too long") from None
     if is_too_deep(value, text[start:end]):
         raise BadJSONError("it is nested too deeply")

@@ -21,7 +21,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "none": None}
-"""Values that templates write in Python's syntax, and models in JSON's."""
+"""Constants in lower case: templates write them in Python's syntax, models in JSON's."""
 
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
@@ -46,7 +46,7 @@ class ParameterTypes:
                 "false" for JSON.
 
         Raises:
-            BadJSONError: an argument is written twice, or should be JSON and is not.
+            BadJSONError: an argument occurs twice, or an argument marked as JSON is not valid JSON.
         """
         arguments, position = dict[str, JsonValue](), start
         while found := argument.match(text, position):
@@ -84,7 +84,7 @@ class ParameterTypes:
 
 
 def near(text: str, position: int) -> str:
-    """Description of the text at a position, for errors."""
+    """Describe the text at a position, for errors."""
     found = text[position : position + 200].strip()[:20]
     return repr(found) if found else "nothing"
 
@@ -95,7 +95,7 @@ def _properties(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 
 
 def _types_of(schema: JsonValue, whole: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Names of the types that a schema allows, in order; `whole` is the schema in which references are looked up."""
+    """Yield the types that a schema allows, in order. References are looked up in the schema `whole`."""
     left, followed = [schema], set[str]()
     while left:
         part = left.pop()
@@ -111,7 +111,7 @@ def _types_of(schema: JsonValue, whole: Mapping[str, JsonValue]) -> Iterator[str
 
 
 def _named_types(schema: Mapping[str, JsonValue]) -> Iterator[str]:
-    """The types in `type`; without it, the types of the values that the schema lists or describes."""
+    """Yield the types in `type`; without `type`, the types of the values that the schema lists or describes."""
     given = schema.get("type")
     if given is not None:
         yield from (name for name in [given, *_list_of(given)] if isinstance(name, str))

@@ -24,7 +24,7 @@ def read_call(text: str, position: int) -> tuple[str, dict[str, JsonValue], int]
     """Return name, arguments and end of the call at `position`, after whitespace.
 
     Raises:
-        BadCallError: there is no call, or one whose arguments are not literals with names.
+        BadCallError: there is no call, or its arguments are not literals with names.
     """
     position = skip_blanks(text, position)
     if (name := NAME.match(text, position)) is None:

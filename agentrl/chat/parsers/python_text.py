@@ -14,7 +14,7 @@ from agentrl.security.json_depth import MAX_DEPTH
 
 
 class BadPythonError(Exception):
-    """Text that is not a literal; the message contains the mistake and its place."""
+    """Raised for text that is not a literal; the message contains the mistake and its position."""
 
 
 _BLANKS = re.compile(r"\s*")
@@ -69,16 +69,16 @@ def read_literal(text: str, position: int, depth: int = 0) -> tuple[JsonValue, i
 
 
 def near(text: str, position: int) -> str:
-    """Description of a place in the text, for errors."""
+    """Describe the text at a position, for errors."""
     following = text[position : position + 20]
     return f"near {following!r}" if following else "where it ends"
 
 
 def expect(text: str, position: int, *choices: str) -> tuple[str, int]:
-    """Return which of some characters is next after whitespace, and its end.
+    """Return which of `choices` is the next character after whitespace, and its end.
 
     Raises:
-        BadPythonError: none of them is next.
+        BadPythonError: the next character is none of them.
     """
     position = skip_blanks(text, position)
     found = text[position : position + 1]
@@ -114,7 +114,7 @@ def _number(text: str, position: int) -> tuple[JsonValue, int]:
     digits = found[0]
     try:
         return (int(digits) if digits.lstrip("+-").isdigit() else float(digits)), found.end()
-    except ValueError:  # Python's limit on digits: reading a long integer needs quadratic time
+    except ValueError:  # Python limits the digits, because reading a long integer needs quadratic time
         raise BadPythonError("a number in it is too long") from None
 
 
@@ -126,7 +126,7 @@ def _sequence(text: str, position: int, depth: int) -> tuple[JsonValue, int]:
         items.append(item)
         found, position = expect(text, position, ",", close)
         if found == close:
-            return item if close == ")" and len(items) == 1 else items, position  # parentheses around a value
+            return item if close == ")" and len(items) == 1 else items, position  # (value) is no tuple
         position = skip_blanks(text, position)
     return items, position + 1
 

@@ -23,12 +23,12 @@ _EXPECTED = 'Write [name(argument="value", other=1)]'
 class PythonicParser:
     """Parser of lists of Python calls; all other text is content.
 
-    - A list is between `<|tool_call_start|>` and `<|tool_call_end|>` (LFM2), or begins a line (Llama 4, Gemma). Then
-      `<|python_start|>` or a code fence may surround it.
+    - A list is between `<|tool_call_start|>` and `<|tool_call_end|>` (LFM2), or begins a line (Llama 4, Gemma). A list
+      at the start of a line may be inside `<|python_start|>` or a code fence.
     - Arguments have names, and their values are literals: strings, numbers, True, False, None, lists, dictionaries.
       `true`, `false` and `null` are read, too, because templates write nested values as JSON. A string may contain line
       breaks. Nothing is evaluated.
-    - After a mistake, the rest of the list is one malformed call. Calls before it are read.
+    - After a mistake, the rest of the list is one malformed call. Calls before the mistake are read.
     """
 
     stop: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ timeout, because the time of some detectors is cubic in the length."""
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """Result of a detector: text, (name, arguments) of each call, number of started calls; or its error."""
+    """Result of a detector: text, (name, arguments) of each call, and number of started calls; or its error."""
 
     text: str = ""
     calls: Sequence[tuple[str | None, str | None]] = ()
@@ -79,7 +79,7 @@ class SglangParser:
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
     - A call of an unknown tool is returned as a call; the toolbox answers such a call with an error.
     - All text up to the first `</think>` is thoughts: calls in it are ignored. The detector receives only the text
-      after `</think>`, and nothing if the turn was cut before it.
+      after `</think>`, or no text if the turn was truncated inside its thoughts.
 
     Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). Their types come from the tools' schemas
     (see `for_tools`); without schemas, these arguments are text.

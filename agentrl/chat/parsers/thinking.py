@@ -14,7 +14,7 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
     """Split a turn into (thoughts without tags, text after the thoughts).
 
     Thoughts are the start of the turn, up to the first `end`; the tag `start` may be missing, because many templates
-    write it in the generation prompt. A turn that begins with `start` and has no `end` was cut: it is all thoughts.
+    write it in the generation prompt. A turn with `start` but no `end` was truncated: all of it is thoughts.
 
     Args:
         call: text that begins a call. Without `start`, an `end` after this text belongs to the call.
@@ -28,7 +28,7 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
 
 
 def tell_apart(text: str) -> tuple[str, str]:
-    """Split text without calls into (thoughts, rest), both stripped. Thoughts may be anywhere in it."""
+    """Split text without calls into (thoughts, rest), both stripped. Thoughts may be anywhere in the text."""
     first, ended, rest = text.partition(THINK_END)
     thoughts, pieces = list[str](), list[str]()
     if ended and THINK not in first:
@@ -44,7 +44,7 @@ def join_thinking(thinking: str, content: str) -> str:
 
 
 def plain_turn(parser: ToolParser, text: str) -> ParsedTurn:
-    """Return a turn whose calls are not read: there are no tools, or the turn was cut."""
+    """Return a turn without reading its calls, because there are no tools or the turn was truncated."""
     if isinstance(parser, ThoughtReader):
         thinking, rest = parser.split_thinking(text)
         return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)

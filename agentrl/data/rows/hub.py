@@ -35,4 +35,4 @@ def _only_config(datasets: Any, path: str) -> str:  # Any: the library has no ty
     for name in ("default", "main", *names[: len(names) == 1]):
         if name in names:
             return name
-    raise DataError(f"{path}: name one of its configurations: {', '.join(f'{path}/{name}' for name in names)}")
+    raise DataError(f"{path}: choose one of its configurations: {', '.join(f'{path}/{name}' for name in names)}")

@@ -174,7 +174,7 @@ def _run(recipe: Recipe, rest: str) -> None:
         raise ValueError("command substitution needs an image")
     starts = [word for place, word in enumerate(words) if place == 0 or words[place - 1] in _SEPARATORS]
     if wrong := [word for word in starts if word not in _COMMANDS]:
-        raise ValueError(f"'{wrong[0]}' needs an image (without one: {', '.join(sorted(_COMMANDS))})")
+        raise ValueError(f"'{wrong[0]}' needs an image (allowed without an image: {', '.join(sorted(_COMMANDS))})")
     recipe.steps.append(Run(rest, recipe.folder, tuple(recipe.env.items())))
     recipe.mentioned += [normpath(word) for word in words if word.startswith("/")]
 

@@ -38,7 +38,7 @@ def copied_members(step: Copy, context: Path) -> list[Member]:
     """Return the files and folders that a COPY line copies from `context`, the folder of the Dockerfile.
 
     Raises:
-        FilesError: as in `folder_members`; or a file does not exist, or is outside the context.
+        FilesError: a file does not exist or is outside `context`, or for a reason of `folder_members`.
     """
     found = [path for source in step.sources for path in _matches(context, source)]
     into_folder = step.to.endswith("/") or len(found) > 1

@@ -105,7 +105,10 @@ class CodeReward:
         return sum(each is True for each in results) / len(cases)
 
     async def _test(self, code: str, cases: Iterator[Case]) -> list[bool | None]:
-        """Run tests in one sandbox until no test is left; return which passed, None if the program does not compile."""
+        """Run tests in one sandbox until no test is left.
+
+        Return for each test whether the program passed; None if the program does not compile.
+        """
         async with self._pool.borrowed() as sandbox:
             return [await self._passes(sandbox, code, case) for case in cases]
 

@@ -100,7 +100,10 @@ class Peer:
         self.errors: dict[str, type] = {}
 
     def ask(self, operation: str, handle: int, *arguments: object, **keywords: object) -> Any:
-        """Run an operation in the other process; return its result. Changed lists, dicts and sets are copied back."""
+        """Run an operation in the other process; return its result.
+
+        Changes that the operation makes to lists, dicts and sets among the arguments are copied back.
+        """
         given = [self._data(each) for each in arguments]
         self._send({"ask": operation, "of": handle, "with": given, "and": self._data(keywords)})
         while True:

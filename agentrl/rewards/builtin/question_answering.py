@@ -32,7 +32,7 @@ def search_qa(
 ) -> dict[str, float]:
     """`score` if the last `<answer>` is one of the gold answers, `format_score` for a wrong answer, else 0.
 
-    As in Search-R1 (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (many
+    This is Search-R1's score (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (many
     guesses) reduce the score to a quarter. With metric=f1 the score is `score` times the word F1. With metric=subem the
     gold answer may be part of a longer answer. `em` and `f1` are returned too.
     """
@@ -77,9 +77,10 @@ def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mappi
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case without punctuation, articles and repeated blanks (SQuAD, Rajpurkar et al. 2016, arXiv:1606.05250).
+    """Return a text in lower case without punctuation, articles and repeated blanks.
 
-    If nothing would be left, as for the answer "A", punctuation and articles are kept.
+    This is SQuAD's normalisation (Rajpurkar et al. 2016, arXiv:1606.05250). If nothing would be left, as for the
+    answer "A", punctuation and articles are kept.
     """
     bare = " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
     return bare or " ".join(text.lower().split())

@@ -42,8 +42,8 @@ class RewardFuncs:
     and is excluded from its group.
 
     Raises:
-        ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that
-            cannot call them.
+        ConfigError: two functions have the same name, a function needs an object of TRL's trainer, or the manager
+            cannot call functions of this form.
     """
 
     def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig, has_environment: bool = False) -> None:

@@ -59,7 +59,8 @@ class JudgeClient:
 
         Raises:
             InfraError: no valid answer after `max_retries` retries.
-            RewardError: the endpoint rejects the request (key, model, address) and has answered no earlier request.
+            RewardError: the endpoint rejects the request (its key, model or address), and no earlier request was
+                answered.
         """
         try:
             return await self._endpoint.ask(body, lambda answer: read(_whole(answer)))

@@ -16,17 +16,17 @@ from agentrl.sandboxes.owner import own_name
 from agentrl.sandboxes.process import LINE_BYTES
 
 COMMAND_S = 60.0
-"""Seconds of one command; the daemon may be busy with starts."""
+"""Timeout of one command in seconds; the daemon may be busy with starting containers."""
 PULL_S = 1800.0
 END_S = 5.0
-"""Seconds until a killed command has ended."""
+"""Seconds to wait for the end of a killed command."""
 OWN_FAILURE = 125
-"""Exit code of `run` if Docker or Podman failed, not the container."""
+"""Exit code of `run` if Docker or Podman itself failed, not the program in the container."""
 WORK = "/work"
 _ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 _FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""Docker and Podman copy these from this machine unless they are set; they may have passwords."""
+"""Variables that Docker and Podman copy from this machine unless they are set. They may contain passwords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Client:
         """Run a command that must succeed; return its output.
 
         Raises:
-            SandboxUnavailableError: the command failed; the text has its standard error.
+            SandboxUnavailableError: the command failed; the message contains its standard error.
         """
         finished = await self.run(*arguments, seconds=seconds)
         if finished.exit_code != 0:
@@ -92,7 +92,7 @@ class Client:
     async def start(
         self, name: str, program: list[str], setup: SandboxSetup | None = None
     ) -> asyncio.subprocess.Process:
-        """Start a container that runs python3 with these arguments; its streams are those of the process.
+        """Start a container that runs python3 with the arguments `program`. Its streams are the process's streams.
 
         Raises:
             SandboxUnavailableError: the command cannot be started.
@@ -110,7 +110,7 @@ class Client:
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C ends the run, which ends its containers
+                start_new_session=True,  # Ctrl-C ends the run, and the run ends its containers
                 limit=LINE_BYTES,
             )
         except OSError as error:
@@ -140,14 +140,14 @@ async def end(process: asyncio.subprocess.Process) -> None:
     """Kill a command and close its pipes, which a process that it started may hold open."""
     with suppress(ProcessLookupError):
         process.kill()
-    process._transport.close()  # type: ignore[attr-defined]  # there is no public way to close them
+    process._transport.close()  # type: ignore[attr-defined]  # there is no public way to close the pipes
     with suppress(TimeoutError):
         async with asyncio.timeout(END_S):
             await process.wait()
 
 
 def _options_of_setup(setup: SandboxSetup) -> list[str]:
-    """Files of the image belong to root or to other users, so the container runs as root with all file permissions."""
+    """Return the options of a setup: the container runs as root, because files of the image may belong to any user."""
     return [
         *("--user", "0:0"),
         *(option for name in _FILE_RIGHTS for option in ("--cap-add", name)),

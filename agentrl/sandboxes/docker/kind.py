@@ -1,4 +1,4 @@
-"""Containers, as kinds that a setting can name."""
+"""The sandbox kinds `docker` and `podman`."""
 
 from agentrl.sandboxes.docker.provider import ContainerProvider
 from agentrl.sandboxes.docker.settings import DockerSandbox, PodmanSandbox

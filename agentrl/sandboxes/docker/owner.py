@@ -1,4 +1,4 @@
-"""The label of containers that names the process that owns them."""
+"""The label of a container, which names the process that owns the container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OWNED = re.compile(rf"^(\w+)\b.*\b{re.escape(LABEL)}[=:]([\w-]+)")
 
 
 def orphans(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the containers of ended processes of this machine.
+    """Yield the identifiers of containers whose owner, a process of this machine, has ended.
 
     Args:
         lines: each line has the identifier and the labels of a container, as `docker ps` prints them.

@@ -1,4 +1,4 @@
-"""Code that checks, in a running container, that it isolates as required."""
+"""Code that checks, in a running container, that the container isolates as required."""
 
 from __future__ import annotations
 

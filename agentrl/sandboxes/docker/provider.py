@@ -48,7 +48,8 @@ class ContainerProvider:
         if setup is not None:
             await self._image_of(setup)
         name = f"agentrl-{token_hex(12)}"
-        writable = WRITABLE if setup is None else ()  # with a setup, the folders are on a disk
+        # only files in memory are counted; with a setup, these folders are on a disk
+        writable = WRITABLE if setup is None else ()
         process = await self._client.start(name, arguments(self._settings.limits(), writable), setup)
         sandbox = ContainerProcess(process, self._client, name, self._left)
         await sandbox.wait_until_ready(START_S)
@@ -56,7 +57,7 @@ class ContainerProvider:
 
     async def close(self) -> None:
         """See `SandboxProvider.close`."""
-        with suppress(SandboxUnavailableError):  # the next run removes them
+        with suppress(SandboxUnavailableError):  # the next run removes these containers
             await self._remove([*self._left])
 
     async def _image_of(self, setup: SandboxSetup) -> None:
@@ -104,7 +105,7 @@ class ContainerProvider:
 
 
 class ContainerProcess(ProcessSandbox):
-    """See `Sandbox`. The process is the command that started the container; its streams are those of the container.
+    """See `Sandbox`. The process is the command that started the container, and has the container's streams.
 
     Args:
         left: names of containers that could not be removed.

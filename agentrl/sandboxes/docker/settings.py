@@ -20,15 +20,15 @@ class ContainerSandbox(PoolSettings):
     user: str = "1000:1000"
     """User and group of the model's code."""
     network: str = "none"
-    """Network of the container. With another value than none, the model's code reaches that network."""
+    """Network of the container. With a value other than none, the model's code can reach that network."""
     memory_mb: PositiveInt = 1024
-    """Memory of the container including its files, MiB; there is no swap space."""
+    """Memory of the container in MiB, including its files in memory; there is no swap space."""
     disk_mb: PositiveInt = 64
-    """Size of the working folder and of /tmp, in memory, MiB each; also the largest file."""
+    """Size of the working folder and of /tmp in MiB, each in memory; also the maximum size of a file."""
     cpus: PositiveFloat = 1.0
-    """Processors that the container can use."""
+    """Number of processors that the container can use."""
     max_processes: PositiveInt = 64
-    """Processes and threads."""
+    """Maximum number of processes and threads."""
     max_running: PositiveInt = 16
     """Maximum number of containers at a time; further rollouts wait."""
 

@@ -1,4 +1,4 @@
-"""Reads the answers of the code interpreter with a limit, and notices answers that end too early."""
+"""Reads the answers of the code interpreter with a limit, and detects answers that end too early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 
 MAX_ANSWER_BYTES = 16 * 2**20
-"""Longest answer. Code that writes more is stopped."""
+"""Maximum size of an answer. Code that writes more output is stopped."""
 _END = b'"end_of_execution"'
 """The last line of a complete answer has this type."""
 _TAIL = 64
@@ -24,10 +24,10 @@ class Answer:
         self._num_bytes, self._tail = 0, b""
 
     def add(self, data: bytes) -> None:
-        """Add a piece.
+        """Add a piece of the answer.
 
         Raises:
-            AnswerTooLongError: it is too long.
+            AnswerTooLongError: the answer is too long.
         """
         self._num_bytes += len(data)
         self._tail = (self._tail + data)[-_TAIL:]
@@ -36,12 +36,12 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether the server wrote its last line. An interrupted stream can end without an error."""
+        """Whether the answer's last line was received. An interrupted stream can end without an error."""
         return _END in self._tail
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Passes requests on, and passes the data of their answers to an `Answer`."""
+    """Forwards requests, and adds the data of their answers to an `Answer`."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, answer: Answer) -> None:
         self._inner, self._answer = inner, answer

@@ -19,12 +19,12 @@ class NoAnswerError(Exception):
 async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the types that a coroutine never uses
     """Return the result of a call.
 
-    The call runs in a separate task. The library waits up to twice the time that it is given, and turns a cancellation
-    into other errors, so that `asyncio.timeout` could miss the cancellation.
+    The call runs in a separate task. The library may wait twice as long as its timeout, and turns a cancellation into
+    other errors, so that `asyncio.timeout` could miss the cancellation.
 
     Raises:
         NoAnswerError: the call took longer, and was cancelled.
-        Exception: what the call raised.
+        Exception: any exception of the call.
     """
     task = asyncio.ensure_future(call)
     try:
@@ -42,7 +42,7 @@ async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the
 
 
 def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
-    """Cancel a call that still runs; its own error is of no use."""
+    """Cancel a call that still runs; its exception is ignored."""
     if not task.done():
         _ending.add(task)  # the event loop itself holds only weak references to tasks
         task.add_done_callback(_forget)
@@ -52,7 +52,7 @@ def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
 def _forget(task: asyncio.Task[Any]) -> None:  # Any: of any call
     _ending.discard(task)
     if not task.cancelled():
-        task.exception()  # otherwise the event loop would report it
+        task.exception()  # otherwise the event loop would log the exception
 
 
 def described(error: BaseException) -> str:

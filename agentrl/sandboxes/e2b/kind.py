@@ -1,4 +1,4 @@
-"""E2B sandboxes, as a kind that a setting can name."""
+"""The sandbox kind `e2b`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _provider(settings: E2BSandbox) -> SandboxProvider:
     Raises:
         ConfigError: the library is not installed.
     """
-    needed = 3 * settings.max_running  # a call, its health check and a file may run at a time
+    needed = 3 * settings.max_running  # per sandbox: a call, its health check and a file transfer at once
     if needed > 200 and not os.environ.get(_CONNECTIONS):
         os.environ[_CONNECTIONS] = str(needed)
     try:

@@ -9,7 +9,7 @@ from agentrl.sandboxes.e2b.answers import MAX_ANSWER_BYTES, AnswerTooLongError
 
 
 class Chunk(Protocol):
-    """A value that code displays: its text, or the formats that it has instead."""
+    """A value that code displays. A value without text has other formats, such as an image."""
 
     text: str | None
 
@@ -19,7 +19,7 @@ class Chunk(Protocol):
 
 
 class Output:
-    """Collects text in the order of writing. Of a long output, start and end are kept."""
+    """Collects text in the order of writing. Of a long output, only the start and the end are kept."""
 
     def __init__(self) -> None:
         self._start, self._end, self._num_chars = "", "", 0
@@ -30,7 +30,7 @@ class Output:
         Raises:
             AnswerTooLongError: the total text is too long.
         """
-        text = text.encode("utf-8", "replace").decode()  # JSON can have lone surrogates
+        text = text.encode("utf-8", "replace").decode()  # JSON can contain lone surrogates
         self._num_chars += len(text)
         if self._num_chars > MAX_ANSWER_BYTES:
             raise AnswerTooLongError
@@ -43,7 +43,7 @@ class Output:
         self.add(f"{', '.join(result.formats()) if result.text is None else result.text}\n")
 
     def text(self) -> str:
-        """Return what was kept."""
+        """Return the kept text."""
         if self._num_chars <= 2 * MAX_OUTPUT_CHARS:
             return shortened(self._start + self._end)
         half = MAX_OUTPUT_CHARS // 2

@@ -23,15 +23,15 @@ from agentrl.sandboxes.owner import has_ended, own_name
 from agentrl.security.redaction import remember_secret
 
 START_S = 60.0
-"""Seconds of one start, with its retries."""
+"""Timeout of one start in seconds, including retries."""
 SWEEP_S = 60.0
-"""Seconds to look for sandboxes and end them."""
+"""Timeout in seconds for listing sandboxes and ending them."""
 RETRIES = 5
-"""Retries of a request that a busy service refuses; the library waits for the time that the service names."""
+"""Maximum retries of a request that a busy service refuses. The service names the time to wait."""
 TAG, OWNER, START = "agentrl", "agentrl_owner", "agentrl_start"
-"""Keys of a sandbox's metadata: that agentrl made it, in which process, and in which start."""
+"""Keys of a sandbox's metadata: a mark of agentrl, the owner process, and the start that created the sandbox."""
 _REFUSED = (AuthenticationException, RateLimitException, ServiceBusyException)
-"""With these errors, the service started nothing."""
+"""Errors that prove that the service started no sandbox."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -44,7 +44,7 @@ class E2BProvider:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def check(self) -> None:
-        """See `SandboxProvider.check`. Also ends the sandboxes of processes of this machine that were killed."""
+        """See `SandboxProvider.check`. Also ends sandboxes whose owner, a process of this machine, was killed."""
         if not os.environ.get(self._settings.api_key_env):
             raise ConfigError.keyless(f"sandboxes of kind 'e2b' need a key: set {self._settings.api_key_env}")
         if self._settings.max_running > (most := e2b.api.max_connections):
@@ -101,8 +101,8 @@ class E2BProvider:
             await asyncio.wait(self._tasks, timeout=SWEEP_S)
         try:
             await within(SWEEP_S, self._sweep({TAG: "sandbox", OWNER: self._owner}))
-        except Exception as error:  # the service ends them after `lifetime_s`
-            _LOGGER.warning("E2B sandboxes may be left for `lifetime_s`: %s", described(error))
+        except Exception as error:  # the service ends the sandboxes after `lifetime_s`
+            _LOGGER.warning("E2B sandboxes may continue to run until their `lifetime_s`: %s", described(error))
 
     async def _create(self, mark: str) -> CodeInterpreter:
         created: CodeInterpreter = await CodeInterpreter.create(
@@ -134,18 +134,18 @@ class E2BProvider:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, start: asyncio.Task[CodeInterpreter], mark: str) -> None:
-        """End the sandbox of a start that nothing waits for. A failed start may also have left a sandbox."""
+        """End the sandbox of a start that nobody waits for any more. A failed start may also have left a sandbox."""
         await asyncio.wait({start}, timeout=2 * START_S)
         try:
             if start.done() and not start.cancelled() and start.exception() is None:
                 await within(SWEEP_S, start.result().kill())
             else:
                 await within(SWEEP_S, self._sweep({TAG: "sandbox", START: mark}))
-        except Exception as error:  # `close` looks again
+        except Exception as error:  # `close` tries again
             _LOGGER.warning("an E2B sandbox may be left until the end of the run: %s", described(error))
 
     async def _sweep(self, tags: dict[str, str], wanted: Callable[[Mapping[str, str]], bool] = lambda _: True) -> int:
-        """End the sandboxes with these tags whose metadata is wanted; return their number."""
+        """End the sandboxes with these tags whose metadata `wanted` accepts; return how many were ended."""
         listed, found = CodeInterpreter.list(query=SandboxQuery(metadata=tags), **self._connection()), list[str]()
         while listed.has_next:  # read all pages first: pages may shift when sandboxes end
             found += [each.sandbox_id for each in await listed.next_items() if wanted(each.metadata)]

@@ -48,19 +48,20 @@ KILL_S = 30.0
 LOOK_S = 10.0
 """Seconds of a request that asks whether a sandbox runs, or whether an interpreter answers."""
 GRACE_S = 5.0
-"""Seconds after the deadline of a command until the connection is given up. The sandbox stops the command itself."""
+"""Seconds after the deadline of a command until the connection is closed. By then, the sandbox itself should
+have stopped the command."""
 _LOGGER = logging.getLogger(__name__)
 _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _INTERPRETER_ENDED = frozenset(("ContextRestarting", "UnexpectedEndOfExecution", "WebSocketError"))
 """Names of errors with which the server reports that the interpreter ended."""
 _KILLED = (137, -1)
-"""Exit codes of a command that `timeout` killed."""
+"""Exit codes of a command that the program `timeout` killed."""
 _MAX_COMMAND_BYTES = 131_000
-"""Linux limits an argument of a program to 128 KiB."""
+"""Maximum size of a command. Linux limits an argument of a program to 128 KiB."""
 
 
 class CodeInterpreter(AsyncSandbox):  # type: ignore[misc]  # the library has no types
-    """The library's sandbox; answers of its code interpreter are bounded and checked."""
+    """The library's sandbox; answers of its code interpreter are limited in size, and incomplete ones are detected."""
 
     def __init__(self, **options: Any) -> None:  # Any: those of the library
         super().__init__(**options)
@@ -87,11 +88,11 @@ class E2BSandboxSession:
 
     @property
     def id(self) -> str:
-        """The name of the sandbox at the service."""
+        """Identifier of the sandbox in the service."""
         return str(self._client.sandbox_id)
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
-        """See `Sandbox.run_python`. The first call starts the interpreter; the deadline excludes this start."""
+        """See `Sandbox.run_python`. The first call starts the interpreter, before the deadline begins to run."""
         async with self._using:
             self._check()
             if self._context is None:
@@ -153,7 +154,7 @@ class E2BSandboxSession:
         self._ended = self._killed = True
         try:
             await within(KILL_S, self._client.kill())
-        except Exception as error:  # of the service; the rollout has ended anyway
+        except Exception as error:  # the service failed; the rollout has ended anyway
             _LOGGER.warning("the E2B sandbox %s could not be ended yet: %s", self.id, described(error))
 
     def _limited(self, command: str, seconds: float) -> str:
@@ -209,7 +210,7 @@ class E2BSandboxSession:
         """Whether the interpreter answers, and so has stopped the code."""
         try:
             await within(LOOK_S, self._execute("None", LOOK_S, Output()))
-        except Exception:  # see run_python; `_drop_context` finds out why
+        except Exception:  # see run_python; `_drop_context` detects the reason
             return False
         return True
 
@@ -292,17 +293,17 @@ _TOO_LONG = f"the output had more than {MAX_ANSWER_BYTES} bytes, so this was sto
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can have and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can contain but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def limited(command: str, seconds: float, mark: str = "") -> str:
-    """Return a command that ends itself in time. Processes that it leaves do not keep the connection open.
+    """Return `command` with a timeout. Processes that the command leaves running do not keep the connection open.
 
-    The output goes to a file, whose start and end are sent.
+    The output goes to a file. If the file is long, only its start and its end are sent.
 
     Args:
-        mark: an environment variable and its value, by which the processes of the command are found.
+        mark: `NAME=VALUE`, an environment variable by which the processes of the command are found.
     """
     half = 2 * MAX_OUTPUT_CHARS
     timeout = f"timeout --signal=KILL {seconds:.3f}{f' env {mark}' if mark else ''}"

@@ -16,9 +16,9 @@ class E2BSandbox(PoolSettings):
 
     kind: Literal["e2b"] = "e2b"
     template: Text = "code-interpreter-v1"
-    """Template of the sandbox. It needs the code interpreter of E2B."""
+    """Template of the sandbox. It must contain E2B's code interpreter."""
     api_key_env: Annotated[str, ADDRESS] = "E2B_API_KEY"
-    """Environment variable with the key."""
+    """Environment variable that contains the API key."""
     domain: Annotated[str, ADDRESS] | None = None
     """Domain of your own E2B server; null: the variable E2B_DOMAIN, else e2b.app."""
     api_url: Annotated[str, ADDRESS] | None = None
@@ -26,19 +26,19 @@ class E2BSandbox(PoolSettings):
     sandbox_url: Annotated[str, ADDRESS] | None = None
     """Address of all sandboxes, if a proxy routes on the header E2b-Sandbox-Id."""
     internet: bool = False
-    """Whether the code reaches the internet."""
+    """Whether code in the sandbox can reach the internet."""
     lifetime_s: PositiveInt = 3600
     """Seconds until the service ends a sandbox, even if a killed run left it behind."""
     max_running: PositiveInt = 20
-    """Maximum number of sandboxes at a time; further rollouts wait. E2B allows 20 on Hobby, 100 on Pro."""
+    """Maximum number of sandboxes at a time; further rollouts wait. E2B's plans allow 20 (Hobby) or 100 (Pro)."""
     starts_per_s: PositiveFloat | None = 1.0
     """Maximum starts per second of all runs of this user on this machine; null: no limit. E2B: 1 on Hobby, 5 on Pro."""
     usd_per_hour: NonNegativeFloat = 0.1332
-    """Price of a sandbox per hour, US dollars. Default: E2B's price for its default template. 0: no price."""
+    """Price of a sandbox per hour, US dollars. Default: E2B's price for its default template. 0: no costs."""
 
     @model_validator(mode="before")
     @classmethod
-    def _no_key(cls, values: Any) -> Any:  # Any: what the file has, not yet checked
+    def _no_key(cls, values: Any) -> Any:  # Any: unchecked content of the file
         if isinstance(values, dict) and "api_key" in values:
             raise ValueError("a key does not belong in a file: set the environment variable E2B_API_KEY")
         return values
@@ -55,6 +55,6 @@ class E2BSandbox(PoolSettings):
 
     @property
     def service(self) -> str:
-        """See `PoolSettings.service`: limits of E2B count per account."""
+        """See `PoolSettings.service`: E2B's limits apply per account."""
         place = self.api_url or self.domain or os.environ.get("E2B_API_URL") or os.environ.get("E2B_DOMAIN")
         return f"e2b {place} {os.environ.get(self.api_key_env)}"

@@ -16,7 +16,7 @@ from agentrl.sandboxes.e2b.output import Output
 from agentrl.sandboxes.e2b.sandbox import GRACE_S, CodeInterpreter, E2BSandboxSession, limited
 
 END_S = 30.0
-"""Seconds to make the folders, or to end the processes."""
+"""Seconds to create the folders, or to end the processes."""
 _MARK = "AGENTRL_RUN"
 _PROCESSES = """
 import json, os, signal, sys, time
@@ -50,7 +50,7 @@ for _ in range(2000):
     time.sleep(0.002)
 sys.exit(1)
 """
-"""Lists all processes except those of the kernel and its own, or kills all of these except the known ones."""
+"""Program that lists all processes except the kernel's, itself and its ancestors, or kills all but the known ones."""
 
 
 class E2BTaskSession(E2BSandboxSession):
@@ -65,7 +65,7 @@ class E2BTaskSession(E2BSandboxSession):
         self._stopping: asyncio.Future[int] | None = None
 
     async def prepare(self) -> None:
-        """Make the folders, and note the processes that belong to the sandbox.
+        """Create the folders, and record the sandbox's own processes, which are not killed later.
 
         Raises:
             SandboxUnavailableError: the preparation failed.
@@ -94,8 +94,8 @@ class E2BTaskSession(E2BSandboxSession):
         """
         async with self._using:
             self._check()
-            if self._context is not None:  # otherwise the server would start its interpreter again
-                with suppress(SandboxEndedError, SandboxUnavailableError):  # its remaining processes are killed
+            if self._context is not None:  # otherwise the server would restart a killed interpreter
+                with suppress(SandboxEndedError, SandboxUnavailableError):  # remaining processes are killed below
                     await self._drop_context()
             output = Output()
             if await self._own(_processes(self._known), output) != 0:
@@ -118,7 +118,7 @@ class E2BTaskSession(E2BSandboxSession):
         return limited(command, seconds, self._mark)
 
     async def _stop(self, mark: str) -> int:
-        with suppress(SandboxUnavailableError):  # it is asked again
+        with suppress(SandboxUnavailableError):  # `stop_command` is called again
             return await self._own(_processes([], mark), Output())
         return 1
 

@@ -1,6 +1,6 @@
-"""Commands and files."""
+"""Runs commands, and reads and writes files, in a sandbox."""
 
-# pathlib would be imported at each start
+# not pathlib: its import would slow down each start
 # ruff: noqa: PTH103, PTH113, PTH120, PTH123, SIM105
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> di
     """Answer a request that needs no interpreter.
 
     Args:
-        stop: descriptors that end a command when they can be read.
+        stop: file descriptors; the command is ended as soon as one of them is readable.
     """
     if request["kind"] == "command":
         return command(request["text"], request["seconds"], most, stop)

@@ -1,9 +1,9 @@
-"""Python code: the process that runs it, its output and its deadline.
+"""Runs Python code in a child process, with a deadline and a limit on the output.
 
-The interpreter of the model's code is a child process, so that it can be replaced when it is killed.
+The interpreter of the model's code is a child process, so that it can be killed and replaced.
 """
 
-# pathlib and contextlib would be imported at each start
+# not pathlib and contextlib: their import would slow down each start
 # ruff: noqa: PTH208, SIM105
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CHUNK = 2**16
 INTERRUPT_S = 0.5
 """Seconds after an interrupt until the interpreter is killed."""
 LOOK_S = 0.2
-"""Seconds between two counts of the files."""
+"""Maximum seconds between two checks of the number of files."""
 MAX_FILES = 100_000
-"""Maximum number of files in a writable folder. Files use memory of the system that no other limit counts."""
+"""Maximum number of files in a writable folder. Each file uses system memory to which no other limit applies."""
 WRITABLE: list[str] = []
 """Folders whose files are counted."""
 
@@ -54,7 +54,7 @@ class Interpreter:
     """A child process that runs Python code and keeps its variables.
 
     Args:
-        owns_all: whether every process of the sandbox is killed when the interpreter ends; otherwise its process group.
+        owns_all: whether all processes of the sandbox are killed when the interpreter ends, or only its process group.
     """
 
     def __init__(self, owns_all: bool = True) -> None:
@@ -76,10 +76,10 @@ class Interpreter:
         os.set_blocking(self.output, False)
 
     def run(self, code: str, seconds: float, most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Run code; interrupt it after `seconds`, and kill the interpreter if it does not stop.
+        """Run code; interrupt it after `seconds`, and kill the interpreter if the code does not stop.
 
         Args:
-            stop: descriptors that interrupt the code when they can be read.
+            stop: file descriptors; the code is interrupted as soon as one of them is readable.
         """
         number = os.urandom(8).hex()
         output, reply, state = Output(most), b"", ""
@@ -125,12 +125,12 @@ class Interpreter:
 
 
 def processes() -> list[int]:
-    """Return the processes of the sandbox except this one and the first one."""
+    """Return the processes of the sandbox except this process and process 1."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
 
 
 def wait(descriptors: list[int], seconds: float) -> list[int]:
-    """Return the readable descriptors, at the latest after `LOOK_S`. Ends the sandbox if it has too many files."""
+    """Return the readable descriptors after at most `LOOK_S`. End the sandbox if a folder has too many files."""
     for folder in WRITABLE:
         found = os.statvfs(folder)
         if found.f_files - found.f_ffree > MAX_FILES:
@@ -140,7 +140,7 @@ def wait(descriptors: list[int], seconds: float) -> list[int]:
 
 def drain(descriptor: int, output: Output) -> bool:
     """Read the available data; return False at the end of the pipe."""
-    for _ in range(16):  # after that, the deadline is checked
+    for _ in range(16):  # then the caller checks the deadline
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
@@ -168,7 +168,7 @@ def send(descriptor: int, message: dict[str, Any]) -> None:
 
 
 def interpret(requests: int, replies: int) -> None:
-    """Run the code of each request; does not return."""
+    """Run the code of each request. This function does not return."""
     scope: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     own, number = os.getpid(), 0
     signal.signal(signal.SIGINT, signal.default_int_handler)

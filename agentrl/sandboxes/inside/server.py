@@ -1,6 +1,6 @@
 """The main program in a sandbox: requests on standard input and replies on standard output, as JSON lines."""
 
-# pathlib and contextlib would be imported at each start
+# not pathlib and contextlib: their import would slow down each start
 # ruff: noqa: PTH109, SIM105
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def serve(settings: dict[str, Any]) -> None:
     send(1, {"id": "ready"})
     for line in requests():
         request = json.loads(line)
-        if request["kind"] == "stop":  # for a command that has already ended
+        if request["kind"] == "stop":  # meant for a command that has already ended
             continue
         enter(folder)
         try:
@@ -55,7 +55,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def enter(folder: str) -> None:
-    """Go to the working folder, which may have been replaced by another one of the same path."""
+    """Change to the working folder: another folder may have replaced it at the same path."""
     try:
         os.chdir(folder)
     except OSError:
@@ -80,7 +80,7 @@ def become_child() -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Limit the resources of this process and its children for good."""
+    """Limit the resources of this process and its children permanently."""
     for name, value in limits.items():
         resource.setrlimit(getattr(resource, name), (value, value))
 

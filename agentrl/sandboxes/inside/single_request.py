@@ -1,6 +1,6 @@
-"""One request in a process of a server that keeps nothing between calls; the server's own processes are not ended."""
+"""Runs one request on a server that keeps nothing between calls. Processes of the server itself are not killed."""
 
-# pathlib would be imported at each start
+# not pathlib: its import would slow down each start
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH202
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def once(request: dict[str, Any], most: int, reply_file: str, most_bytes: int) -
     """Run code or a command; write the reply, with the files of the working folder, to `reply_file`.
 
     Args:
-        most_bytes: size of all files; if they are larger, the reply has none.
+        most_bytes: maximum total size of the files; if they are larger, the reply contains no files.
     """
     own = {reply_file, os.path.basename(sys.argv[0])}
     if request["kind"] == "python":

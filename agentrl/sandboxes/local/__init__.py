@@ -1,1 +1,1 @@
-"""Sandboxes on this machine, by bubblewrap."""
+"""Sandboxes on this machine, started with bubblewrap."""

@@ -43,16 +43,16 @@ def bubblewrap() -> str:
 
 
 def new_user() -> int | None:
-    """Return the user of a new sandbox: a separate one if this process may choose, so that no limits are shared."""
+    """Return a new user id for a sandbox, so that sandboxes share no limits; None if this process is not root."""
     return _FIRST_USER + secrets.randbelow(_NUM_USERS) if os.geteuid() == 0 else None
 
 
 @cache
 def interpreter(wanted: Path | None) -> Path:
-    """Return the interpreter of the sandbox: the first that the user of a sandbox can run.
+    """Return the interpreter of the sandbox: the first candidate that the user of a sandbox can run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no candidate can be run.
     """
     candidates = [wanted] if wanted else [_own_interpreter(), Path("/usr/bin/python3"), Path("/usr/local/bin/python3")]
     for path in candidates:
@@ -66,7 +66,7 @@ def interpreter(wanted: Path | None) -> Path:
 
 
 def _own_interpreter() -> Path:
-    """Return agentrl's interpreter without its virtual environment: the model's code must not get its packages."""
+    """Return agentrl's interpreter outside its virtual environment, whose packages the model's code must not use."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
@@ -111,7 +111,7 @@ def command(
 
 
 def user_of(settings: LocalSandbox) -> tuple[int, int] | None:
-    """Return user and group of a new sandbox; None: those of this process. Only root may choose."""
+    """Return user and group of a new sandbox; None if this process is not root, and its own user is used."""
     if (root := settings.opened_root()) is not None:
         return root.user
     user = new_user()
@@ -119,18 +119,18 @@ def user_of(settings: LocalSandbox) -> tuple[int, int] | None:
 
 
 def python_of(settings: LocalSandbox) -> str:
-    """Return the interpreter of the sandbox, as the sandbox sees it."""
+    """Return the path of the interpreter in the sandbox."""
     root = settings.opened_root()
     return str(interpreter(settings.python)) if root is None else root.python
 
 
 def writable_folders(settings: LocalSandbox, setup: SandboxSetup) -> tuple[str, ...]:
-    """Return the folders in memory; each is a separate mount."""
+    """Return the writable folders, which are in memory; each is a separate mount."""
     return ("/",) if settings.root is not None else (*WRITABLE, *_writable_roots(setup))
 
 
 def _writable_roots(setup: SandboxSetup) -> list[str]:
-    """Return the folders of the top level that `setup` can write, besides the usual ones."""
+    """Return the top-level folders with the writable folders of `setup`, except those in `WRITABLE`."""
     roots = {f"/{folder.split('/')[1]}": None for folder in setup.folders}
     return [each for each in roots if each not in ("/", *WRITABLE)]
 
@@ -145,7 +145,7 @@ def is_system(path: str, *, with_root: bool = False) -> bool:
 
 
 def _own_system(setup: SandboxSetup, settings: LocalSandbox) -> list[str]:
-    """Return the options that show the system of this machine."""
+    """Return the options that make the system folders of this machine visible in the sandbox."""
     writable = _in_memory(_writable_roots(setup), settings)  # mounted first: a read-only folder may be inside one
     return [*writable, *_readable(settings), *_KERNEL, *_in_memory(WRITABLE, settings)]
 

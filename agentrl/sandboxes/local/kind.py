@@ -1,4 +1,4 @@
-"""Local sandboxes, as a kind that a setting can name."""
+"""The sandbox kind `local`."""
 
 from agentrl.sandboxes.loading import SandboxKind
 from agentrl.sandboxes.local.sandbox import LocalProvider

@@ -1,4 +1,4 @@
-"""A folder with a Linux system; every sandbox sees it under its own writable layer."""
+"""A folder with a Linux system. Every sandbox sees the folder, with its own writable layer over it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Root:
 
     Attributes:
         python: path of the interpreter in the sandbox.
-        user: owner (user, group) of its files, which the sandbox sees as root; None: user and group of this process.
+        user: (user, group) that own the files, seen as root in the sandbox; None: user and group of this process.
         bubblewrap: path of a bwrap that can overlay folders.
     """
 
@@ -39,13 +39,13 @@ class Root:
         return os.path.lexists(self.path / name)
 
     def start(self, num_bytes: int) -> list[str]:
-        """Return the command up to the layer: bwrap in a bwrap that mounts a file system of `num_bytes` for it."""
+        """Return the start of the command: an outer bwrap mounts `num_bytes` for the layer and runs the inner bwrap."""
         folders = ("--dir", f"{_LAYER}/upper", "--dir", f"{_LAYER}/work")
         outer = [self.bubblewrap, "--die-with-parent", "--dev-bind", "/", "/"]
         return [*outer, "--size", str(num_bytes), "--tmpfs", _LAYER, *folders, "--", self.bubblewrap]
 
     def mounts(self) -> list[str]:
-        """Return the options that make the root folder of the sandbox."""
+        """Return the options that mount the root folder of the sandbox."""
         return ["--overlay-src", str(self.path), "--overlay", f"{_LAYER}/upper", f"{_LAYER}/work", "/"]
 
 
@@ -53,7 +53,7 @@ def open_root(path: Path, python: Path | None) -> Root:
     """Check a root folder.
 
     Raises:
-        ConfigError: the folder cannot be used; the text lists all reasons.
+        ConfigError: the folder cannot be used; the message lists all reasons.
     """
     found = path.expanduser().absolute()
     if reasons := list(_problems(found, python)):
@@ -83,7 +83,7 @@ def _owner(root: Path) -> tuple[int, int]:
 
 
 def _python(root: Path, wanted: Path | None) -> str | None:
-    """Return the interpreter, as the sandbox sees it. Links are not followed: outside, they lead elsewhere."""
+    """Return the interpreter's path in the sandbox. Links are not followed: outside, they have other targets."""
     for name in _PYTHONS if wanted is None else (str(wanted).lstrip("/"),):
         if os.path.lexists(root / name):
             return f"/{name}"
@@ -92,10 +92,10 @@ def _python(root: Path, wanted: Path | None) -> str | None:
 
 @cache
 def _overlaying(user: tuple[int, int] | None) -> str:
-    """Return a bwrap that can overlay folders and that a user can run.
+    """Return the path of a bwrap that can overlay folders and that `user` can run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no such bwrap is installed.
     """
     found = list(_bubblewraps())
     for path in found:

@@ -57,11 +57,11 @@ for name in ("/opt", "/srv", "/var", "/etc"):
     if not os.path.lexists(name):
         os.mkdir(name)
 """
-"""Removes folders of the root and makes them again; folders that contain a `readonly` folder are kept."""
+"""Removes folders of the root and creates them again; folders that contain a `readonly` folder are kept."""
 
 
 async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
-    """Check that a sandbox can change its root, and that the folder itself does not change.
+    """Check that a sandbox can change its root, and that the folder on this machine does not change.
 
     Raises:
         ConfigError: the check failed.
@@ -77,7 +77,7 @@ async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
             f" {said.splitlines()[-1]}"
         )
     if root.has(name):
-        raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: what a sandbox writes reaches the folder")
+        raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: changes in a sandbox also change the folder")
 
 
 class LocalSandboxProcess(ProcessSandbox):

@@ -15,7 +15,7 @@ _EPERM, _ENOSYS = 1, 38
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 """Offsets in struct seccomp_data; arguments have 8 bytes, the lower half first."""
 _X32 = 0x40000000
-"""The bit of the numbers of the x32 interface, whose calls have other numbers."""
+"""Bit that is set in call numbers of the x32 interface, which numbers the calls differently."""
 
 _COMMON = {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428}
 _COMMON |= {"move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438}
@@ -116,7 +116,7 @@ _MACHINES: Mapping[str, tuple[int, int, int, Mapping[str, int]]] = {
 _NEW_NAMESPACES = 0x7E020080
 """The CLONE_NEW... flags of clone(2)."""
 _FAMILIES = (1, 2, 10)
-"""Families of sockets that are allowed: unix, IPv4 and IPv6; vsock, for example, is in no network namespace."""
+"""Allowed families of sockets: unix, IPv4 and IPv6. Network namespaces do not isolate others, such as vsock."""
 
 
 def new_filter() -> bytes:
@@ -144,7 +144,7 @@ def new_filter() -> bytes:
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """One instruction: struct sock_filter."""
+    """Return one instruction (struct sock_filter)."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 

@@ -17,21 +17,21 @@ class LocalSandbox(PoolSettings):
 
     kind: Literal["local"] = "local"
     python: Path | None = None
-    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, its python3."""
+    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, python3 in it."""
     root: Path | None = None
-    """Folder with a Linux system, in place of this machine's programs. Every sandbox can write all files of it, in its
-    own layer of `disk_mb`; the folder itself does not change."""
+    """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file in it. The
+    changes are kept in the sandbox's own layer of `disk_mb`; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
-    """Folders of this machine that the sandbox can read, at the same paths: libraries, data."""
+    """Folders of this machine that the sandbox can read, at the same paths, such as libraries and data."""
     memory_mb: PositiveInt = 1024
-    """Address space of each process, MiB."""
+    """Maximum address space of each process in MiB."""
     disk_mb: PositiveInt = 64
-    """Size of the working folder and of /tmp, in memory, MiB each, or of all that is written to `root`; also the
-    largest file."""
+    """Size of the working folder and of /tmp in MiB, each in memory; with `root`, of all changes to `root`. Also the
+    maximum size of a file."""
     max_processes: PositiveInt = 64
-    """Processes and threads."""
+    """Maximum number of processes and threads."""
     cpu_s: PositiveInt = 600
-    """CPU seconds of each process."""
+    """Maximum CPU time of each process in seconds."""
 
     def opened_root(self) -> Root | None:
         """Return the root folder, checked; None: the sandbox sees the system of this machine.

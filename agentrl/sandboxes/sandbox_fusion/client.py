@@ -28,7 +28,7 @@ class FusionProgram:
     """A program with its timeout and files.
 
     Attributes:
-        seconds: timeout of the run, and of compilation.
+        seconds: timeout of the run, and also of the compilation.
         files: path in the working folder -> content.
         fetched: paths of files to return after the run.
     """
@@ -46,10 +46,10 @@ class FusionRun:
     """Result of a program.
 
     Attributes:
-        ok: the program ended with exit status 0.
+        ok: whether the program ended with exit status 0.
         compiled: whether the program could be compiled.
-        exit_code: None if it timed out or did not run.
-        files: the fetched files that exist.
+        exit_code: None if the program timed out or did not run.
+        files: path -> content of the files in `fetched` that exist.
     """
 
     ok: bool

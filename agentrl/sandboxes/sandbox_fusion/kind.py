@@ -1,4 +1,4 @@
-"""Sandbox Fusion, as a kind that a setting can name."""
+"""The sandbox kind `sandbox_fusion`."""
 
 from agentrl.sandboxes.loading import SandboxKind
 from agentrl.sandboxes.sandbox_fusion.sandbox import FusionProvider

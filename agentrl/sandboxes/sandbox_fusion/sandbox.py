@@ -29,7 +29,7 @@ from agentrl.security.json_depth import parse
 from agentrl.utils.http_client import open_session
 
 MAX_FILES_BYTES = 8 * 2**20
-"""Size of all files of a sandbox with their paths."""
+"""Maximum total size of the files of a sandbox and of their paths."""
 
 
 class FusionProvider:
@@ -56,7 +56,7 @@ class FusionProvider:
 
 
 class FusionFiles:
-    """See `Sandbox`. The working folder is kept here, as regular files."""
+    """See `Sandbox`. The files of the working folder are kept in this object. Only regular files are kept."""
 
     def __init__(self, client: FusionClient, session: ClientSession) -> None:
         self._client, self._session = client, session

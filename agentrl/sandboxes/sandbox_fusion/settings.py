@@ -22,12 +22,12 @@ class FusionSandbox(PoolSettings):
     url: Annotated[str, ADDRESS] | None = None
     """Address of the server, with or without /run_code. Default: the environment variable SANDBOX_FUSION_ENDPOINT."""
     memory_mb: PositiveInt = 1024
-    """Memory of each process, MiB."""
+    """Maximum memory of each process in MiB."""
     max_concurrent: PositiveInt = 64
     """Maximum number of concurrent requests; further requests wait."""
 
     max_running: PositiveInt = 1024
-    """Maximum number of rollouts at a time. Nothing runs on the server between two calls."""
+    """Maximum number of rollouts that have a sandbox at the same time. Nothing runs on the server between two calls."""
 
     def address(self) -> str:
         """Return the address of the server without a path to an endpoint.

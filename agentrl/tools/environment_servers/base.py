@@ -18,11 +18,11 @@ from agentrl.types.task import Task
 MAX_ANSWER_BYTES = 4 * 2**20
 """Maximum size of an answer of a server."""
 NUM_TRIES = 5
-"""Number of attempts to start the environment of a rollout. After the first action, no request is repeated."""
+"""Number of attempts to start the environment of a rollout. Actions are never repeated."""
 
 
 def finite(reward: JsonValue) -> float:
-    """Return a reward that a server sent; true is 1.
+    """Return a reward that a server sent; the JSON value true counts as 1.
 
     Raises:
         InfraError: the reward is not a finite number.
@@ -34,7 +34,7 @@ def finite(reward: JsonValue) -> float:
 
 
 class ServerFailedError(Exception):
-    """The server cannot be used; the text is one line with the reason."""
+    """The server cannot be used; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ServerSession(Protocol):
     """One rollout on the server. Methods are called one at a time."""
 
     async def start(self) -> str:
-        """Start the environment; return the text for the prompt. A start is repeated if the server is busy or fails.
+        """Start the environment; return text for the prompt. The start is repeated if the server is busy or fails.
 
         Raises:
             InfraError: the server failed.
@@ -64,7 +64,7 @@ class ServerSession(Protocol):
         ...
 
     async def act(self, tool: str, arguments: Mapping[str, JsonValue]) -> Step:
-        """Run an action; it is never repeated.
+        """Run an action. The request is never repeated.
 
         Raises:
             ToolError: the server refuses the action, or its code failed.

@@ -19,13 +19,13 @@ from agentrl.types.messages import ToolSchema
 from agentrl.types.task import Task
 
 WAIT_S = 600.0
-"""Seconds that a rollout waits for a free slot."""
+"""Maximum seconds that a rollout waits for a free slot."""
 CLOSE_S = 10.0
-"""Seconds that the run waits at its end until all sessions have ended."""
+"""Maximum seconds that the run waits at its end until all sessions have ended."""
 
 
 class ServerEnvironment(BindsSeveral):
-    """The tools of an environment server. Every rollout has a session there, even if its row selects no tools."""
+    """The tools of an environment server. Every rollout opens a session, even if its row selects no tools."""
 
     def __init__(self, name: str, server: EnvironmentServer) -> None:
         self.state = BoundServer(name, server)
@@ -81,7 +81,7 @@ class BoundServer:
         task.add_done_callback(self._ending.discard)
 
     def metrics(self) -> Mapping[str, float]:
-        """No metrics: every call is recorded with its duration and outcome."""
+        """Return no metrics: every call is recorded with its duration and outcome."""
         return {}
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class BoundAction(BoundTool):
         return _Action(self, episode)
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Refuse arguments: the arguments of an action come from the model."""
+        """Reject arguments of the row: the arguments of an action come from the model."""
         if given:
             raise DataError(f"field 'tools_kwargs.{self.name}': the arguments of '{self.name}' come from the model")
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ServerEpisode(RolloutState):
     """One rollout on a server. Actions run one at a time.
 
-    After an action that did not end in time, the server may be in any state. Further actions are then not run: they end
-    with a `tool_error`, and the reward of the rollout is not known.
+    After an action that did not end in time, the state of the server is unknown. Further actions are then not run. They
+    end with a `tool_error`, and the reward of the rollout is unknown.
     """
 
     def __init__(self, bound: BoundServer, data: AgentData) -> None:
@@ -46,7 +46,7 @@ class ServerEpisode(RolloutState):
             OverdueError: the action did not end in time.
         """
         async with self._turn:
-            if not self._started:  # a session that was not started, such as a loop's own session
+            if not self._started:  # nobody called `start`, for example in a session that a loop opened
                 await self._start()
             if self._unusable or self.ended:
                 raise ToolError(self._unusable or "the episode has ended")
@@ -56,7 +56,7 @@ class ServerEpisode(RolloutState):
         """Return the server's reward; None if the rollout never started.
 
         Raises:
-            InfraError: the reward is not known.
+            InfraError: the reward is unknown.
         """
         if not self._started:
             return None

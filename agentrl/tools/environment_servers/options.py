@@ -29,12 +29,12 @@ ServerUrl = Annotated[Url, AfterValidator(_no_password)]
 
 
 class ServerOptions(Section):
-    """Options of every server."""
+    """Options that all servers have."""
 
     api_key_env: Annotated[str, ADDRESS] | None = None
-    """Environment variable that contains the key, which is sent as bearer token."""
+    """Environment variable with the key that is sent as bearer token."""
     start_timeout_s: PositiveFloat = 30.0
-    """Seconds of one attempt to start the environment of a rollout."""
+    """Timeout in seconds of one attempt to start the environment of a rollout."""
     deterministic: bool = False
     """Whether the same actions get the same answers."""
 
@@ -48,11 +48,11 @@ class OpenEnvOptions(ServerOptions):
     tool: Text = "step"
     """Name of the tool whose arguments are the fields of the server's action."""
     description: Text | None = None
-    """Description of this tool; null: that of the server."""
+    """Description of this tool; null: the server's description of the action."""
     observation: Text | None = None
-    """Field of the observation that the model reads. null: the complete observation as JSON, or its only field."""
+    """Field of the observation that the model reads. null: the only field, or all fields as JSON."""
     reward: Literal["sum", "last"] = "sum"
-    """Reward of a rollout: the sum of the rewards of its steps, or that of its last step."""
+    """Reward of a rollout: the sum of the rewards of all steps, or the reward of the last step."""
     reset: tuple[Text, ...] = ()
     """Columns of the row that are sent when a rollout starts."""
 
@@ -71,7 +71,7 @@ class NemoGymOptions(ServerOptions):
     tools: Annotated[Path, PLACE] | None = None
     """JSONL file of rows, or JSON list, with the schemas of the server's tools. null: the server has no tools."""
     verify_timeout_s: PositiveFloat = 300.0
-    """Seconds until the server has verified a rollout."""
+    """Maximum seconds until the server has verified a rollout."""
 
     @property
     def url(self) -> str:
@@ -87,7 +87,7 @@ _MODELS: dict[str, type[OpenEnvOptions] | type[NemoGymOptions]] = {
 
 
 def server_name(target: str) -> str | None:
-    """Return the name of the environment if `target` names a server: its kind, or the name of its file. Else None."""
+    """Return the environment's name if `target` names a server: its kind, or its file's name. Otherwise None."""
     if target.endswith(_FILE):
         return Path(target).stem
     return short["kind"] if (short := _SHORT.fullmatch(target)) else None

@@ -31,7 +31,7 @@ class Environment(BindsSeveral):
 
 
 class BoundEnvironment:
-    """An environment with the run's timeout and threads. Opens an `Episode` for each rollout."""
+    """An environment class with the run's timeout and threads. It opens an `Episode` for each rollout."""
 
     def __init__(self, spec: EnvironmentSpec, deadline_s: float, offload: Offload) -> None:
         self.spec, self.name = spec, spec.name
@@ -65,7 +65,7 @@ class BoundMethod(BoundTool):
         return _Method(self, episode)
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Refuse arguments: the arguments of a method come from the model."""
+        """Reject arguments of the row: the arguments of a method come from the model."""
         if given:
             name = self.state.name
             raise DataError(

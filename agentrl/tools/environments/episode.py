@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class Episode(RolloutState):
-    """One object of the environment. Calls run one at a time, unless the class sets `concurrent_calls`.
+    """The environment object of one rollout. Calls run one at a time, unless the class sets `concurrent_calls`.
 
-    After a call that did not end in time, the object may be in any state. Further calls are then not run: they end with
-    a `tool_error`, and the rollout has no reward of the environment.
+    After a call that did not end in time, the state of the object is unknown. Further calls are then not run. They end
+    with a `tool_error`, and the rollout has no reward of the environment.
     """
 
     def __init__(self, bound: BoundEnvironment, data: AgentData) -> None:
@@ -65,10 +65,10 @@ class Episode(RolloutState):
 
         Raises:
             ToolError: an earlier call did not end in time, or the episode has ended.
-            Exception: whatever the method raises.
+            Exception: any exception that the method raises.
         """
         async with self._starting:
-            if self.environment is None:  # a session that was not started, such as a loop's own session
+            if self.environment is None:  # nobody called `start`, for example in a session that a loop opened
                 await self.start()
         async with self._turn:
             if self._unusable or self.ended:
@@ -80,10 +80,10 @@ class Episode(RolloutState):
                 raise
 
     async def reward(self) -> float | None:
-        """Call `reward`; None if there is none, or if it returns None.
+        """Call the method `reward`; return None if there is no such method or it returns None.
 
         Raises:
-            InfraError: the reward is not known: it timed out, or an earlier call did not end.
+            InfraError: the reward is unknown, because `reward` timed out or an earlier call did not end.
             RewardError: `reward` failed, or returned no finite number.
         """
         name, bound = self._spec.reward_method, self._bound
@@ -128,7 +128,7 @@ class Episode(RolloutState):
         deadline_s: float,
         breaker: CircuitBreaker,
     ) -> T:
-        """Call a method: an async one on the event loop of the tools, a plain one on a thread."""
+        """Call a method: async methods on the event loop of the tools, other methods on a thread."""
         method = getattr(self.environment, name)
         function = partial(method, **arguments)
         if inspect.iscoroutinefunction(method):

@@ -16,7 +16,7 @@ _KEY = "create_kwargs"
 
 
 def reset_arguments(spec: EnvironmentSpec, data: AgentData) -> dict[str, object]:
-    """Return the keyword arguments for `reset`. A column of the row comes before an argument of the rollout."""
+    """Return the keyword arguments for `reset`. A column of the row replaces a rollout argument of the same name."""
     parameters = spec.reset_parameters or {}
     named = {name: getattr(data, name) for name in ENVIRONMENT_ARGUMENTS[:-1] if name in parameters}
     if "agent_data" in parameters:

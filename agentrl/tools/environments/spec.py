@@ -21,10 +21,10 @@ REWARD_METHODS = ("reward", "get_reward")
 RESERVED = ("reset", *REWARD_METHODS, "close")
 """Methods that are not tools."""
 ENVIRONMENT_ARGUMENTS = ("task", "seed", "group_seed", "agent_data")
-"""Arguments of `reset` besides the columns of the row. Each is passed only if `reset` names it."""
+"""Arguments of `reset` besides the row's columns. Each argument is passed only if the signature of `reset` names it."""
 
 environments: Registry[Callable[[], object]] = Registry("environment")
-"""Classes, or functions without arguments that return an object, by name or import path."""
+"""Environments by name or import path: classes, or functions without arguments that return an object."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class EnvironmentSpec:
 
 
 def load_environment(name: str) -> EnvironmentSpec:
-    """Load the environment `name` and check it on one object, which is closed again.
+    """Load the environment `name`. For the checks, one object is created and closed again.
 
     Raises:
         ConfigError: the environment does not exist or cannot be used; one line per problem.
@@ -70,7 +70,7 @@ def load_environment(name: str) -> EnvironmentSpec:
 
 
 def check_environment(target: str) -> None:
-    """Reject a name that is not an environment, and wrong options of a server, without loading anything.
+    """Reject a name that is not an environment, and wrong options of a server. Nothing is loaded.
 
     Raises:
         UnknownNameError: the name, or its file, does not exist.
@@ -88,9 +88,9 @@ def has_reward(make: object) -> bool:
 
 
 def environment_name(target: str) -> str:
-    """Return the name of an environment, the last part of its import path: `file.py:Warehouse` -> `Warehouse`.
+    """Return the name of an environment: the last part of the import path. `file.py:Warehouse` -> `Warehouse`.
 
-    A server has the name of its kind, or of its file: `openenv:http://localhost:8000` -> `openenv`.
+    A server is named by its kind or by its file: `openenv:http://localhost:8000` -> `openenv`.
     """
     return server_name(target) or target.rpartition(":")[2].rpartition(".")[2]
 
@@ -126,7 +126,7 @@ def read_environment(make: Callable[[], object], name: str) -> EnvironmentSpec:
 
 
 def required_names(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Return the names of parameters that a call must give."""
+    """Return the names of the parameters that a call must pass."""
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [name for name, each in parameters.items() if each.default is each.empty and each.kind not in optional]
 
@@ -164,7 +164,7 @@ def _methods(example: object) -> Iterator[tuple[str, Callable[..., object]]]:
 
 
 def _add_tool(tools: dict[str, FunctionTool], name: str, method: Callable[..., object]) -> Iterator[str]:
-    """Add the tool of a method; yield why it cannot be a tool."""
+    """Add the tool of a method; if the method cannot be a tool, yield the reason."""
     advice = f"begin its name with an underscore if the model should not call it{defined_at(method)}"
     if not (inspect.getdoc(method) or "").strip():
         yield f"method '{name}' has no docstring, which the model needs as its description: add one, or {advice}"

@@ -1,4 +1,4 @@
-"""The MCP servers of a run. Their sessions run on a separate event loop, so servers cannot delay the rollouts."""
+"""Connections to the MCP servers of a run, on a separate event loop, so that servers cannot delay the rollouts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class McpConnections:
             self._thread.loop.call_soon_threadsafe(self._release, owner)
 
     def metrics(self) -> dict[str, float]:
-        """Counts and seconds since the start of the run; see docs/mcp.md."""
+        """Return counts and seconds since the start of the run; see docs/mcp.md."""
         return {
             **{name: float(self._counts[name]) for name in _NUMBERS},
             **{name: self._seconds.get(name, 0.0) for name in _SECONDS},

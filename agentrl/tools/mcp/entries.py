@@ -1,4 +1,4 @@
-"""Entries of a tool YAML file that name MCP servers, in the short form or in verl's."""
+"""Entries of a tool YAML file that name MCP servers, in agentrl's short form or in verl's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health of a session of an MCP server: whether the session is lost, why, and what the server wrote."""
+"""Health of a session of an MCP server: whether the session is lost, the reason, and the server's output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Health:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether the server closed its output: it then has ended, or is about to end."""
+        """Whether the server closed its output, which means that it has ended or is about to end."""
         return self._why == OUTPUT_ENDED
 
     def received(self, is_answer: bool) -> None:

@@ -30,7 +30,7 @@ async def http_streams(server: McpServer) -> AsyncIterator[Any]:  # Any: the SDK
         yield streams
 
 
-def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: as above
+def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: see `http_streams`
     """Open a connection with the older HTTP transport (SSE), which uses two addresses. An event has at most 1 MiB."""
 
     def client(
@@ -69,7 +69,7 @@ async def _limit(response: httpx2.Response) -> None:
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A body with a limit; the SDK limits the events of a stream itself."""
+    """A response body with a size limit. Event streams do not need it: the SDK limits their events."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""Starts the servers of a tool YAML file once, and makes tools from their lists."""
+"""Starts the servers of a tool YAML file once, and creates tools from the lists that they send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The tools of a server; `position` is the position of its entry in the file."""
+    """The tools of a server; `position` is the position of the server's entry in the file."""
 
     position: int
     reached: ReachedServer
@@ -37,10 +37,10 @@ class _Listed:
 
 
 def list_tools(entries: Mapping[int, McpEntry]) -> dict[int, list[McpTool]]:
-    """Return the tools of each entry. All servers are stopped again.
+    """Return position of an entry -> its tools. All servers are stopped again.
 
     Args:
-        entries: by position in the file.
+        entries: position in the file -> entry.
 
     Raises:
         ConfigError: a server cannot be used, or a tool cannot be offered; one problem per server or tool.
@@ -88,7 +88,7 @@ async def _list_one(position: int, server: McpServer, options: McpOptions, reape
 
 
 def _missing(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> Iterator[str]:
-    """Problems of entries that select tools which their servers do not have, and of servers without tools."""
+    """Yield a problem for each selected tool that does not exist, tool listed twice, or server without tools."""
     for each in listed:
         if not each.names:
             yield f"{each.where} has no tools"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def mcp_tools(path: Path, entries: Sequence[Mapping[str, object]]) -> dict[int, list[McpTool]]:
-    """Return the tools of the MCP entries of a file, by position of the entry. Their servers are started once.
+    """Return position of an MCP entry in the file -> its tools. The servers are started once, and stopped again.
 
     Raises:
-        ConfigError: entries, servers or tools are wrong; one problem for each.
+        ConfigError: entries, servers or tools are wrong; the error has one problem for each.
     """
     found: dict[int, McpEntry] = {}
     problems: list[str] = []

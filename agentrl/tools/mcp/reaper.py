@@ -16,7 +16,7 @@ class Reaper:
     """The helper process, started with the first server.
 
     Attributes:
-        environment: variable that marks the servers and the processes that they start.
+        environment: environment variable that marks the servers and the processes that they start.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Reaper:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C and the end of a terminal do not reach it
+                start_new_session=True,  # Ctrl-C and the end of a terminal do not reach the helper
             )
 
     def started(self, group: int) -> None:
-        """Record a process group."""
+        """Record that a process group has started."""
         self._write(f"+{group}\n")
 
     def ended(self, group: int) -> None:

@@ -1,4 +1,4 @@
-"""Limits on the schemas of MCP servers: schemas are part of the prompt, and calls are checked against them."""
+"""Limits on the schemas that MCP servers send, because schemas are part of the prompt and of the check of calls."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CHECKED = frozenset(
 
 
 class SchemaRefusedError(Exception):
-    """A tool that cannot be offered. The text is one line with the reason."""
+    """A tool cannot be offered to the model. The message is one line with the reason."""
 
 
 def tool_schema(name: str, description: str, parameters: Mapping[str, JsonValue]) -> ToolSchema:
     """Return the schema that the model sees.
 
     Raises:
-        SchemaRefusedError: the name cannot be used in prompts, or something is too large or malformed.
+        SchemaRefusedError: the name is not allowed, or description or schema are too large or malformed.
     """
     if not _NAME.fullmatch(name):
         raise SchemaRefusedError(f"the name {name[:100]!r} must have 1 to 64 letters, digits, '_', '-', '.' or '/'")
@@ -93,7 +93,7 @@ def _check_valid(schema: Mapping[str, JsonValue]) -> None:
 
 
 def _check_references(schema: Mapping[str, JsonValue]) -> None:
-    """Refuse references outside the schema, and too many nodes after replacement. A recursive reference counts once."""
+    """Refuse references outside the schema, and too many nodes after references are replaced (recursive ones once)."""
     _References(dict(schema)).num_nodes(dict(schema), ())
 
 
@@ -128,9 +128,9 @@ class _References:
 
 
 def checked_schema(schema: ToolSchema) -> ToolSchema:
-    """Return the schema for checking calls: the parts of the server's schema that are quick to check.
+    """Return the schema for checking calls: the parts of `schema` that are quick to check.
 
-    The server checks the rest. A pattern or a reference of a hostile schema could make one check take forever.
+    The server checks all other parts. With a pattern or a reference of a hostile schema, one check could take forever.
     """
     parameters = _checkable(schema.function.parameters)
     try:
@@ -146,7 +146,7 @@ def _checkable(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         match key, value:
             case "properties", dict():
                 kept[key] = {name: _inner(inner) for name, inner in value.items()}
-            case (("anyOf" | "oneOf"), list()):  # more than one reduced alternative may match
+            case (("anyOf" | "oneOf"), list()):  # several shortened alternatives may match, which oneOf forbids
                 kept.setdefault("anyOf", [_inner(inner) for inner in value])
             case (("allOf" | "prefixItems"), list()):
                 kept[key] = [_inner(inner) for inner in value]

@@ -24,7 +24,7 @@ _TYPES: Mapping[str, Kind] = {
     "sse": "sse",
 }
 _OF_OTHER_CLIENTS = frozenset({"autoApprove", "alwaysAllow", "description", "trust"})
-"""Keys of other clients that are ignored: they set the client's approval of calls, or have no effect."""
+"""Keys of other clients that are ignored: they control the approval of calls in a client, or have no effect."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 
@@ -42,7 +42,7 @@ class McpServer(Section):
 
 
 class _Given(Section):
-    """A server as written in the file. Values that are not text, such as a port number, become text."""
+    """A server as it is written in the file. Values that are not text, such as a port number, are converted to text."""
 
     type: Annotated[str, PLAIN] | None = None
     command: Annotated[str, code()] | None = None
@@ -59,7 +59,7 @@ def servers_of_file(path: Path) -> list[McpServer]:
     """Return the servers of a JSON file, without disabled ones.
 
     Raises:
-        ConfigError: the file is missing or is not in the format of `mcpServers`; one problem per wrong server.
+        ConfigError: the file is missing, or is not in the format of `mcpServers`, with one problem per wrong server.
     """
     try:
         content = read_json(path.read_bytes())
@@ -95,7 +95,7 @@ def server_of(name: str, given: JsonValue, folder: Path) -> McpServer | None:
 
     Args:
         given: the server as an object of the file.
-        folder: default working folder of its command.
+        folder: default working folder of the server's command.
 
     Raises:
         ConfigError: a key is unknown or wrong, or keys contradict each other.
@@ -146,7 +146,7 @@ def _at_address(name: str, kind: Kind, given: _Given, url: str) -> McpServer:
         headers["Authorization"] = f"Bearer {given.auth_token}"
     for value in headers.values():
         remember_secret(value)
-        remember_secret(value.partition(" ")[2])  # the token is also a secret without the word before it
+        remember_secret(value.partition(" ")[2])  # the token is a secret also without a word like Bearer before it
     return McpServer(name=name, kind=kind, url=url, headers=headers)
 
 

@@ -35,17 +35,17 @@ from agentrl.tools.mcp.stdio import stdio_streams
 from agentrl.version import __version__
 
 CLOSE_S = 10.0
-"""Seconds after which the task of a session that does not close is cancelled."""
+"""Seconds to wait for a session to close before its task is cancelled."""
 MAX_PAGES, MAX_TOOLS = 100, 1000
 _SHOWN = 400
 _RESULTS: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
-for _name in ("mcp", "client", "httpx2"):  # logs of server messages would fill the console
+for _name in ("mcp", "client", "httpx2"):  # these loggers would fill the console with server messages
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 class ServerFailedError(Exception):
-    """A server did not start, was lost, or violated the protocol. The text is one line that names the server."""
+    """A server did not start, was lost, or violated the protocol. The message is one line that names the server."""
 
 
 class Session:
@@ -53,7 +53,7 @@ class Session:
 
     Args:
         reaper: ends the server if the run is killed.
-        mode: `handshake` of an earlier session, which makes opening faster.
+        mode: the `handshake` of an earlier session; with it, a session opens faster.
         on_change: called when the server reports that its tools changed.
     """
 
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def handshake(self) -> str:
-        """The SDK's name of the handshake that the server knows."""
+        """The SDK's name of the handshake that the server supports."""
         return "legacy" if self._open_client.session.discover_result is None else "auto"
 
     async def open(self, timeout_s: float) -> None:
@@ -139,7 +139,7 @@ class Session:
         raise self._failed(f"it has more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages of them")
 
     async def call(self, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> CallToolResult:
-        """Run one call. If it times out or the caller is cancelled, the server gets a request to cancel it.
+        """Run one call. If the call times out or the caller is cancelled, the server is asked to cancel the call.
 
         Raises:
             ToolError: the server refuses the arguments.
@@ -170,14 +170,14 @@ class Session:
             self._health.lose(reason)
         return lost
 
-    def _result(self, sent: asyncio.Future[Any]) -> CallToolResult:  # Any: as above
+    def _result(self, sent: asyncio.Future[Any]) -> CallToolResult:  # Any: see `_is_loss`
         try:
             result = sent.result()
         except MCPError as error:
             if error.error.code == INVALID_PARAMS:
                 raise ToolError(redacted_text(_shown(error.error.message))) from error
             raise self._failed(f"it answered with an error: {_describe(error)}") from error
-        except (Exception, asyncio.CancelledError) as error:  # an answer of another form, or the end of the session
+        except (Exception, asyncio.CancelledError) as error:  # an answer in the wrong format, or the end of the session
             raise self._failed(f"its answer cannot be used: {_describe(error)}") from error
         if not isinstance(result, CallToolResult):
             raise ToolError("the tool asked for input of a user, which a rollout does not have")
@@ -240,7 +240,7 @@ def _retrieve(sent: asyncio.Future[Any]) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Type and text of the innermost exception, on one line without secrets; "" if only the connection is closed."""
+    """Return type and text of the innermost exception, in one line without secrets; "" for a closed connection."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPError) and error.error.message == "Connection closed":

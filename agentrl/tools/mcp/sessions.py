@@ -21,16 +21,18 @@ from agentrl.tools.mcp.session import ServerFailedError, Session
 from agentrl.tools.result import Answer
 
 WAIT_S = 600.0
-"""Seconds that a call waits for a free session. Without a limit, rollouts that hold other sessions could deadlock."""
+"""Maximum seconds that a call waits for a free session. Without a maximum, rollouts that hold sessions of other servers
+could deadlock."""
 _SHOWN = 200
 _MAX_COMPARISONS = 10
-"""Maximum number of times that a server's tools are compared with those at the start after it reports a change."""
+"""Maximum number of comparisons of a server's tools with its tools at the start. A comparison follows when the
+server reports a change."""
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ReachedServer:
-    """A server that was reached when the run started."""
+    """A server that answered at the start of the run."""
 
     server: McpServer
     options: McpOptions
@@ -42,7 +44,7 @@ class ServerSessions:
     """Sessions by owner (a rollout). All methods run on one event loop.
 
     Args:
-        counts: numbers of `McpConnections.metrics`, shared by the servers of a run.
+        counts: counts for `McpConnections.metrics`; all servers of a run share this counter.
     """
 
     def __init__(self, reached: ReachedServer, reaper: Reaper, counts: Counter[str], seconds: dict[str, float]) -> None:
@@ -57,7 +59,7 @@ class ServerSessions:
         self._comparisons_left = _MAX_COMPARISONS
 
     async def call(self, owner: str, tool: str, arguments: dict[str, JsonValue], timeout_s: float) -> Answer:
-        """Run one call in the owner's session. A session is opened at its first use, and again after it was lost.
+        """Run one call in the owner's session. The session is opened at its first use, and reopened after it was lost.
 
         Raises:
             ToolError, OverdueError, ServerFailedError: see `Session.call`.
@@ -125,7 +127,7 @@ class ServerSessions:
             ) from None
 
     def _changed(self, session: Session) -> None:
-        """Compare the tools with those at the start: many servers report a change when they become ready."""
+        """Compare the tools with the initial tools: many servers report a change when they become ready."""
         if self._comparisons_left > 0:
             self._comparisons_left -= 1
             task = asyncio.ensure_future(self._compare(session))
@@ -139,7 +141,7 @@ class ServerSessions:
             if changed and self._comparisons_left >= 0:
                 self._comparisons_left = -1
                 _LOGGER.warning(
-                    "MCP server '%s' changed its tools (%s); the run keeps those that it had at the start",
+                    "MCP server '%s' changed its tools (%s); the run keeps the tools listed at the start",
                     self._server.name,
                     ", ".join(changed)[:_SHOWN],
                 )
@@ -154,7 +156,7 @@ class ServerSessions:
 
 
 class _Owned:
-    """The session of one owner; a new one is opened after it was lost."""
+    """The session of one owner. After the session was lost, the next use opens a new one."""
 
     def __init__(self, sessions: ServerSessions) -> None:
         self._sessions = sessions
@@ -181,15 +183,15 @@ class _Owned:
     async def _drop(self) -> None:
         if self._session is not None:
             session, self._session = self._session, None
-            with suppress(Exception):  # of the SDK; the slot is freed anyway
+            with suppress(Exception):  # the SDK may fail; the slot is freed anyway
                 await self._sessions.end(session)
 
 
 class Pace:
-    """Limit of calls per second; one second's worth of calls may start at once.
+    """Limit on calls per second. After a pause, the calls of one second may start at the same time.
 
     Args:
-        per_second: the limit; None for none.
+        per_second: the limit; None: no limit.
     """
 
     def __init__(self, per_second: float | None) -> None:

@@ -1,6 +1,7 @@
-"""Connection to an MCP server that is a process: one JSON message per line, with limits.
+"""Connection to an MCP server that is a local process: one JSON message per line, with size limits.
 
-The SDK's transport does not limit the size of a message, needs quadratic time for a long one, and prints error output.
+The SDK's own transport is not used: it does not limit the size of a message, needs quadratic time for a long message,
+and prints the server's error output.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from agentrl.tools.mcp.servers import McpServer
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 GRACE_S = 1.0
-"""Seconds in which a process must end after its input is closed, and again after SIGTERM."""
+"""Seconds in which a process must end after its input is closed; the same time again after SIGTERM."""
 _KILL_S = 5.0
 _REST_S = 0.2
-"""Seconds to read the rest of the error output after the process has ended."""
+"""Maximum seconds for reading the rest of the error output after the process has ended."""
 _CHUNK = 2**16
 _PAUSE_S = 0.01
 """Pause after a complete chunk of error output, so that endless output costs little."""
@@ -78,7 +79,7 @@ async def _start(server: McpServer, reaper: Reaper) -> asyncio.subprocess.Proces
             env={**_environment(), **server.env, **reaper.environment},
             cwd=server.cwd,
             limit=MAX_MESSAGE_BYTES,
-            start_new_session=True,  # its processes form a group, which is killed
+            start_new_session=True,  # the server's processes form a group, which can be killed
         )
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no command '{server.command}'") from None
@@ -87,7 +88,7 @@ async def _start(server: McpServer, reaper: Reaper) -> asyncio.subprocess.Proces
 
 
 def _environment() -> dict[str, str]:
-    """Variables of every server. The folder of Python comes first, for programs of the virtual environment."""
+    """Return the variables of every server. In PATH, Python's folder comes first, for programs installed with pip."""
     inherited = get_default_environment()
     return {**inherited, "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])}
 

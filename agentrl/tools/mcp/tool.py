@@ -17,10 +17,10 @@ from agentrl.types.messages import ToolSchema
 
 @dataclass(frozen=True)
 class McpTool(BindsItself):
-    """A tool with the connections to its server.
+    """A tool of an MCP server, with the connections of the run.
 
     Attributes:
-        remote_name: the server's name of the tool, without a prefix.
+        remote_name: name of the tool on the server, without the prefix of the YAML entry.
         server: position of the server in `connections`.
     """
 
@@ -32,7 +32,7 @@ class McpTool(BindsItself):
 
     @property
     def name(self) -> str:
-        """Name that the model calls."""
+        """Name by which the model calls the tool."""
         return self.schema.name
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:

@@ -1,1 +1,1 @@
-"""Search tools: an index of your documents, and retrieval services as in Search-R1 and verl."""
+"""Search tools: an index of your own documents, or a retrieval service as in Search-R1 and verl."""

@@ -75,7 +75,7 @@ class BoundIndexSearch(BoundSearch):
 
 
 class BoundServiceSearch(BoundSearch):
-    """A search tool with a retrieval service. The timeout is that of one request; requests are repeated."""
+    """A search tool with a retrieval service. The timeout applies to one request; failed requests are repeated."""
 
     def __init__(
         self,

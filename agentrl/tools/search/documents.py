@@ -1,4 +1,4 @@
-"""Reading of documents to search: a folder or a file, split into passages."""
+"""Reads the documents of a search tool from a folder or a file, and splits them into passages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HEADING = re.compile(r"\s*#+\s+(.+)")
 
 
 def document_files(place: Path) -> list[Path]:
-    """Return the files with documents: `place` itself, or the files in this folder by name, without hidden ones.
+    """Return the files with documents: `place` itself, or the files in this folder, by name, without hidden files.
 
     Raises:
-        DataError: there is no such file or folder, or it has no documents.
+        DataError: `place` does not exist, is not a document, or contains no documents.
     """
     if place.is_file() and place.suffix in (*TEXTS, *TABLES):
         return [place]
@@ -72,7 +72,7 @@ def _rows(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _document(row: Row) -> tuple[str, str] | None:
-    """(title, text) of a row; `contents` is the format of Search-R1's corpora."""
+    """Return (title, text) of a row. The column `contents` is the format of Search-R1's corpora."""
     if isinstance(contents := row.get("contents"), str):
         heading, _, rest = contents.partition("\n")
         return heading, rest

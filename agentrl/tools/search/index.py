@@ -1,4 +1,4 @@
-"""BM25 index of passages, by bm25s, in files that are memory-mapped and contain no pickles."""
+"""BM25 index of passages, built with bm25s. Its files are memory-mapped and contain no pickles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PassageIndex:
         return len(self._offsets) - 1
 
     def search(self, query: str, top_k: int) -> list[Hit]:
-        """Return the passages that contain a word of the query, best first; of equal scores, the earlier passage."""
+        """Return the best passages that contain a word of the query, sorted by score, then by position."""
         known = [self._vocabulary[word] for word in words(query) if word in self._vocabulary]
         if not known:
             return []
@@ -59,7 +59,7 @@ class PassageIndex:
 
 
 def build_index(passages: Iterable[str], folder: Path, *, k1: float, b: float) -> int:
-    """Write the index of `passages` to an existing folder; return their number, 0 if they have no words."""
+    """Write the index of `passages` to an existing folder; return the number of passages, 0 if none has a word."""
     vocabulary: dict[str, int] = {}
     offsets, word_ids = [0], []
     with (folder / _TEXTS).open("wb") as file:

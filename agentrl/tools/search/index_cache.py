@@ -1,4 +1,4 @@
-"""Indexes on disk, in the user's cache folder, by the content of their documents."""
+"""Cache of indexes in the user's cache folder. The key is a hash of the documents and the settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_index(documents: Path, settings: IndexSettings) -> PassageIndex:
     """Return the index of a folder or file. It is built if the cache has no index of the same content.
 
     Raises:
-        AgentRLError: there are no documents, one cannot be read, or the cache folder cannot be written.
+        AgentRLError: there are no documents, a document cannot be read, or the cache folder cannot be written.
     """
     files = document_files(documents)
     folder = cache_folder() / _key(files, documents, settings)
@@ -56,12 +56,12 @@ def load_index(documents: Path, settings: IndexSettings) -> PassageIndex:
 
 
 def cache_folder() -> Path:
-    """The folder of all indexes: `agentrl/search` in $XDG_CACHE_HOME, or in ~/.cache."""
+    """Return the folder of all indexes: `agentrl/search` in $XDG_CACHE_HOME, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl/search"
 
 
 def _key(files: list[Path], documents: Path, settings: IndexSettings) -> str:
-    """A hash of the names and contents of all files, and of everything else that the index depends on."""
+    """Return a hash of the names and contents of all files, and of everything else that the index depends on."""
     key = sha256(json.dumps([_FORMAT, version("bm25s"), asdict(settings)]).encode())
     for file in files:
         name = file.name if file == documents else file.relative_to(documents).as_posix()

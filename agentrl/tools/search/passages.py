@@ -1,4 +1,4 @@
-"""Queries that a search tool reads from a call, and the text that it shows to the model."""
+"""Reads the queries of a call of a search tool, and builds the text that the model gets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentrl.tools.base import ToolError
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
 MAX_QUERIES, MAX_QUERY_CHARS = 32, 4_000
-"""Limits of a call."""
+"""Maximum number of queries in a call, and of characters in a query."""
 
 Found = Sequence[Sequence[str]]
-"""For each query its passages, best first. The first line of a passage is its title."""
+"""One list of passages per query, best passage first. The first line of a passage is its title."""
 
 _NOTHING = "No search results found."
 

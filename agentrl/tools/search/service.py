@@ -26,8 +26,8 @@ Sleep = Callable[[float], Awaitable[object]]
 class RetrievalService:
     """Client of one service, for one event loop.
 
-    It posts `{"queries": [...], "topk": k, "return_scores": true}` and reads
-    `{"result": [[{"document": {"contents": "title\\ntext"}, "score": s}, ...], ...]}`, a list for each query.
+    The client posts `{"queries": [...], "topk": k, "return_scores": true}` and reads
+    `{"result": [[{"document": {"contents": "title\\ntext"}, "score": s}, ...], ...]}`, which has one list per query.
 
     Args:
         max_concurrent: maximum number of concurrent requests; further requests wait.
@@ -48,10 +48,12 @@ class RetrievalService:
         self._session: ClientSession | None = None
 
     async def find(self, queries: Sequence[str], top_k: int, timeout_s: float) -> Found:
-        """Return the passages of each query. Repeat the request if the service is busy, fails or answers nonsense.
+        """Return the passages of each query.
+
+        The request is repeated if the service is busy or fails, or if the service's answer is invalid.
 
         Args:
-            timeout_s: seconds of one try.
+            timeout_s: timeout of one try in seconds.
 
         Raises:
             InfraError: all tries failed, or the service refuses the request.
@@ -64,7 +66,7 @@ class RetrievalService:
         return answer
 
     def metrics(self) -> dict[str, float]:
-        """No metrics: every call is recorded with its duration and outcome."""
+        """Return no metrics: every call is recorded with its duration and outcome."""
         return {}
 
     async def close(self) -> None:
@@ -92,7 +94,7 @@ class Pace:
         self._next = 0.0
 
     async def wait(self) -> None:
-        """Wait for the next free start."""
+        """Wait until the next request may start."""
         now = asyncio.get_running_loop().time()
         start, self._next = max(now, self._next), max(now, self._next) + self._gap_s
         if start > now:
@@ -126,7 +128,7 @@ def _contents(hit: JsonValue) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """The address without user, password and query, for messages."""
+    """Return the address without user, password and query, for messages."""
     try:
         parts = urlsplit(url)
         port = "" if parts.port is None else f":{parts.port}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentrl.tools.search.index import PassageIndex
 
 KEYS = ("documents", "service")
-"""Keys that make an entry a search tool; an entry has one of them."""
+"""Keys that make an entry a search tool; an entry must have exactly one of these keys."""
 
 
 class _Entry(Section):
@@ -36,7 +36,7 @@ class _Entry(Section):
 
 
 class DocumentsEntry(_Entry):
-    """An entry with its own index."""
+    """An entry with documents, for which an index is built."""
 
     documents: Path
     passage_words: PositiveInt = 200
@@ -56,7 +56,7 @@ def search_tool(entry: Mapping[str, object], folder: Path) -> IndexSearch | Serv
     """Return the tool of an entry of a YAML file.
 
     Args:
-        folder: folder of the YAML file. Documents are looked for there, then in the working folder.
+        folder: folder of the YAML file. Documents are searched for in this folder, then in the working folder.
 
     Raises:
         AgentRLError: a key is wrong, the documents cannot be used, or bm25s is not installed.

@@ -19,7 +19,7 @@ from agentrl.utils.yaml_list import check_keys, entry_errors
 
 
 class _Config(Section):
-    """verl's keys. Both of verl's limits are numbers of concurrent requests."""
+    """verl's keys. As in verl, `num_workers` and `rate_limit` are limits on concurrent requests."""
 
     retrieval_service_url: str
     topk: PositiveInt = 3
@@ -57,7 +57,7 @@ class SearchTool(BaseTool, BindsItself):
         return self._given.timeout or self._given.default_timeout
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
-        """Return the tool for the toolbox; the service of a run is closed with the toolbox."""
+        """Return the tool for the toolbox. The connections to the service are closed with the toolbox."""
         if type(self).execute is not SearchTool.execute:
             return BoundClass(self, deadline_s, offload)
         service, top_k = self._service(), self._given.topk

@@ -1,1 +1,1 @@
-"""Builds the parts of a run from its configuration; only these modules name concrete classes."""
+"""Builds the components of a run from the configuration. Only the modules in this folder name their classes."""

@@ -13,7 +13,7 @@ KEY = "critic.path"
 
 
 def load_critic(config: RunConfig, total_steps: int) -> Critic:
-    """Build the critic. All its weights are trained, even if the policy trains only some.
+    """Build the critic. All its weights are trained, even if only some of the policy's weights are.
 
     Raises:
         ConfigError: the critic's model cannot be used.

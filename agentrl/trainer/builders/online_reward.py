@@ -1,4 +1,4 @@
-"""Builds the online reward model, which is trained during the run, from the configuration."""
+"""Builds the online reward model from the configuration. This model is trained during the run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from agentrl.types.rollout import Rollout
 
 
 def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
-    """Load the model of `reward.reward_model`, or else the policy's body with a new head; also build the mixed reward.
+    """Load `reward.reward_model.path`, or else the policy's model with a new head. Also build the mixed reward.
 
     Raises:
         ConfigError: model, tokenizer or reward cannot be used.
     """
     reward = reward_of(config)
     model = reward.reward_model
-    assert model.online is not None  # callers check this
+    assert model.online is not None  # callers check that `online` is set
     path = model.path or config.model.path
     request = ModelRequest(
         config.model.model_copy(
@@ -63,7 +63,7 @@ def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
 
 
 class _Scores:
-    """Scores conversations with a backend: the value at the last token of each."""
+    """Scores conversations with a backend: a conversation's score is the value at its last token."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -37,7 +37,7 @@ def step_hooks(config: RunConfig) -> list[str]:
 
 
 def has_online_reward_model(config: RunConfig) -> bool:
-    """Return whether a reward model is trained during the run: only if a policy is trained on live rollouts."""
+    """Return whether a reward model is trained during the run. Only runs with live training rollouts can have one."""
     return config.reward.reward_model.online is not None and config.trainer.mode == "train" and config.algorithm.live
 
 
@@ -88,7 +88,7 @@ def _has_critic(config: RunConfig) -> bool:
         return False
     if ADVANTAGE_ESTIMATORS.is_builtin(name):
         return name == "gae"
-    from agentrl.algos.options import needs_of  # imports torch
+    from agentrl.algos.options import needs_of  # this import loads torch
 
     return "values" in needs_of(ADVANTAGE_ESTIMATORS.get(name))
 

@@ -35,7 +35,7 @@ from agentrl.types.task import Task
 
 
 class Keys(NamedTuple):
-    """Keys of the gateway; for "" a new key is generated."""
+    """API keys of the gateway. For an empty key, a new key is generated."""
 
     shared: str = ""
     admin: str = ""
@@ -49,9 +49,9 @@ class Recording:
     """A gateway that accepts requests and records rollouts.
 
     Attributes:
-        shared_key: key of all conversations without their own key; "" if groups have several rollouts.
+        shared_key: key for all conversations that have no key of their own; "" if groups have several rollouts.
         admin_key: key that opens and ends rollouts.
-        failed: if a file cannot be written, gets the error as its exception.
+        failed: future that gets the error as its exception if a file cannot be written.
     """
 
     server: GatewayServer
@@ -120,7 +120,7 @@ def _cannot_continue(folder: Path, why: str) -> ConfigError:
 
 
 def samples_of(config: RunConfig) -> Callable[[Sequence[Group]], Sequence[Sample]]:
-    """Return the function that computes a step's advantages; no samples if the estimator needs model scores."""
+    """Return the function that computes a step's samples; it returns none if the estimator needs scores of a model."""
     algorithm = build_algorithm(config)
     if algorithm.credits_by_scores:
         return lambda groups: ()
@@ -128,7 +128,7 @@ def samples_of(config: RunConfig) -> Callable[[Sequence[Group]], Sequence[Sample
 
 
 def session_opener(config: RunConfig, chat: ChatFormat, engine: Engine) -> OpenSession:
-    """Return the function that opens a session of the gateway, for a task and the seed of its rollout."""
+    """Return the function that opens a gateway session for a task and a rollout seed."""
     call_format = format_of(config.rollout.multi_turn.format, chat)
     parser = make_parser(call_format, chat)
     sampling = completed(sampling_of(config.rollout, "train"), chat, config.data.max_response_length)

@@ -32,7 +32,7 @@ from agentrl.utils.yaml_text import yaml_text
 def open_records(
     config: RunConfig, rollouts: RolloutParts | None, total_steps: int, latest_step: int | None
 ) -> Iterator[Records]:
-    """Open the records of a run, and close its trackers at the end.
+    """Open the records of a run, and close the trackers at the end.
 
     A new run deletes the records of an earlier run in its folder, and prints a notice.
 
@@ -46,7 +46,7 @@ def open_records(
         tools = [schema.name for schema in rollouts.toolbox.schemas] if rollouts else ()
         health = Health(tools, compares=config.group_size > 1, over_sampling=config.trainer.over_sampling)
         file = config.trainer.run_dir / METRICS_FILE
-        if file.exists():  # a resumed run: health rules compare with its first steps
+        if file.exists():  # the run is resumed; health rules compare steps with its first steps
             health.remember(read_metrics(file))
         began = partial(keep_config, config)
         reproducibility = open_reproducibility(config, rollouts)
@@ -54,7 +54,7 @@ def open_records(
             yield Records(opened, health, 0, _no_text, began=began, reproducibility=reproducibility)
             return
         train, val = (open_store(config, rollouts, split) for split in ("train", "val"))
-        sampled = train if rollouts.train_tasks else None  # stored rollouts are not stored again
+        sampled = train if rollouts.train_tasks else None  # saved rollouts of another run are not stored again
         text_of = rollouts.chat.tokenizer.decode
         dropped = open_store(config, rollouts, EXCLUDED_SPLIT) if rollouts.train_tasks else None
         num_generations = config.trainer.log_val_generations
@@ -109,7 +109,7 @@ def _open_trackers(config: RunConfig, total_steps: int, resumed_at: int) -> Iter
     run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
     with ExitStack() as stack:
         opened: list[Tracker] = []
-        # jsonl is always on: the report and resuming need it. The console is last: other trackers print at start
+        # jsonl is always on, for the report and for resuming. The console comes last, because others print at start
         for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
             opened.append(_console(total_steps, run) if name == "console" else trackers.get(name)(run))
             stack.callback(opened[-1].close)

@@ -42,7 +42,7 @@ class _Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RewardRows:
-    """Rows of pairs or labelled conversations (by `algorithm.name`), rendered with the trained model's template."""
+    """Rows with pairs or labelled conversations, as `algorithm.name` needs, rendered with the model's chat template."""
 
     config: RunConfig
     chat: ChatFormat
@@ -107,7 +107,7 @@ async def open_reward_rows(config: RunConfig, stack: AsyncExitStack) -> RewardRo
 
 
 def load_trained_model(config: RunConfig, total_steps: int) -> Backend:
-    """Load the reward model to train: `model.path` with its head, or a language model's body with a new head.
+    """Load the reward model to train from `model.path`. A language model gets a new scalar head.
 
     Raises:
         ConfigError: the model cannot be used.

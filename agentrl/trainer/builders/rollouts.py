@@ -74,7 +74,7 @@ class RolloutParts:
 
     Attributes:
         slots: limits concurrent rollouts, of training and validation together.
-        feed: the training tasks in their order; None if there are none.
+        feed: the training tasks in their order; None if there are no training tasks.
     """
 
     config: RunConfig
@@ -88,9 +88,9 @@ class RolloutParts:
     feed: Feed | None = None
 
     def attempts_train(self) -> Callable[[Task, int], list[Attempt]]:
-        """Return a function that creates the training rollouts of a task, not yet started.
+        """Return a function that creates the attempts of a training task, without starting them.
 
-        For ReMax the greedy rollout comes last.
+        With ReMax, the greedy rollout is the last attempt.
         """
         config = self.config
         sampling, seed = sampling_of(config.rollout, "train"), derive_seed(config.trainer.seed, "train")
@@ -105,7 +105,7 @@ class RolloutParts:
         return partial(group_of, n=self.config.group_size)
 
     def roll_out_train(self) -> Collect:
-        """Return a function that rolls out tasks as in training; does not raise if all rollouts fail."""
+        """Return a function that rolls out tasks as in training, without an error if all rollouts fail."""
         return partial(roll_out, self.attempts_train(), n=self.config.group_size, slots=self.slots)
 
     def collect_train(self) -> Collect:
@@ -113,7 +113,7 @@ class RolloutParts:
         return self._collect(self.config.group_size, sampling_of(self.config.rollout, "train"), "train")
 
     def collect_val(self) -> Collect:
-        """Return a function that rolls out tasks as in validation: greedy, unless `do_sample` is on."""
+        """Return a function that rolls out tasks as in validation: greedily, unless `val_kwargs.do_sample` is on."""
         return self._collect(self.config.rollout.val_kwargs.n, sampling_of(self.config.rollout, "val"), "val")
 
     def _collect(self, n: int, sampling: SamplingParams, purpose: str) -> Collect:
@@ -175,9 +175,9 @@ def _reward(config: RunConfig) -> Reward:
 
 
 def reward_of(config: RunConfig) -> RewardConfig:
-    """Return `reward.*` of this run.
+    """Return the section `reward` of the configuration.
 
-    With `rollout.deterministic`, the reward model scores one rollout per batch by default. So a rollout's score does
+    With `rollout.deterministic`, `reward.reward_model.batch_size` is 1 unless it is set. Then a rollout's score does
     not depend on other rollouts.
     """
     reward, model = config.reward, config.reward.reward_model
@@ -187,10 +187,10 @@ def reward_of(config: RunConfig) -> RewardConfig:
 
 
 def load_chat(config: RunConfig, *, trains: bool = False) -> ChatFormat:
-    """Load the chat template of the model's tokenizer, with its image processor if images are allowed."""
+    """Load the chat template of the model's tokenizer, with the model's image processor if images are allowed."""
     tokenizer = load_tokenizer(config.model)
     if tokenizer is None:
-        check_model(config.model)  # its error on an incomplete model is clearer
+        check_model(config.model)  # raises a clearer error if the model is incomplete
         raise ConfigError.at(
             "model.tokenizer_path",
             Kind.MISSING,
@@ -231,7 +231,7 @@ def _measure(
     toolbox: Toolbox,
     interactions: Mapping[str, BaseInteraction] | None,
 ) -> tuple[Measure, RowCheck]:
-    """Return the prompt measure and the row check; measuring a prompt also checks its row."""
+    """Return the measure of prompt lengths and the row check that it uses. Measuring a prompt also checks its row."""
     rows = RowCheck(chat, toolbox, config, interactions)
 
     def length_of(task: Task) -> int:

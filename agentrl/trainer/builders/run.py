@@ -1,4 +1,4 @@
-"""Builds the components of a run from the configuration; only this package names concrete classes."""
+"""Builds the components of a run from the configuration. Only `trainer/builders` names their classes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Run:
 
     Attributes:
         rollouts: None if the run has no rollouts.
-        hooks: the hooks behind `parts.learner` and `parts.publish`.
+        hooks: the hooks that `parts.learner` and `parts.publish` run.
     """
 
     parts: Parts
@@ -45,15 +45,15 @@ class Run:
 
 @asynccontextmanager
 async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterator[Run | None]:
-    """Build the run that `config` describes, and close it at the end; None if the run is already finished.
+    """Build the run that `config` describes, and close it at the end; yield None if the run is already finished.
 
     Raises:
-        AgentRLError: something cannot be used as configured.
+        AgentRLError: the configuration, or a model, file or object that it names, cannot be used.
     """
     check_profiler(config.trainer)
     timer = Timer(annotate=phases(config.trainer))
     if config.rollout.routed_experts:
-        routed_shape(config.model)  # raises before servers are started
+        routed_shape(config.model)  # a wrong model is refused before servers start
     async with AsyncExitStack() as stack:
         built = await _build(config, user_objects, timer, stack)
         training = built.training
@@ -62,7 +62,7 @@ async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterato
             print(f"already finished at step {step}: '{folder}' is not changed")
             yield None
             return
-        await training.progress.restore()  # first, so that failure leaves the records unchanged
+        await training.progress.restore()  # restored first, so that a failure leaves the records unchanged
         latest_step = training.progress.latest_step
         records = stack.enter_context(open_records(config, built.rollouts, built.total_steps, latest_step))
         trainer = config.trainer
@@ -116,7 +116,7 @@ def _meters(built: Built) -> list[Callable[[], Metrics]]:
 
 
 async def _rollouts(config: RunConfig, user_objects: UserObjects, stack: AsyncExitStack) -> RolloutParts | None:
-    """Open the rollout components with the tasks of the run's mode; None if the mode has no rollouts."""
+    """Open the rollout components with the tasks that the run's mode needs; None if the mode has no rollouts."""
     if config.trainer.mode in ("val_only", "train_only"):
         config = config.without("train_files")
     if config.trainer.mode == "rollout_only":

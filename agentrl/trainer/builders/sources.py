@@ -37,7 +37,7 @@ def open_source(
     """Open the source; return it and the number of steps of the run.
 
     Args:
-        rollouts: the rollout components; None if there are only stored rollouts.
+        rollouts: the rollout components; None if the run samples no rollouts.
         drop: records groups that no step trains on.
 
     Raises:
@@ -63,7 +63,7 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: 
 def num_draws(config: RunConfig, num_rows: int) -> int | None:
     """Return the number of tasks that a `rollout_only` run rolls out: rows times epochs.
 
-    Return None in other modes, or if `total_training_steps` is set: then every step has the full number of tasks.
+    Return None in other modes, or if `trainer.total_training_steps` is set: then all steps have equally many tasks.
     """
     given = config.trainer.mode != "rollout_only" or config.trainer.total_training_steps
     return None if given else config.trainer.total_epochs * num_rows
@@ -75,15 +75,18 @@ def _no_groups(step: int) -> list[Group]:
 
 def _stored_source(config: RunConfig) -> tuple[Source, int]:
     path, asked = config.trainer.saved_rollouts, config.trainer.total_training_steps
-    assert path is not None  # a configuration rule requires it
+    assert path is not None  # a configuration rule requires this key
     for folder in (path / TRAJECTORIES / "train", path / "train", path):
         store = TrajectoryStore(folder)
         if steps := store.steps[:asked]:
             check_vocabulary(store, folder, config.model)
             if asked and len(steps) < asked:
-                print(f"trainer.total_training_steps={asked}, but '{folder}' has {len(steps)} steps: the run ends then")
+                print(
+                    f"trainer.total_training_steps={asked}, but '{folder}' has {len(steps)} steps: the run ends after"
+                    " these steps"
+                )
             kept = store.scan(steps=steps[:1], columns=["trajectories.segments", "rewards"])
-            first = [stored.rollout for stored in kept]  # checked before a model is loaded
+            first = [stored.rollout for stored in kept]  # these rollouts are checked before a model is loaded
             _refuse_images(store, steps[0], first)
             if config.algorithm.estimator == "remax":
                 _need_baseline(store, steps[0], first)
@@ -175,7 +178,7 @@ def steps_of_rows(config: RunConfig, num_rows: int) -> int:
 
 
 def open_saved_source(rollouts: RolloutParts, seed: int) -> tuple[Source, int]:
-    """Return the source that `algorithm.name` needs, and the number of rows it draws from.
+    """Return the source of saved pairs or conversations, as `algorithm.name` needs, and its number of rows.
 
     Args:
         seed: seed of the row order.

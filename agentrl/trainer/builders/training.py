@@ -75,11 +75,11 @@ def open_training(
     online: OnlineRewardModel | None = None,
     exclusions: Exclusions | None = None,
 ) -> Training:
-    """Build the training of a policy on the groups of `source`. Modes that only roll out train nothing.
+    """Build the components that train a policy on the groups of `source`. Modes that only roll out train nothing.
 
     Args:
-        rollouts: the components that receive new weights; None if the run has no rollouts.
-        total_steps: number of steps of the source.
+        rollouts: rollout components, whose engine receives the new weights; None if the run has no rollouts.
+        total_steps: number of steps for which `source` has groups.
         exclusions: records the rollouts that the loss does not use.
 
     Raises:
@@ -137,7 +137,7 @@ def _warmup(config: RunConfig, total_steps: int) -> int:
 
 
 async def open_reward_training(config: RunConfig, timer: Timer, stack: AsyncExitStack) -> Built:
-    """Build the training of a reward model, and its validation."""
+    """Build the components that train and validate a reward model."""
     algorithm, stored = build_algorithm(config), config.trainer.mode == "train_only"
     rows = await open_reward_rows(config, stack)
     source, total_steps = open_source(config, None, timer) if stored else rows.training()
@@ -191,7 +191,10 @@ def _scoring(
 
 
 def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: AsyncExitStack) -> Backend | None:
-    """Load the reference as a separate model; None if it is not needed or is the base model under a LoRA adapter."""
+    """Load the reference as a separate model.
+
+    Return None if no reference is needed, or if the reference is the policy's base model without its LoRA adapter.
+    """
     if "ref_logprobs" not in algorithm.needs or (config.ref.path is None and policy.reference_score()):
         return None
     backend = load_reference(config)
@@ -215,9 +218,9 @@ def _learner(
 
 
 def _no_samples(groups: Sequence[Group]) -> list[Sample]:
-    """Return no samples: a run that only samples computes no scores, so advantages that need scores are omitted."""
+    """Return no samples: a run that only rolls out has no model scores, and its advantages would need them."""
     return []
 
 
 async def publish_nothing(version: int) -> None:
-    """Do nothing: training rollouts need no new weights, and validation publishes the weights itself."""
+    """Do nothing: the training data is not sampled during the run, and validation publishes the weights itself."""

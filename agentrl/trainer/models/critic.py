@@ -38,10 +38,10 @@ class Critic:
         self._mini_batch_groups, self._epochs, self._seed = mini_batch_groups, epochs, seed
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Run all updates of one step; return their means as `critic/<name>`. `vf_loss` is the loss.
+        """Run all updates of one step; return the means of their metrics as `critic/<name>`. `vf_loss` is the loss.
 
-        `vf_explained_var` is the share of the returns' variance that the values explain. The values are those from
-        before the updates, which the advantages use.
+        `vf_explained_var` is the share of the returns' variance that the values explain. These values are from before
+        the updates; the advantages use the same values.
         """
         explained = await asyncio.to_thread(explained_share, samples)
         batches = epoch_batches(samples, self._mini_batch_groups, self._epochs, self._seed, step)
@@ -61,7 +61,7 @@ class Critic:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no critic, or the critic is damaged or of another model.
+            ConfigError: the checkpoint has no critic, or its critic is damaged or belongs to another model.
         """
         if not (folder := checkpoint / FOLDER).is_dir():
             raise ConfigError.at(

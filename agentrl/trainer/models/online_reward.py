@@ -1,4 +1,4 @@
-"""A reward model trained during the run, on the outcomes that a rule assigns to fresh rollouts."""
+"""A reward model trained during the run, on the outcomes that a rule assigns to the run's new rollouts."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ NUM_HELD_OUT, EVERY_HELD_OUT = 64, 8
 
 
 class Judged(NamedTuple):
-    """A rollout's tokens as input of the reward model, and the rule's outcome."""
+    """A rollout's tokens, as the reward model reads them, and the outcome that the rule assigned."""
 
     token_ids: Sequence[int]
     outcome: float
 
 
 class OnlineRewardModel:
-    """The reward model with its replay buffer. In each step, the model is compared with the rule, then trained.
+    """The reward model with its replay buffer.
+
+    In each step, the model's scores are compared with the rule's outcomes. Then the model is trained if it is due.
 
     Args:
         reward: the policy's reward, a mixture of components.
         component: the name of the model's component in that mixture.
         read: converts a rollout to the model's input tokens.
-        seed: determines the order in which rollouts are split into mini-batches.
+        seed: determines the random order of the rollouts before they are split into mini-batches.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class OnlineRewardModel:
         return replace(user_objects, reward=WarmupReward(self._reward, self._config.outcome, lambda: self.warming_up))
 
     def watching(self, source: Source) -> Source:
-        """Wrap `source` so that the reward model receives its groups."""
+        """Wrap `source` so that the reward model receives the groups of the source."""
         return ObservedSource(source, self._watch)
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
@@ -167,7 +169,7 @@ class OnlineRewardModel:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no reward model, or the reward model is damaged or of another model.
+            ConfigError: the checkpoint has no reward model, or its reward model is damaged or belongs to another model.
         """
         if not (checkpoint / FOLDER).is_dir() or not (checkpoint / MEMORY).is_file():
             raise ConfigError.at(
@@ -206,7 +208,7 @@ def _sample(number: int, rollout: Judged) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class WarmupReward:
-    """The reward; during warm-up its score is the rule's outcome."""
+    """The policy's reward. During the warm-up, the score is the rule's outcome."""
 
     reward: Reward
     outcome: str

@@ -15,8 +15,8 @@ FOLDER = "reference"
 class Reference:
     """A reference that copies the policy every `sync_steps` steps, as in DeepSeekMath (arXiv:2402.03300), 4.1.4.
 
-    If `sync_steps` is None, the reference never changes. After its first change, checkpoints save it in the folder
-    `reference`.
+    If `sync_steps` is None, the reference never changes. Once the reference has changed, checkpoints save it in the
+    folder `reference`.
     """
 
     def __init__(self, backend: Backend, policy: Backend, sync_steps: int | None) -> None:
@@ -41,7 +41,7 @@ class Reference:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the saved reference is incomplete or of another model.
+            ConfigError: the saved reference is incomplete or belongs to another model.
         """
         if (checkpoint / FOLDER).is_dir():
             await self._backend.load(checkpoint / FOLDER)

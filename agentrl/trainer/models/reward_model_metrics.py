@@ -23,7 +23,7 @@ FILE = "reward_scores.json"
 """File in a checkpoint: the last scores of the held-out rows."""
 
 Figures = Callable[[Sequence[Sample], Sequence[float]], Metrics]
-"""Maps samples (with advantages) and the concatenated scores of all unmasked tokens to metrics."""
+"""Maps samples (with advantages) and the concatenated scores of all tokens with loss mask 1 to metrics."""
 
 
 class RewardModelCheck:
@@ -77,7 +77,7 @@ class RewardModelCheck:
 
 
 def of_pairs(samples: Sequence[Sample], scores: Sequence[float]) -> Metrics:
-    """Metrics of pairs. `accuracy`: share of pairs in the right order. `margin`: chosen minus rejected score.
+    """Metrics of pairs. `accuracy`: share of pairs in the right order. `margin`: mean of chosen minus rejected score.
 
     The sigmoid of the margin is the model's probability that the chosen conversation is better. `ece` is the
     calibration error of the predicted order. `brier` compares the probability of the right order with 1.
@@ -127,10 +127,10 @@ def of_numbers(samples: Sequence[Sample], scores: Sequence[float]) -> Metrics:
 
 
 def drift(before: Sequence[float], now: Sequence[float]) -> Mapping[str, float]:
-    """Return `score_mean`, `score_std` and `drift`: 1 minus the rank correlation with the previous scores.
+    """Return `score_mean` and `score_std` of the scores `now`, and their `drift`.
 
-    A drift of 0 means the same order, 1 an unrelated order. `drift` is missing if there are no previous scores, or if
-    either list is constant.
+    `drift` is 1 minus the rank correlation with the scores `before`: 0 means the same order, 1 an unrelated order. The
+    drift is missing if there are no previous scores, or if either list is constant.
     """
     order = rank_correlation(before, now) if len(before) == len(now) else None
     spread = {"score_mean": fmean(now), "score_std": pstdev(now)} if now else {}

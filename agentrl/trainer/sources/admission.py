@@ -1,4 +1,4 @@
-"""Admission of tasks with bounded staleness: which are in flight, too old, or may start. No clock, no asyncio."""
+"""Admission of tasks with bounded staleness: which tasks may start, and which are too old. Uses no asyncio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.types.excluded import Excluded
 
 @dataclass(frozen=True, order=True, slots=True)
 class Ticket:
-    """An admitted task with its position in the order of admission; a restarted task keeps its position."""
+    """An admitted task with its position in the order of admission. A requeued task keeps its position."""
 
     serial: int
     draw: Draw
@@ -24,30 +24,31 @@ class Ticket:
         return self.draw.draw > 0
 
     def again(self) -> Ticket:
-        """Return the same task as another draw of its row, so that its seeds differ."""
+        """Return the same task as another draw of its row, so that its rollouts have new seeds."""
         return Ticket(self.serial, self.draw._replace(draw=self.draw.draw + 1))
 
 
 class Admissions:
     """State of all groups that are rolled out during training, with G groups per step and staleness at most S.
 
-    A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. Since
-    the start of the run:
+    A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. At any
+    time, counted since the start of the run:
 
         tasks admitted <= ceil((version + S + 1 + over_sampling) x G) + tasks filtered
 
     A finished group without a learning signal is filtered, and another group replaces it (dynamic sampling).
 
-    A group that would be older than S at the next step is stopped and requeued, ahead of all tasks that never started.
-    If it were dropped, long tasks would never be trained on. A requeued task has one last chance: a step waits until
-    its group is ready. At most G last chances start under one version, so that one step can take all of them. Other
-    last chances wait for the next version. So no task is requeued twice.
+    A group that would be older than S at the next step is stopped. Its task is requeued ahead of all tasks that never
+    started. If tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a step
+    waits until its group is ready. At most G last chances start under one version, so that one step can take all of
+    them. Other last chances wait for the next version. So no task is requeued twice.
 
     Args:
         draw_at: returns the draw at a position of the data.
         over_sampling: additional admitted tasks, as a share of G.
         num_steps: steps of the run; tasks that no step would take are not drawn. None: unlimited.
-        max_drawn: if this many groups are filtered or ready, a step uses the ready groups. None: always wait for G.
+        max_drawn: if this many groups are filtered or ready, a step uses the ready groups, even if they are fewer than
+            G. None: a step always waits for G groups.
 
     Attributes:
         version: the last published version; -1 before the first.
@@ -99,7 +100,7 @@ class Admissions:
     def next(self) -> Ticket | None:
         """The task that may start now; None if there is none."""
         if self.version < 0 or self._num_steps_ahead <= 0:
-            return None  # the group would be too old when taken, or no step follows
+            return None  # before the first version, or no step could use the group
         for ticket in self._waiting:
             if not ticket.last_chance or self._num_last_chances < self._groups_per_step:
                 return ticket
@@ -110,7 +111,7 @@ class Admissions:
     def begin(self) -> Ticket:
         """Mark the task `next` as under way and return it."""
         ticket = self.next
-        assert ticket is not None  # callers check `next` first
+        assert ticket is not None  # callers check that `next` is not None
         if ticket in self._waiting:
             self._waiting.remove(ticket)
         else:
@@ -120,9 +121,9 @@ class Admissions:
         return ticket
 
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
-        """Mark the task as ready; `oldest_version` sampled its oldest token. A requeued task is ignored."""
+        """Mark the task as ready; `oldest_version` sampled its group's oldest token. Ignore a requeued task."""
         if (start_version := self.under_way.pop(ticket, None)) is not None:
-            # last chances are limited by the version at their start
+            # `_num_last_chances` needs the version at the start
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
@@ -190,7 +191,7 @@ class Admissions:
         With `surplus`, the reason is `over_sampled` if the group is ready or S is 0. Otherwise it is `stale`.
 
         Args:
-            surplus: over-sampling started more groups than the step took.
+            surplus: whether over-sampling started more groups than the step took.
         """
         for held in (self.under_way, self.ready):
             for ticket in [each for each, version in held.items() if self._next_take - version > self._max_staleness]:

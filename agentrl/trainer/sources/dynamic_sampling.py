@@ -21,7 +21,7 @@ PRINT_EVERY = 10
 
 
 class NothingToLearnError(AgentRLError):
-    """Raised if none of the groups that a step may draw has a learning signal."""
+    """Raised if a step has drawn all the groups that it may draw, and none has a learning signal."""
 
 
 class GroupKind(StrEnum):
@@ -62,7 +62,7 @@ class GroupFilter:
         return self._max_batches * self._groups_per_step or None
 
     def passes(self, group: Group) -> bool:
-        """Return whether the group is used for training; count it in either case.
+        """Return whether the group is used for training. Rejected groups are counted, too.
 
         Raises:
             ConfigError: the group has no reward of that name.
@@ -127,7 +127,7 @@ class GroupFilter:
 
     def _value(self, rollout: Rollout) -> float:
         if self._metric == "acc" and "acc" not in rollout.rewards:
-            return rollout.reward  # verl's name for a reward that is a single number
+            return rollout.reward  # verl's name for the score
         if self._metric not in rollout.rewards:
             near = suggestion(self._metric, rollout.rewards)
             raise ConfigError.at(
@@ -140,7 +140,7 @@ class GroupFilter:
     def _summary(self) -> str:
         drawn, informative = self._drawn.total(), self._drawn[GroupKind.INFORMATIVE]
         kinds = ", ".join(f"{self._drawn[kind]} {kind}" for kind in GroupKind if kind is not GroupKind.INFORMATIVE)
-        return f"of {drawn} groups drawn for a step, {informative} have different '{self._metric}' ({kinds})"
+        return f"of {drawn} groups drawn for a step, {informative} have different values of '{self._metric}' ({kinds})"
 
     def _metrics(self) -> Metrics:
         drawn = self._drawn.total()

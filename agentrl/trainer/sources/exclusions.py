@@ -24,7 +24,7 @@ class Exclusions:
     """Collects the excluded rollouts of a step; `take` returns them at the end of the step.
 
     Args:
-        save: how dropped groups are saved: without tokens (`summary`), with tokens, or not at all.
+        save: how dropped groups are saved: without tokens (`summary`), with tokens (`tokens`) or not at all (`none`).
     """
 
     def __init__(self, save: Literal["summary", "tokens", "none"] = "summary") -> None:

@@ -14,13 +14,13 @@ from agentrl.types.trajectory import Trajectory
 
 
 class LabelledSource(RowSource):
-    """Serves labelled conversations. Labels are rewards of turns; the last label is also the rollout's reward.
+    """Serves labelled conversations. Labels are turn rewards; the last label is also the rollout's reward.
 
     Args:
         rows: returns a row by its number.
         render: renders a conversation as a trajectory of demonstrations; called when a step takes the row.
-        outcome: name of the rollout's reward.
-        step: name of the turn rewards.
+        outcome: name under which the rollout's reward is stored.
+        step: name under which the turn rewards are stored.
     """
 
     def __init__(

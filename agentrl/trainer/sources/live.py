@@ -17,11 +17,11 @@ from agentrl.types.trajectory import Trajectory
 from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
-    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # imports torch
+    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # this import loads torch
 
 
 class StepwiseSource:
-    """Base of sources with nothing in flight between steps."""
+    """Base class of sources that have no rollouts in flight between steps."""
 
     live = False
 
@@ -51,8 +51,8 @@ class LiveSource(StepwiseSource):
         groups_per_step: tasks per step.
         collect: rolls out tasks; groups come in the order of the tasks.
         seed: the run's seed; the uid of a draw is derived from it.
-        num_draws: total tasks of the run; the last step may be smaller. None: unlimited.
-        group_filter: filter; groups that do not pass are replaced by groups of other tasks. None: all groups pass.
+        num_draws: number of tasks that the run rolls out; the last step may be smaller. None: unlimited.
+        group_filter: rejects groups, which are replaced by groups of other tasks. None: all groups pass.
     """
 
     live = True
@@ -127,7 +127,7 @@ def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
 
 
 class RowSource(StepwiseSource, ABC):
-    """Base of sources that build groups from rows without sampling; groups are never stale."""
+    """Base class of sources that build groups from rows without sampling. Their groups are never stale."""
 
     def __init__(self, order: Order, groups_per_step: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from agentrl.types.trajectory import Author, Trajectory
 class PairSource(RowSource):
     """Serves pairs as groups of two rollouts: the chosen rollout has score 1, the rejected rollout score 0.
 
-    Only assistant turns after the shared prompt are trained.
+    Only the assistant turns after the shared prompt are trained on.
 
     Args:
         pairs: returns the pair of a row.
@@ -51,7 +51,7 @@ class PairSource(RowSource):
 
 def answering(trajectory: Trajectory, pair: Pair) -> Trajectory:
     """Mark the turns of the shared prompt as not trained, in the rendered trajectory of one side of `pair`."""
-    # a leading assistant message is rendered as prompt
+    # a leading assistant message is rendered as part of the prompt, so it is not counted
     shared = sum(message["role"] == "assistant" for message in pair.prompt[1:])
     segments = []
     for segment in trajectory.segments:

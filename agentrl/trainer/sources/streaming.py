@@ -1,4 +1,4 @@
-"""Asynchronous source: rolls out during training with bounded staleness; a step can skip the slowest groups."""
+"""Asynchronous source: rolls out during training with bounded staleness. A step need not wait for slow groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 
 if TYPE_CHECKING:
-    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # imports torch
+    from agentrl.trainer.sources.dynamic_sampling import GroupFilter  # this import loads torch
 
 
 class StreamingSource:
@@ -35,10 +35,10 @@ class StreamingSource:
             its start.
         max_staleness: the staleness limit of `admissions`.
         group_of: builds a group from the rollouts of a task.
-        group_filter: filter; a group that does not pass is replaced immediately. None: all groups pass.
-        drop: records a requeued group; rollouts that had not ended are `aborted`.
-        num_rollouts: rollouts of a group. Further attempts, such as ReMax's greedy rollout, are not recorded. None: all
-            attempts are rollouts of the group.
+        group_filter: rejects groups; a rejected group is replaced immediately. None: all groups pass.
+        drop: records the group of a requeued task; its unfinished rollouts have the stop reason `aborted`.
+        num_rollouts: number of rollouts in a group. `drop` gets no further attempts, such as ReMax's greedy rollout.
+            None: all attempts are rollouts of the group.
     """
 
     live = True
@@ -75,7 +75,7 @@ class StreamingSource:
         self._changed = asyncio.Event()
         self._idle = IdleTime()
         self._metrics: Metrics = {}
-        self._num_requeued = 0  # total at the last `take`
+        self._num_requeued = 0  # total number at the last `take`
 
     @property
     def position(self) -> int:
@@ -111,7 +111,7 @@ class StreamingSource:
             raise failure
 
     async def take(self, policy_version: int) -> list[Group]:
-        """Return the groups of a step, sampled by `policy_version` and up to `max_staleness` earlier versions.
+        """Return the groups of a step, sampled with `policy_version` and with up to `max_staleness` earlier versions.
 
         Raises:
             AllFailedError: every rollout of these groups ended with an error.
@@ -143,7 +143,7 @@ class StreamingSource:
         return self._metrics
 
     async def _feed(self) -> None:
-        """Start groups when `admissions` allows, until cancelled or until a rollout raises. `_update` wakes it up."""
+        """Start groups when `admissions` allows it, until this task is cancelled or a rollout raises an error."""
         try:
             async with asyncio.TaskGroup() as together:
                 while True:
@@ -163,7 +163,7 @@ class StreamingSource:
     async def _roll_out(self, ticket: Ticket, attempts: Sequence[Attempt]) -> None:
         counted = [partial(self._counted, ticket, number, attempt) for number, attempt in enumerate(attempts)]
         group = self._group_of(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
-        if ticket in self._admissions.under_way:  # otherwise it was just requeued
+        if ticket in self._admissions.under_way:  # otherwise the task was just requeued
             self._finished(ticket, group)
         self._update()
 
@@ -176,7 +176,7 @@ class StreamingSource:
 
     async def _counted(self, ticket: Ticket, number: int, attempt: Attempt) -> Rollout:
         rollout = await attempt()
-        if ticket in self._unfinished:  # otherwise it was just requeued
+        if ticket in self._unfinished:  # otherwise the task was just requeued
             self._unfinished[ticket] -= 1
             self._so_far[ticket][number] = rollout
             self._update()
@@ -186,7 +186,7 @@ class StreamingSource:
         """Handle a change: cancel groups that `admissions` no longer tracks, and wake all waiters."""
         self._drop_requeued()
         for ticket in self._running.keys() - self._admissions.under_way.keys():
-            self._running.pop(ticket).cancel()  # no effect on a finished group
+            self._running.pop(ticket).cancel()  # cancelling a finished group has no effect
             del self._unfinished[ticket], self._so_far[ticket]
         _keep_only(self._groups, self._admissions.ready)
         self._idle.set(not self._running)

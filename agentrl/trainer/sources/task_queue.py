@@ -23,7 +23,7 @@ from agentrl.types.rollout import Group, Rollout
 from agentrl.types.task import Task
 
 FILE = "data_state.json"
-"""File in a checkpoint: state of an order that depends on results (curriculum, added tasks)."""
+"""File in a checkpoint: state of a task order that depends on rollouts (by pass rate, or with added tasks)."""
 
 GroupOf = Callable[[Task, Sequence[Rollout]], Group]
 
@@ -33,9 +33,9 @@ class Feed:
     """The tasks of a run and their order.
 
     Attributes:
-        tasks: tasks, indexed by the row of a draw.
-        learning: the order, if it depends on results of earlier draws; else None.
-        inbox: receives tasks that rollouts add; None if they may add none.
+        tasks: the tasks; the row of a draw is the index of its task.
+        learning: the order, if it depends on the rollouts of earlier draws; else None.
+        inbox: receives tasks that rollouts add; None if rollouts may add no tasks.
     """
 
     tasks: Sequence[Task]
@@ -84,7 +84,7 @@ class Feed:
         return attempts_that_add
 
     def keep_while_in(self, in_flight: Callable[[], Iterable[Draw]]) -> None:
-        """Keep the added tasks of all draws in `in_flight`, because the source may still need these tasks."""
+        """Keep the added tasks of the draws that `in_flight` returns, because the source may still need these tasks."""
         if isinstance(self.order, OnlineOrder):
             self.order.in_flight = in_flight
 

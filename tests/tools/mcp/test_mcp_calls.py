@@ -213,7 +213,7 @@ def test_a_change_of_the_tools_is_reported_once(tmp_path, caplog):
 
     assert asyncio.run(main()).text == '{"a": 1}'
     assert [record.message for record in caplog.records] == [
-        "MCP server 'raw' changed its tools (echo, changes, renames); the run keeps those that it had at the start"
+        "MCP server 'raw' changed its tools (echo, changes, renames); the run keeps the tools listed at the start"
     ]
 
 

@@ -96,8 +96,8 @@ def test_each_step_resets_its_counts_and_a_short_one_is_reported_once(capsys):
         assert one.end_step(1)["sampling/drawn"] == 2
     told = capsys.readouterr().out.splitlines()
     assert told == [
-        "a step trains on 1 of 2 groups (printed once): of 2 groups drawn for a step, 1 have different 'score'"
-        " (0 all_correct, 1 all_wrong, 0 equal, 0 too_few)"
+        "a step trains on 1 of 2 groups (printed once): of 2 groups drawn for a step, 1 have different values"
+        " of 'score' (0 all_correct, 1 all_wrong, 0 equal, 0 too_few)"
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_long_search_is_reported_periodically(capsys):
         one.passes(scored(1, 1))
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(
-        "of 30 groups drawn for a step, 0 have different 'score' (30 all_correct, 0 all_wrong, 0 equal"
+        "of 30 groups drawn for a step, 0 have different values of 'score' (30 all_correct, 0 all_wrong, 0 equal"
     )
     assert second.startswith("of 60 groups")
 
@@ -219,7 +219,7 @@ def test_a_step_stops_at_its_draw_limit_and_uses_the_groups_found():
 def test_step_without_any_usable_group_ends_the_run(kind):
     source = getattr(World(lambda draw: False), kind)(size=2, max_batches=3)
     with pytest.raises(
-        NothingToLearnError, match=r"0 have different 'score' \(0 all_.*max_num_gen_batches=3 is reached"
+        NothingToLearnError, match=r"0 have different values of 'score' \(0 all_.*max_num_gen_batches=3 is reached"
     ):
         take(source, 1)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = ("response_template", "response_schema")
-"""Descriptions of turns in `tokenizer_config.json`: of transformers 5.13 and later, and of earlier versions."""
+"""Descriptions of turns in `tokenizer_config.json`: for transformers 5.13 and later, and for earlier versions."""
 _MODULE = "agentrl.chat.parsers.foreign.tokenizer_reader"
 _THOUGHTS = ("thinking", "reasoning_content", "reasoning")
 _EXPECTED = "Write calls as the system prompt describes."
@@ -34,8 +34,8 @@ class TokenizerParser:
     - Thoughts in `<think>` at the beginning are split off first. The description finds all other thoughts.
     - An argument that is text gets the type in the tool's schema (see `for_tools`), because some descriptions have no
       types.
-    - A turn that the description cannot read is a malformed call. Whether other cut calls are content or malformed
-      depends on the description.
+    - A turn that the description cannot read is a malformed call. Whether another truncated call is content or
+      malformed depends on the description.
     """
 
     stop: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class TokenizerParser:
         """Return a parser with the tokenizer's description.
 
         Raises:
-            ConfigError: the tokenizer has none.
+            ConfigError: the tokenizer has no description.
         """
         for kind in KINDS:
             if isinstance(spec := getattr(tokenizer, kind, None), dict):
@@ -67,7 +67,7 @@ class TokenizerParser:
         return type(self)(self._kind, self._spec, schemas)
 
     def parse(self, text: str) -> ParsedTurn:
-        """Parse one turn. Without a description, it has no calls."""
+        """Parse one turn. Without a description, the turn has no calls."""
         thinking, answer = split_thinking(text) if text.lstrip().startswith(THINK) else ("", text)
         if self._spec is None or not answer.strip():
             return ParsedTurn(answer.strip(), thinking=thinking)
@@ -77,7 +77,7 @@ class TokenizerParser:
         return self._turn(found["result"], answer, thinking, cut=bool(found["cut"]))
 
     def _read(self, text: str) -> Mapping[str, Any]:  # Any: JSON of the child process
-        """`result` and `cut`, or a `mistake`; see `tokenizer_reader.read_turn`."""
+        """Return `result` and `cut`, or a `mistake`; see `tokenizer_reader.read_turn`."""
         question = {"kind": self._kind, "spec": self._spec, "text": text, "deadline_s": process.DEADLINE_S}
         try:
             return process.ask(_MODULE, question)
@@ -92,7 +92,7 @@ class TokenizerParser:
         if cut and calls:
             calls[-1] = _unreadable(text, "it is not closed")
         texts = [value.strip() for key in _THOUGHTS if isinstance(value := message.get(key), str)]
-        content = message.get("content") or ("" if calls or texts else text)  # nothing was found: all is content
+        content = message.get("content") or ("" if calls or texts else text)  # if nothing was found, all is content
         thoughts = "\n".join(filter(None, [thinking, *texts[:1]]))
         return ParsedTurn(content.strip() if isinstance(content, str) else "", tuple(calls), thoughts)
 
@@ -105,7 +105,7 @@ class TokenizerParser:
 
     def _typed(self, tool: str, arguments: JsonValue) -> JsonValue:
         if not isinstance(arguments, dict):
-            return {} if arguments is None else arguments  # patterns find nothing in a call without arguments
+            return {} if arguments is None else arguments  # None: a call without arguments
         return {
             key: self._types.value(tool, key, value) if isinstance(value, str) else value
             for key, value in arguments.items()

@@ -23,7 +23,7 @@ TEMPLATE = "response_template"
 _GUARD = "\x00"
 """Text appended to a turn: a call that continues into this text is not closed."""
 _LOOSE = ("xml-inline", "kv-lines")
-"""Content types that can be read in part, so that an unclosed call may lack arguments. Cut JSON is an error."""
+"""Content types that can be read in part, so that an unclosed call may lack arguments. Truncated JSON is an error."""
 
 
 def read_turn(kind: str, spec: Mapping[str, Any], text: str) -> dict[str, object]:  # Any: JSON of the model's files

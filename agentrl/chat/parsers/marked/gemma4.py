@@ -37,7 +37,7 @@ class Gemma4Parser:
         """Parse one turn."""
         thinking, _ = self.split_thinking(text)
         contents, calls = list[str](), list[ParsedCall]()
-        for piece in _THOUGHTS.split(text)[::2]:  # one by one, so that removed thoughts do not join marks
+        for piece in _THOUGHTS.split(text)[::2]:  # piece by piece: removing thoughts must not join marks
             content, *blocks = piece.split(OPEN)
             read = [_read_block(block) for block in blocks]
             contents += [content, *(rest for _, rest in read)]
@@ -68,18 +68,18 @@ def _read_block(block: str) -> tuple[ParsedCall, str]:
 
 
 def _partition(block: str) -> tuple[str, bool, str]:
-    """Split at the first `<tool_call|>` that is not in a text; return whether there is one."""
+    """Split at the first `<tool_call|>` that is not in a text; also return whether there is one."""
     position, pieces = 0, block.split(QUOTE)
     for number, piece in enumerate(pieces):
         if number % 2 == 0 and (found := piece.find(CLOSE)) >= 0:
             return block[: position + found], True, block[position + found + len(CLOSE) :]
         position += len(piece) + len(QUOTE)
-    body, _, rest = block.partition(CLOSE)  # a text is not closed: the call ends at any `<tool_call|>`
+    body, _, rest = block.partition(CLOSE)  # a text is not closed: the call ends at the first `<tool_call|>`
     return body, False, rest
 
 
 def _as_python(written: str) -> str:
-    """The same value as a Python literal."""
+    """Convert arguments in Gemma's syntax to a Python literal of the same value."""
     pieces = written.split(QUOTE)
     for number, piece in enumerate(pieces):
         if number % 2:

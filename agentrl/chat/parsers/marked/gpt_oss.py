@@ -51,9 +51,9 @@ class _Message:
     """A message of a turn.
 
     Attributes:
-        name: its recipient, without `functions.`; "" if it has none, or if the call is malformed.
-        body: its text after the header; for a malformed call, the header, too.
-        written: its complete text.
+        name: the recipient without `functions.`; "" if the message has none, or if the call is malformed.
+        body: the text after the header; for a malformed call, the header, too.
+        written: the complete text of the message.
         mistake: a sentence about a malformed call; "" if there is none.
     """
 
@@ -64,7 +64,7 @@ class _Message:
     mistake: str = ""
 
     def call(self) -> ParsedCall:
-        """The call that the message is."""
+        """Return the message as a call; only for messages of kind `call`."""
         try:
             if self.mistake:
                 raise BadJSONError(self.mistake)
@@ -77,7 +77,7 @@ class _Message:
 
 
 def _messages(text: str) -> Iterator[_Message]:
-    """The messages of a turn that are not empty."""
+    """Yield the messages of a turn, except empty messages."""
     pieces = ["", *_END.split(text), ""]
     for before, piece, after in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
         written = piece.removeprefix("assistant") if before == START else piece
@@ -100,7 +100,7 @@ def _read_message(written: str, *, closed: bool) -> _Message:
 
 
 def _mistake(header: str, names: Sequence[str], *, has_body: bool, closed: bool) -> str:
-    """A sentence about what is wrong with a call around its body; "" if nothing is."""
+    """Return a sentence about a mistake around the body of a call; "" if there is none."""
     if not has_body:
         return f"The tool call ends before {MESSAGE}."
     if len(names) != 1:

@@ -18,7 +18,7 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 class KimiK2Parser(MarkedCallsParser):
     """Parser of the calls of Kimi K2.
 
-    `functions.name:0` is the id of a call. The template writes it before the answer.
+    `functions.name:0` is the id of a call. The template writes the id before the tool's answer.
     """
 
     marks = Marks(

@@ -18,7 +18,7 @@ class Marks:
     """Marks of a format.
 
     Attributes:
-        section: begins and ends the calls of a turn. Some models omit both.
+        section: begins and ends the calls of a turn. Some models omit both marks.
         call: begins and ends a call.
         head: text before the arguments of a call, with the group `name`; the group `id` if the format has ids.
         tail: text between the arguments and the end of the call.
@@ -36,8 +36,8 @@ class MarkedCallsParser:
     """Parser of calls between marks; all other text is content.
 
     - The name comes before the arguments, which are one JSON object.
-    - An argument must not contain the mark that begins a call, because it always begins a new call. So parsing time is
-      linear in the text's length.
+    - An argument must not contain the mark that begins a call, because this mark always begins a new call. So parsing
+      time is linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()

@@ -106,7 +106,7 @@ def _messages(text: str) -> Iterator[_Message]:
         header, mark, body = piece.partition(MESSAGE)
         found = _RECIPIENT.search(header) if mark else _RECIPIENT.fullmatch(header)
         recipient = found[1] if found else "user"
-        if not mark and any(name.startswith(recipient) for name in ("self", "user")):  # no header, or a cut one
+        if not mark and any(name.startswith(recipient) for name in ("self", "user")):  # no header, or a truncated one
             yield _Message("content", piece)
         else:
             yield _Message(_KINDS.get(recipient, "call"), body if mark else piece)

@@ -1,4 +1,4 @@
-"""A rollout as an object of the Responses API, which `/verify` of a resources server reads."""
+"""Converts a rollout to a response of the Responses API, which `/verify` of a resources server reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARAMS = "responses_create_params"
 
 
 def request_params(task: Task, tools: Sequence[ToolSchema]) -> JsonValue:
-    """Return the request in the row's column; without this column, a request with the row's prompt and the tools."""
+    """Return the request in the row's column `PARAMS`; without it, a request with the row's prompt and the tools."""
     if (given := task.extra_info.get(PARAMS)) is not None:
         return given
     asked: list[JsonValue] = [{"role": each["role"], "content": message_text(each)} for each in task.messages]
@@ -25,7 +25,7 @@ def request_params(task: Task, tools: Sequence[ToolSchema]) -> JsonValue:
 
 
 def response_object(task: Task, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Item:
-    """Return the response: everything that the rollout added to the prompt of the row.
+    """Return the response, which contains everything that the rollout added to the row's prompt.
 
     Args:
         messages: the conversation, which begins with the prompt.
@@ -56,7 +56,7 @@ def _tool(schema: ToolSchema) -> Item:
 
 
 def _numbered(items: Sequence[Item]) -> list[JsonValue]:
-    """Add ids. The answers of a turn belong to its calls, in the order of the calls."""
+    """Add ids. The answers in a turn belong to the calls of the turn, in the same order."""
     calls: list[str] = []
     numbered: list[JsonValue] = []
     for number, item in enumerate(items):
@@ -70,7 +70,7 @@ def _numbered(items: Sequence[Item]) -> list[JsonValue]:
 
 
 class _Items:
-    """Items of a message, without ids."""
+    """Converts a message to items without ids."""
 
     def of(self, message: Message) -> Iterator[Item]:
         if message["role"] == "assistant":

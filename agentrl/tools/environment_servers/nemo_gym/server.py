@@ -18,7 +18,7 @@ from agentrl.utils.retries import GaveUpError, Retries, raise_if_busy
 
 
 class NemoGymServer:
-    """Sessions of the rollouts of a run."""
+    """Client of the server; opens one session per rollout."""
 
     def __init__(self, options: NemoGymOptions, tools: list[ToolSchema], api_key: str) -> None:
         self.options, self.tools, self._api_key = options, tools, api_key

@@ -24,7 +24,7 @@ from agentrl.utils.retries import GaveUpError, Retries, raise_if_busy
 _OF_AGENTRL = ("tool_config", "tool_selection", "text_prompt")
 _MAX_COOKIES = 20
 _BUSY = (408, 409, 425, 429, 502, 503, 504)
-"""Statuses of a server that did not run the tool. Status 500 means that the code of the tool failed."""
+"""HTTP statuses with which a server did not run the tool. Status 500 means that the tool's code failed."""
 
 
 class Post(Protocol):
@@ -51,7 +51,7 @@ class NemoGymSession:
         self._where = f"row {data.task.index}: NeMo-Gym server {options.url}"
 
     async def start(self) -> str:
-        """Send the row to `/seed_session`; see `ServerSession.start`. It adds nothing to the prompt."""
+        """Send the row to `/seed_session`; see `ServerSession.start`. Nothing is added to the prompt."""
         body = orjson.dumps(row_of(self._data.task, self._tools))
         try:
             await self._retries.run(lambda: self._seed(body), body)
@@ -70,7 +70,7 @@ class NemoGymSession:
         return Step(text)
 
     async def reward(self) -> float:
-        """Return the reward of `/verify`, which gets the row and the conversation."""
+        """Send the row and the conversation to `/verify`; return the reward that it sends."""
         row = row_of(self._data.task, self._tools)
         response = response_object(self._data.task, self._data.messages, self._tools)
         answer = await self._once(
@@ -119,7 +119,7 @@ def _cookies(header: str) -> dict[str, str]:
 
 
 def row_of(task: Task, tools: list[ToolSchema]) -> dict[str, JsonValue]:
-    """Return the row in the server's format: all columns, and the request."""
+    """Return the row in the server's format: the row's columns, and the request."""
     columns = {name: value for name, value in task.extra_info.items() if name not in _OF_AGENTRL}
     if task.ground_truth is not None and "answer" not in columns:
         columns["ground_truth"] = task.ground_truth

@@ -42,7 +42,7 @@ def read_tools(path: Path) -> list[ToolSchema]:
 
 
 def _tools(path: Path) -> Iterator[tuple[str, JsonValue]]:
-    """Yield each tool, after the file and line where it is."""
+    """Yield (file and line of the tool, tool)."""
     if path.suffix == ".json":
         yield from ((str(path), tool) for tool in _list(_parsed(path.read_text(encoding="utf-8"), str(path))))
         return

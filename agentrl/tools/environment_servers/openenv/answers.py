@@ -1,4 +1,4 @@
-"""Messages of an OpenEnv server, which may contain anything."""
+"""Reads the messages of an OpenEnv server, whose content is not trusted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from agentrl.tools.environment_servers.base import finite
 
 _SHOWN_ERRORS, _SHOWN_CHARS = 5, 1000
 METADATA = "metadata"
-"""A field of every action and observation, which is often empty."""
+"""A field that every action and every observation has, and that is often empty."""
 BUSY = "CAPACITY_REACHED"
-"""Code of an error: the server has no free session."""
+"""Error code: the server has no free session."""
 REFUSED = "VALIDATION_ERROR"
-"""Code of an error: the action or the arguments of reset do not fit their schema."""
+"""Error code: the action, or the arguments of reset, do not match the schema."""
 FAILED = "EXECUTION_ERROR"
-"""Code of an error: the environment's code raised an exception."""
+"""Error code: the environment's code raised an exception."""
 
 
 class ErrorReplyError(Exception):
-    """The server answered with an error; the text is for the model."""
+    """The server answered with an error; the message is for the model."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class ErrorReplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An observation."""
+    """An observation, its reward, and whether the episode has ended."""
 
     observation: Mapping[str, JsonValue]
     reward: float | None
@@ -78,7 +78,7 @@ def _error_text(data: Mapping[str, JsonValue]) -> str:
 
 
 def _one_error(error: JsonValue) -> str:
-    """Text of one validation error of pydantic."""
+    """Return the text of one of pydantic's validation errors."""
     if not isinstance(error, dict):
         return str(error)
     place = error.get("loc")
@@ -87,7 +87,7 @@ def _one_error(error: JsonValue) -> str:
 
 
 def observation_text(observation: Mapping[str, JsonValue], field: str | None) -> str:
-    """Return the text for the model: one field, the only text of the observation, or the observation as JSON.
+    """Return the text for the model: `field`, or the observation's only field if it is text, or all of it as JSON.
 
     Raises:
         InfraError: the observation does not have the field.

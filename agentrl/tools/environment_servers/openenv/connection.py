@@ -82,11 +82,11 @@ async def connect(session: aiohttp.ClientSession, options: OpenEnvOptions) -> So
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Data of the rollout that its connection needs.
+    """Data of the rollout that the connection needs.
 
     Attributes:
         where: server and row, for error messages.
-        reset: arguments of reset.
+        reset: arguments of the message reset.
     """
 
     where: str
@@ -135,7 +135,7 @@ class Connection:
         return Step(self._tools.answer(observed.observation), observed.reward, observed.done)
 
     async def reward(self) -> float:
-        """Return the sum of the rewards, or the last one; 0 without rewards."""
+        """Return the sum of the rewards, or the last reward (option `reward`); 0 without rewards."""
         return sum(self._rewards) if self._options.reward == "sum" else (self._rewards or [0.0])[-1]
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ _MAX_SEED = 2**31
 
 
 class OpenEnvServer:
-    """Sessions of the rollouts of a run."""
+    """Client of the server; opens one session per rollout."""
 
     def __init__(self, options: OpenEnvOptions, tools: OpenEnvTools, api_key: str) -> None:
         self.options, self._tools, self._api_key = options, tools, api_key

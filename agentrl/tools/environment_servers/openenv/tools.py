@@ -1,4 +1,4 @@
-"""Tools of an OpenEnv server: one for its action, or those that it lists itself (MCP)."""
+"""Tools of an OpenEnv server: one tool for the server's action, or the tools that the server lists (MCP)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DESCRIPTION = "Act in the environment."
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvTools:
-    """The tools, and how calls become actions.
+    """The tools. Converts calls to actions, and observations to text.
 
     Attributes:
-        listed: whether the server lists tools; each action then names one of them.
-        field: field of an observation that the model reads; None: all.
+        listed: whether the server lists tools; if it does, each action names one of these tools.
+        field: field of an observation that the model reads; None: all fields.
     """
 
     schemas: Sequence[ToolSchema]
@@ -54,7 +54,7 @@ class OpenEnvTools:
 
 
 def _result_text(result: JsonValue) -> str:
-    """Text of an MCP result: its data, else its texts, else its JSON."""
+    """Return the text of an MCP result: the texts in `content`, else the complete result."""
     if isinstance(result, dict):
         parts = result.get("content")
         texts = (
@@ -70,7 +70,7 @@ def _result_text(result: JsonValue) -> str:
 
 
 def lists_tools(action: Mapping[str, JsonValue]) -> bool:
-    """Whether the schema of a server's action is the call of a tool that the server lists."""
+    """Whether the server lists tools: the action's schema then has the fields of a tool call."""
     properties = action.get("properties")
     return isinstance(properties, dict) and {"tool_name", "arguments"} <= properties.keys()
 
