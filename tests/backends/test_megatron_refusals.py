@@ -58,7 +58,6 @@ def test_a_model_that_would_be_computed_differently_is_refused(ranks, folder, tm
     ("model", "actor", "complaint"),
     [
         ({"dtype": "float16"}, {}, "float16 gradients underflow"),
-        ({"path": "someone/model"}, {}, "reads a local folder, not 'someone/model' on the hub"),
         (
             {},
             {"megatron": {"recompute_granularity": "selective", "recompute_modules": ["layernorm"]}},

@@ -78,7 +78,7 @@ class MegatronModel:
         check_processes(layout, ranks.size)
         in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
         self.position = join_layout(layout, seed, in_use=in_use)
-        self.source = Source(request.model, request.key, value_head=request.value_head)
+        self.source = Source(ranks, request.model, request.key, value_head=request.value_head)
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._bridge = auto_bridge(hf, layout, request.key)
