@@ -256,6 +256,8 @@ def test_layouts_that_fit_a_model(layout, content):
         ({"recompute_modules": ["mla_up_proj"]}, EXPERTS, "recompute_modules", CONFLICT),
         ({"recompute_modules": ["shared_experts"]}, EXPERTS, "recompute_modules", CONFLICT),
         ({}, {**DEEPSEEK, "num_experts_per_tok": 6}, "model.path", Kind.NOT_SUPPORTED),
+        ({}, {**DEEPSEEK, "quantization_config": {"quant_method": "fp8"}}, "model.path", Kind.NOT_SUPPORTED),
+        ({}, {**DENSE, "quantization_config": "odd"}, "model.path", Kind.NOT_SUPPORTED),
     ],
 )
 def test_layouts_that_do_not_fit_a_model_are_refused_by_key(layout, content, key, kind):
