@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
@@ -190,7 +190,7 @@ class MegatronModel:
         packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
-        finalize_model_grads([*self.passes.chunks])
+        self.optimizer.sum_gradients()
         routers = [router for own in self.passes.routers.values() for router in own]
         self._balance = collect_losses(routers, self._config) if balances(self._config) else {}
         return found | {"num_micro_batches": float(len(packs))}
