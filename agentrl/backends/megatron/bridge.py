@@ -6,6 +6,7 @@ classes take their place during the import, and only then. The layers themselves
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.utils import get_te_version
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentrl.backends.megatron.architecture.model_config import BRIDGED, check_supported
 from agentrl.backends.megatron.platform import quiet_imports
@@ -60,8 +62,10 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
         text = f"`{KEY}=false`: {what} needs megatron-bridge: remove it, or use `actor.backend=torch`"
         raise ConfigError.at(KEY, Kind.CONFLICT, text)
     _check_installed(what)
+    language = copy.copy(hf)
+    language.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[hf.model_type]]  # the bridge knows no other head
     with quiet_imports():  # some models are deprecated there
-        return _imported().AutoBridge.from_hf_config(hf)
+        return _imported().AutoBridge.from_hf_config(language)
 
 
 def mapping_registry(bridge: Any, hf: PretrainedConfig) -> Any:

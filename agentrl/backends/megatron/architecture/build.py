@@ -91,7 +91,11 @@ def _chunk(
         "vp_stage": stage,
     }
     tied = bool(hf.tie_word_embeddings) and make_head is None
-    model = config.provide(**place) if hasattr(config, "provide") else build(config, _options(config, hf, place, tied))
+    if hasattr(config, "provide"):
+        config.share_embeddings_and_output_weights = tied
+        model = config.provide(**place)
+    else:
+        model = build(config, _options(config, hf, place, tied))
     model.model_type = ModelType.encoder_or_decoder
     if model.post_process and make_head is not None:
         model.output_layer = make_head()

@@ -63,9 +63,15 @@ class Rows:
         return value[self.start : self.stop]
 
 
-def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
-    """Yield the parameters of a chunk."""
+SCALAR_HEAD = "output_layer.score."
+"""Start of the names of the parameters of a head of one number."""
+
+
+def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Iterator[Mapped]:
+    """Yield the parameters of a chunk whose names in the complete model start with `prefix`."""
     for name, complete_name, value in held(chunk):
+        if not complete_name.startswith(prefix):
+            continue
         short = complete_name.removeprefix("decoder.").replace("local_experts.", "")
         own = _Parameter(short, value, chunk.config, vocabulary_size)
         yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
