@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SUPPORTED = "0.6.2"
 """The version of megatron-bridge whose imports and mappings are known."""
 KEY = "actor.megatron.use_mbridge"
+_HYBRID = "actor.megatron.hybrid_model"
 _MISSING = "transformer_engine"
 
 
@@ -61,6 +62,9 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
     if layout.use_mbridge is False:
         text = f"`{KEY}=false`: {what} needs megatron-bridge: remove it, or use `actor.backend=torch`"
         raise ConfigError.at(KEY, Kind.CONFLICT, text)
+    if only_bridge and layout.hybrid_model:
+        text = f"`{_HYBRID}=true` does not work with {what}, which megatron-bridge builds: remove it"
+        raise ConfigError.at(_HYBRID, Kind.NOT_SUPPORTED, text)
     _check_installed(what)
     language = copy.copy(hf)
     language.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[hf.model_type]]  # the bridge knows no other head

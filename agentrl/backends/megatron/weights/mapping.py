@@ -85,8 +85,9 @@ def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _numbered(name: str, chunk: LanguageModule) -> str:
-    """Return a parameter's name with the numbers of layer and expert in the complete model."""
+    """Return a parameter's name in a `GPTModel`, with the numbers of layer and expert in the complete model."""
     config, layers = chunk.config, chunk.decoder.layers
+    name = name.replace("decoder.final_norm.", "decoder.final_layernorm.")
     prefix = r"^decoder\.layers\.(\d+)"
     name = re.sub(prefix, lambda found: f"decoder.layers.{layer_of(layers[int(found[1])], chunk)}", name)
     if ".local_experts." in name:
@@ -100,7 +101,6 @@ _OUTSIDE = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
     "output_layer.weight": "lm_head.weight",
     "final_layernorm.weight": "model.norm.weight",
-    "final_norm.weight": "model.norm.weight",
     "output_layer.score.weight": "score.weight",
     "output_layer.score.bias": "score.bias",
 }
