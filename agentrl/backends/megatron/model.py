@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.training.gradients import frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
@@ -98,7 +98,7 @@ class MegatronModel:
         if request.trainable and actor.freeze_modules:
             freeze(chunks, self.weights, actor.freeze_modules)
         self._frozen = fingerprint(self.weights)
-        wrapped = self._wrapped(chunks, request)
+        wrapped = with_gradients(chunks, self._config, actor) if request.trainable else frozen(chunks)
         moves = moves_of(ranks.device)
         self.optimizer = self._optimizer(wrapped, request, moves) if request.trainable else None
         self._parking = StorageOffload(wrapped, moves if actor.param_offload else None)
@@ -139,17 +139,6 @@ class MegatronModel:
             return
         for name, value in adapters.initial(self.weights.parameters, seed):
             self.weights.place({name: value})
-
-    def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
-        if not request.trainable:
-            return [chunk.requires_grad_(False) for chunk in chunks]
-        options = DistributedDataParallelConfig(
-            grad_reduce_in_fp32=True, use_distributed_optimizer=divides_state(request.actor)
-        )
-        return [
-            DistributedDataParallel(self._config, options, chunk, disable_bucketing=number > 0)
-            for number, chunk in enumerate(chunks)
-        ]
 
     def _optimizer(self, chunks: Sequence[nn.Module], request: ModelRequest, moves: Moves | None) -> LayoutOptimizer:
         actor = request.actor
