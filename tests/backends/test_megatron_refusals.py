@@ -73,11 +73,6 @@ def test_quantized_weights_are_refused(ranks, folder, tmp_path):
     ("model", "actor", "complaint"),
     [
         ({"dtype": "float16"}, {}, "float16 gradients underflow"),
-        (
-            {},
-            {"megatron": {"recompute_granularity": "selective", "recompute_modules": ["layernorm"]}},
-            "layernorm needs TransformerEngine",
-        ),
         ({}, {"megatron": {"tensor_model_parallel_size": 8}}, "a copy of the model needs 8 processes"),
     ],
 )

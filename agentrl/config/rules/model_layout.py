@@ -136,8 +136,7 @@ def _wrong_options(layout: MegatronConfig, shape: ModelShape, key: str) -> Itera
     needing = "experts" if shape.num_experts else "multi-head latent attention" if shape.latent_attention else ""
     if needing and layout.tensor_model_parallel_size > 1 and not layout.sequence_is_parallel:
         yield no_sequence_parallel(f"the {needing} of `{key}`")
-    absent = {"mla_up_proj": not shape.latent_attention, "moe": not shape.num_experts}
-    absent["shared_experts"] = not shape.shared_size
+    absent = {"moe": not shape.num_experts, "shared_experts": not shape.shared_size}
     for module in layout.recompute_modules:
         if absent.get(module):
             text = f"contains {module}, which the model of `{key}` does not have"

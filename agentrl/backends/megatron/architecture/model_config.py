@@ -187,9 +187,6 @@ def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) 
 def _recomputed(layout: MegatronConfig, *, everything: bool) -> dict[str, Any]:
     granularity = layout.recompute_granularity or ("full" if everything else None)
     if granularity == "selective":
-        if needing := [name for name in layout.recompute_modules if name in ("layernorm", "mla_up_proj")]:
-            key = "actor.megatron.recompute_modules"
-            raise ConfigError.at(key, Kind.NOT_SUPPORTED, f"`{key}`: {needing[0]} needs TransformerEngine: remove it")
         return {"recompute_granularity": granularity, "recompute_modules": [*layout.recompute_modules] or ["core_attn"]}
     if granularity is None:
         return {}
