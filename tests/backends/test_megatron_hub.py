@@ -44,9 +44,9 @@ class Hub:
 
 
 def replace_hub(ranks: Ranks, cache: str, files: str) -> None:
-    """The only node of these ranks has one first rank, as with a launcher."""
+    """All ranks are on one node, as with a launcher."""
     constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = cache, True  # what transformers reads is in the cache
-    ranks.is_first_of_node = ranks.rank == 0
+    os.environ["LOCAL_RANK"] = str(ranks.rank)
     hub.check_hub.cache_clear()
     if files:
         hub.check_hub, hub.snapshot_download = (lambda name, key: None), Hub(cache, files).download
@@ -54,7 +54,7 @@ def replace_hub(ranks: Ranks, cache: str, files: str) -> None:
 
 def restore_hub(ranks: Ranks, *before: object) -> None:
     constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = before
-    ranks.is_first_of_node = True
+    os.environ.pop("LOCAL_RANK", None)
     hub.check_hub, hub.snapshot_download = ORIGINAL
 
 

@@ -52,7 +52,6 @@ class Ranks:
     """The process group of a run.
 
     Attributes:
-        is_first_of_node: whether this rank does what its node needs once.
         held: objects that calls keep between them on this rank, by number.
         numbers: yields unused numbers for them.
         bucket: memory for weights on their way to rank 0; see `shared_memory`.
@@ -65,7 +64,6 @@ class Ranks:
         _open_process_group()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         local = int(os.environ.get("LOCAL_RANK", "0"))
-        self.is_first_of_node = local == 0
         self.device = torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
         self.numbers = count()
         self.held: dict[int, Any] = {}  # Any: whatever a call keeps

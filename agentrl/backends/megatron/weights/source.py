@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ def _local_folder(path: str, key: str, ranks: Ranks) -> Path:
     if is_folder(path):
         return Path(path)
     with failing_together(ranks.control):
-        if ranks.is_first_of_node:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once per node
             hub_folder(path, key)
     return hub_folder(path, key, downloaded=True)
 
