@@ -105,6 +105,9 @@ def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
 
 
 def _wrong_overlap(layout: MegatronConfig) -> Iterator[Problem]:
+    if layout.overlap_grad_reduce and layout.num_layer_chunks > 1:
+        text = f"does not work with `{SECTION}.virtual_pipeline_model_parallel_size` above 1: remove one of the two"
+        yield wrong(f"{SECTION}.overlap_grad_reduce", text, Kind.NOT_SUPPORTED, value="true")
     needed = ("overlap_grad_reduce", "use_distributed_optimizer")
     if missing := [name for name in needed if not getattr(layout, name)]:
         need = " and ".join(f"`{SECTION}.{name}=true`" for name in missing)
