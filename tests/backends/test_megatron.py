@@ -33,20 +33,32 @@ from agentrl.types.sample import Sample
 pytestmark = pytest.mark.megatron
 
 DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
+DEEP_EXPERTS = ("deep qwen3_moe", "deep deepseek_v3")
 SCALED = ("llama3", "yarn")  # position embeddings
 LAYOUTS = {
-    1: {"": (*DENSE, *EXPERTS, *VARIANTS), "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe")},
+    1: {
+        "": (*DENSE, *EXPERTS, *VARIANTS),
+        "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe", "dense layers"),
+        "fp32": EXPERTS,
+        "fp64": EXPERTS,
+    },
     2: {
         "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
         "pp2": ("qwen3", "llama", *EXPERTS),
         "cp2": ("qwen3", *EXPERTS, *SCALED),
-        "ep2": (*EXPERTS, "glm4_moe"),
+        "ep2": (*EXPERTS, "glm4_moe", "normalized experts", "dense layers"),
         "ep2 allgather": EXPERTS,
+        "ep2 fp32": EXPERTS,
+        "ep2 fp64": EXPERTS,
+        "cp2 ep2": EXPERTS,
         "dp": ("qwen3", *EXPERTS, "published yarn", "yarn without mscale", "glm4_moe without norms"),
         "dp replicated": ("qwen3", "qwen3_moe"),
-        "tp2 ep2 etp1": EXPERTS,
-        "pp2 vpp2": ("deep",),
+        "tp2 ep2 etp1": (*EXPERTS, "normalized experts"),
+        "tp2 ep2 etp1 allgather": EXPERTS,
+        "pp2 first1": ("deep", "deep deepseek_v3"),
+        "pp2 last1": ("deep", "dense layers"),
+        "pp2 vpp2": ("deep", *DEEP_EXPERTS),
         "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
         "pp2 hybrid": ("qwen3", "deepseek_v3"),
         "cp2 hybrid": ("llama",),
@@ -56,19 +68,32 @@ LAYOUTS = {
     },
     4: {
         "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
+        "tp2 ep2": (*EXPERTS, "normalized experts"),
+        "tp2 ep2 allgather": EXPERTS,
         "tp2 ep2 etp1": EXPERTS,
         "pp2 ep2": EXPERTS,
         "tp2 pp2 ep2 etp1": EXPERTS,
+        "tp2 cp2 ep2 etp1": EXPERTS,
+        "pp2 cp2 ep2": EXPERTS,
+        "cp4": ("qwen3", "deepseek_v3"),
+        "ep4": EXPERTS,
+        "pp4": ("deep", *DEEP_EXPERTS),
+        "pp4 vpp2": ("eight layers",),
+        "pp2 vpp2 ep2": DEEP_EXPERTS,
+        "pp2 vpp2 dp": ("deep",),
+        "tp2 pp2 vpp2": ("deep", *DEEP_EXPERTS),
         "tp2 cp2": ("qwen3", *EXPERTS, "yarn"),
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
         "tp4": ("deepseek_v3",),
         "tp2 pp2 hybrid": ("qwen3", "glm4_moe"),
         "tp2 ep2 etp1 hybrid": EXPERTS,
+        "tp2 pp2 ep2 etp1 hybrid": EXPERTS,
     },
 }
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
 LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
+PARTS = {1: "", 2: "pp2 vpp2", 4: "tp2 pp2 vpp2"}
 LOSSES = {
     "row": PolicyLoss("vanilla"),
     "rollout": PolicyLoss("gmpo"),
@@ -140,6 +165,14 @@ def test_a_process_without_samples_joins_collectives(both, layout):
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
     scores, own = (asyncio.run(each.score(samples)).logprobs for each in (backend, alone))
     assert scores[0] == pytest.approx(own[0], abs=2 * ROUNDING)
+
+
+@pytest.mark.parametrize("num_samples", [1, 3, 5])
+def test_each_number_of_micro_batches_passes_stages_of_several_parts(both, num_samples):
+    """With one micro-batch per stage, Megatron-Core's stages would wait for each other."""
+    backend, alone = both(f"deep: {PARTS[NUM_RANKS]}")
+    samples, loss = make_samples(num_samples), PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
 
 
 RECOMPUTED = {

@@ -102,9 +102,15 @@ class Passes:
             router.tokens = RoutedTokens(padding, batch.num_tokens / num_tokens, num_tokens)
 
     def _num_passes(self, wanted: int) -> int:
-        """The interleaved schedule needs a multiple of the number of stages."""
-        group = parallel_state.get_pipeline_model_parallel_world_size() if len(self.chunks) > 1 else 1
-        return -(-wanted // group) * group
+        """The interleaved schedule needs a multiple of the number of stages.
+
+        With one pass per stage, the first stage sends its last output while the next stage sends its first gradient:
+        each would wait until the other one receives.
+        """
+        if len(self.chunks) == 1:
+            return wanted
+        stages: int = parallel_state.get_pipeline_model_parallel_world_size()
+        return max(-(-wanted // stages), 2 if torch.is_grad_enabled() else 1) * stages
 
     def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
         slices = self._slices.size()
