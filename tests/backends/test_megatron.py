@@ -27,7 +27,6 @@ from tiny_models import make_groups, make_samples, save_model
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
-from agentrl.errors import ConfigError
 from agentrl.types.sample import Sample
 
 pytestmark = pytest.mark.megatron
@@ -81,7 +80,7 @@ LAYOUTS = {
         "pp4 vpp2": ("eight layers",),
         "pp2 vpp2 ep2": DEEP_EXPERTS,
         "pp2 vpp2 dp": ("deep",),
-        "tp2 pp2 vpp2": ("deep", *DEEP_EXPERTS),
+        "tp2 pp2 vpp2": DEEP_EXPERTS,
         "tp2 cp2": ("qwen3", *EXPERTS, "yarn"),
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
@@ -171,8 +170,10 @@ def test_a_process_without_samples_joins_collectives(both, layout):
 def test_each_number_of_micro_batches_passes_stages_of_several_parts(both, num_samples):
     """With one micro-batch per stage, Megatron-Core's stages would wait for each other."""
     backend, alone = both(f"deep: {PARTS[NUM_RANKS]}")
-    samples, loss = make_samples(num_samples), PolicyLoss("vanilla")
-    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    steps = (each.train_step(make_samples(num_samples), PolicyLoss("vanilla")) for each in (backend, alone))
+    found, expected = (asyncio.run(step).metrics for step in steps)
+    for name in ("loss", "grad_norm", "num_tokens"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5), name
 
 
 RECOMPUTED = {
@@ -185,7 +186,9 @@ RECOMPUTED = {
         "hybrid_model": True,
     },
     "attention": {"recompute_granularity": "selective"},
+    "groups of layers": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 2},
     "modules": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp", "core_attn"]},
+    "shared experts": {"recompute_granularity": "selective", "recompute_modules": ["shared_experts"]},
 }
 
 
@@ -213,14 +216,10 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("layout", [*LAYOUTS_OF_STEPS, f"{LAYOUTS_OF_STEPS[0]} hybrid"])
-@pytest.mark.parametrize("family", EXPERTS)
+@pytest.mark.parametrize("family", [*EXPERTS, "normalized experts"])
 def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
     model = {"enable_gradient_checkpointing": recompute}
     request = replace(make_request(folders[family], layout, model=model), routed_experts=True)
-    if recompute and "pp" in layout:
-        with pytest.raises(ConfigError, match=r"routed_experts.*a pipeline cannot recompute"):
-            start(request)
-        return
     backend, alone, loss = start(request), in_one_process(request), PolicyLoss("vanilla")
     samples = with_experts(make_samples(7), alone.model.config)
     found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
