@@ -91,7 +91,11 @@ LAYOUTS = {
     },
 }
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
-LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
+LAYOUTS_OF_STEPS = {
+    1: ("",),
+    2: ("tp2", "pp2", "cp2", "ep2", "tp2 ep2 etp1", "dp"),
+    4: ("tp2 pp2", "tp2 ep2 etp1", "pp2 ep2"),
+}[NUM_RANKS]
 PARTS = {1: "", 2: "pp2 vpp2", 4: "tp2 pp2 vpp2"}
 LOSSES = {
     "row": PolicyLoss("vanilla"),
@@ -119,7 +123,7 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
     return start_both
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_scores_gradients_and_weights_equal_those_of_one_process(both, case):
     assert_equal_models(*both(case))
@@ -259,11 +263,15 @@ def test_a_reference_copies_the_policy(start, folders):
     assert all(torch.equal(value, weights[name]) for name, value in on_cpu(other.weights()))
 
 
+def without_experts(layout: str) -> str:
+    return " ".join(word for word in layout.split() if not word.startswith(("ep", "etp")))
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3", *EXPERTS, "glm4_moe"])
 def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):
-    layout = layout.replace("ep2", "dp") if family == "qwen3" else layout
+    layout = without_experts(layout) if family == "qwen3" else layout
     backend, alone = both(f"{family}: {layout}")
     found, expected = (dict(on_cpu(each.checkpoint_weights())) for each in (backend, alone))
     assert found.keys() == expected.keys()
@@ -290,6 +298,31 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
         for name in ("loss", "grad_norm", "lr"):
             assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6), (layout, name)
         asyncio.run(other.close())
+
+
+MATRIX, STEPS = (
+    f"{__file__}::{test.__name__}"
+    for test in (
+        test_scores_gradients_and_weights_equal_those_of_one_process,
+        test_ten_steps_equal_those_of_one_process,
+    )
+)
+CORE = {
+    "1": [f"{MATRIX}[{family}: ]" for family in ("qwen3", *EXPERTS)],
+    "4": [
+        *(f"{MATRIX}[{family}: tp2 pp2]" for family in ("qwen3", *EXPERTS)),
+        *(f"{MATRIX}[{family}: tp2 ep2]" for family in EXPERTS),
+        *(f"{MATRIX}[{family}: pp2 ep2]" for family in EXPERTS),
+        *(f"{MATRIX}[{family}: tp2 pp2 ep2 etp1]" for family in EXPERTS),
+        *(f"{STEPS}[deepseek_v3-{layout}]" for layout in ("tp2 ep2 etp1", "pp2 ep2")),
+    ],
+}
+
+
+@pytest.mark.parametrize("size", CORE)
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_the_most_used_layouts_on_other_numbers_of_ranks(size):
+    run_again(CORE[size][0], size, *CORE[size][1:])
 
 
 @pytest.mark.slow
