@@ -1,4 +1,4 @@
-"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with about 500,000 to 760,000.
+"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with 650,000 to 760,000.
 
 All are small enough to train on one CPU core.
 """

@@ -102,6 +102,8 @@ def test_a_server_samples_for_a_layout(make_task, tmp_path, name):
     check_served(tmp_path / "run")
     if name == "experts":
         assert all(row["actor/replayed_share"] > 0.99 for row in metrics(tmp_path / "run").values())
+    if name == "delta":
+        assert all(0 < row["engine/weight_changed_share"] <= 1 for row in metrics(tmp_path / "run").values())
 
 
 def check_served(out: Path) -> None:
