@@ -15,6 +15,7 @@ from agentrl.models.shape import model_shape
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 EP, ETP, VPP = "expert_model_parallel_size", "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+DISPATCHER = "moe_token_dispatcher_type"
 CONFLICT, UNUSED = Kind.CONFLICT, Kind.UNUSED
 ALONE = {"share_prefixes": False}
 
@@ -66,6 +67,7 @@ def test_null_follows_the_tensor_parallel_size(keys, expert_tensor, sequence):
         {"overlap_param_gather": True, "overlap_grad_reduce": True},
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
         {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]},
+        {EP: 2, DISPATCHER: "allgather"},
     ],
 )
 def test_layouts_that_share_prefixes(layout):
@@ -105,14 +107,7 @@ def test_layouts_that_do_not_share_prefixes(layout):
             "overlap_param_gather",
             UNUSED,
         ),
-        *(
-            ({PP: 2, name: 0.1, "recompute_granularity": "full"}, name, Kind.NOT_SUPPORTED)
-            for name in ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
-        ),
-        (
-            {PP: 2, "moe_z_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["moe"]},
-            *("moe_z_loss_coeff", Kind.NOT_SUPPORTED),
-        ),
+        ({PP: 2, DISPATCHER: "allgather"}, DISPATCHER, Kind.NOT_SUPPORTED),
         ({"recompute_method": "block"}, "recompute_method", UNUSED),
         ({"recompute_num_layers": 2}, "recompute_num_layers", UNUSED),
         ({"recompute_modules": ["mlp"]}, "recompute_modules", UNUSED),
@@ -164,7 +159,7 @@ def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
         ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
     }
     assert problems_of(**sections({"moe_aux_loss_coeff": 0.1})) == []
-    pipeline = {PP: 2, "moe_aux_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["mlp"]}
+    pipeline = {PP: 2, "moe_aux_loss_coeff": 0.1, "recompute_granularity": "full"}
     assert problems_of(**sections(pipeline, actor=ALONE)) == []
 
 

@@ -36,7 +36,6 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_stages(layout)
     yield from _wrong_overlap(layout)
     yield from _wrong_recomputation(config)
-    yield from _wrong_balancing(config)
     yield from _wrong_prefixes(config)
     yield from _wrong_libraries(config)
 
@@ -102,6 +101,9 @@ def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
         if (number := getattr(layout, name) or 0) % layout.num_layer_chunks:
             text = f"must be a multiple of `{SECTION}.{chunks}`, {layout.num_layer_chunks}"
             yield wrong(f"{SECTION}.{name}", text, Kind.CONFLICT, value=number)
+    if layout.moe_token_dispatcher_type == "allgather":
+        text = f"does not work with `{SECTION}.{_PIPELINE}` above 1, where micro-batches have different lengths"
+        yield wrong(f"{SECTION}.moe_token_dispatcher_type", text, Kind.NOT_SUPPORTED, value="allgather")
 
 
 def _wrong_overlap(layout: MegatronConfig) -> Iterator[Problem]:
@@ -129,18 +131,6 @@ def _wrong_recomputation(config: RunConfig) -> Iterator[Problem]:
 
 def _granularity(value: str) -> str:
     return f"`{SECTION}.recompute_granularity={value}`"
-
-
-def _wrong_balancing(config: RunConfig) -> Iterator[Problem]:
-    """Refuse balancing losses of routers recomputed in a pipeline, because other micro-batches run in between."""
-    layout = config.actor.megatron
-    full = config.model.enable_gradient_checkpointing or layout.recompute_granularity == "full"
-    if layout.pipeline_model_parallel_size == 1 or not (full or "moe" in layout.recompute_modules):
-        return
-    for name in BALANCING:
-        if given(layout, name):
-            text = f"does not work with `{SECTION}.{_PIPELINE}` above 1 if layers with experts are recomputed"
-            yield wrong(f"{SECTION}.{name}", text, Kind.NOT_SUPPORTED)
 
 
 def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:
