@@ -133,7 +133,9 @@ class Learner:
         """
         if step < self._warmup:
             return {}
-        corrected, metrics = await asyncio.to_thread(self._correct, samples)  # takes about a second for a million tokens
+        corrected, metrics = await asyncio.to_thread(
+            self._correct, samples
+        )  # takes about a second for a million tokens
         mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []
         for batch in epoch_batches(corrected, self._mini_batch_groups, self._epochs, self._seed, step):
