@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from agentrl.config.base import Section
 
-RecomputedModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
+RecomputedModule = Literal["core_attn", "mlp", "moe", "shared_experts"]
 
 
 class MegatronConfig(Section):
@@ -36,9 +36,10 @@ class MegatronConfig(Section):
     use_distributed_optimizer: bool = True
     """Shard the optimizer state over the data-parallel processes (ZeRO-1)."""
     overlap_grad_reduce: bool = False
-    """Sum gradients over the data-parallel processes during the backward pass."""
+    """Sum gradients over the data-parallel processes during the backward pass; not with virtual pipeline stages."""
     overlap_param_gather: bool = False
-    """Gather updated weights during the next forward pass; needs overlap_grad_reduce and use_distributed_optimizer."""
+    """Not supported yet. Gather updated weights during the next forward pass; needs overlap_grad_reduce and
+    use_distributed_optimizer."""
     recompute_granularity: Literal["full", "selective"] | None = None
     """Activations that the backward pass recomputes. full: complete layers. selective: recompute_modules. null: full
     with model.enable_gradient_checkpointing, else none."""
@@ -62,12 +63,12 @@ class MegatronConfig(Section):
     moe_router_bias_update_rate: NonNegativeFloat = 0.0
     """Step size of the expert bias in models that have one (DeepSeek-V3); 0: the bias is frozen."""
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
-    """Weight of the loss of multi-token prediction layers; 0: these layers are not trained."""
+    """Not supported yet: layers for multi-token prediction are not trained. Weight of their loss."""
     use_mbridge: bool | None = None
     """How Hugging Face weights are mapped. true: with megatron-bridge. false: with agentrl's own mapping; models that
     need megatron-bridge are refused. null: with megatron-bridge only for models that need it."""
     transformer_engine: bool | None = None
-    """Use the layers of TransformerEngine, which need a GPU; null: true if it is installed and the device is a GPU."""
+    """Not supported yet: layers are those of torch and megatron-core. Use the layers of TransformerEngine."""
 
     @property
     def expert_tensor_size(self) -> int:

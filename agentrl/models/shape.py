@@ -33,7 +33,15 @@ def model_shape(content: Mapping[str, object]) -> ModelShape | None:
         latent_attention=number(content, "kv_lora_rank") is not None,
         expert_bias=content.get("model_type") in _EXPERT_BIAS,
         num_mtp_layers=number(content, "num_nextn_predict_layers") or 0,
+        quantization=quantization(content.get("quantization_config")),
     )
+
+
+def quantization(found: object) -> str:
+    """Return the method of a `quantization_config`; empty without one."""
+    if not found:
+        return ""
+    return str(found.get("quant_method", "unknown")) if isinstance(found, Mapping) else "unknown"
 
 
 def _has_dense_layers(content: Mapping[str, object]) -> bool:

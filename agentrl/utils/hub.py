@@ -1,4 +1,7 @@
-"""Fast check whether the hub has a model or dataset. Hub libraries are slow: they request every file, with retries."""
+"""Models and datasets of the hub: a fast check whether it has one, and the download of a model.
+
+The hub libraries request every file, with retries.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 import httpx
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
 from agentrl.errors import ConfigError, DataError, Kind
 
 TIMEOUT_S = 5.0
+MODEL_FILES = ["*.json", "*.safetensors"]
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -30,6 +34,29 @@ def check_hub(name: str, key: str) -> None:
     """
     if problem := _problem("model", name, lambda: _is_cached(name)):
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{name}', and {problem}")
+
+
+def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
+    """Return the folder of a model in the hub's cache: its configuration and its weights in safetensors files.
+
+    Args:
+        key: the configuration key that contains the name.
+        downloaded: the files are in the cache, so the hub is not asked.
+
+    Raises:
+        ConfigError: the hub has no such model, cannot be reached, or has no safetensors files of it.
+    """
+    if not downloaded:
+        check_hub(name, key)
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=downloaded))
+    except (httpx.HTTPError, HfHubHTTPError, OSError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot download '{name}' from the hub: {reason}") from error
+    if not any(folder.glob("*.safetensors")):
+        text = f"{key}: '{name}' has no safetensors files on the hub: convert its weights, and name their folder"
+        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+    return folder
 
 
 @cache

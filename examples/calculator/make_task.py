@@ -32,6 +32,7 @@ FOR_LONG_TEMPLATES = {"vocab_size": 8192, "isolated": r"\d|[-+*()]"}
 """Options of the tokenizer: all fixed text of the prompts is merged, line breaks included, into few tokens.
 
 Then no pair is left to merge, so the vocabulary stays far smaller."""
+KINDS = ["qwen3", "llama", "qwen3_moe", "deepseek_v3"]
 CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart/task"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama", "qwen3_moe"], help="kind of model")
+    parser.add_argument("--family", default="qwen3", choices=KINDS, help="kind of model")
     parser.add_argument("--tool", default="calculator", choices=[*CALLS], help="tool that the demonstrations call")
     parser.add_argument("--template", type=Path, metavar="FILE", help="chat template of the model (default: ChatML)")
     print(json.dumps(make_task(**vars(parser.parse_args())), indent=2))

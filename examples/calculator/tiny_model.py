@@ -1,6 +1,6 @@
-"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with about 760,000.
+"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with 650,000 to 760,000.
 
-Both are small enough to train on one CPU core.
+All are small enough to train on one CPU core.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     LlamaConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -31,6 +32,23 @@ CONTROL = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
 TAG = re.compile(r"</?(?:think|tool_calls?|tool_response)>")
 SYMBOLS = r"\d|[-+*()]|\n"
 """Regular expression of texts that are separate tokens."""
+LATENT = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+GROUPED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
+
+
+def deepseek(*, num_key_value_heads: int, head_dim: int, num_attention_heads: int, **sizes: object) -> DeepseekV3Config:
+    """Latent attention has as many heads of keys as of queries; the first layer is dense."""
+    return DeepseekV3Config(
+        num_attention_heads=num_attention_heads,
+        num_key_value_heads=num_attention_heads,
+        first_k_dense_replace=1,
+        moe_intermediate_size=96,
+        **sizes,
+        **LATENT,
+        **GROUPED,
+    )
+
+
 FAMILIES = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
@@ -38,6 +56,7 @@ FAMILIES = {
     "qwen3_moe": partial(
         Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True
     ),
+    "deepseek_v3": deepseek,
 }
 
 

@@ -32,6 +32,8 @@ SIZES = {
     "cp": "context_parallel_size",
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
+    "first": "num_layers_in_first_pipeline_stage",
+    "last": "num_layers_in_last_pipeline_stage",
 }
 
 CANCELLING = "self_attn.k_proj.bias"
@@ -67,6 +69,11 @@ PUBLISHED = {  # by DeepSeek-V3
 ROTARY = {"head_dim": 8, "qk_rope_head_dim": 8}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "deep": ("qwen3", {"num_hidden_layers": 4}),
+    "eight layers": ("qwen3", {"num_hidden_layers": 8}),
+    "deep qwen3_moe": ("qwen3_moe", {"num_hidden_layers": 4}),
+    "deep deepseek_v3": ("deepseek_v3", {"num_hidden_layers": 4}),
+    "normalized experts": ("qwen3_moe", {"norm_topk_prob": True}),  # as in the published models
+    "dense layers": ("qwen3_moe", {"num_hidden_layers": 4, "mlp_only_layers": [3], "decoder_sparse_step": 2}),
     "llama3": ("llama", {"rope_parameters": LLAMA3}),
     "yarn": ("deepseek_v3", {"rope_parameters": YARN, **ROTARY}),
     "published yarn": ("deepseek_v3", {"rope_scaling": PUBLISHED, "rope_theta": 10000, **ROTARY}),
@@ -95,11 +102,8 @@ def layout_of(name: str) -> dict[str, object]:
     """`tp2 pp2 allgather` -> the section `actor.megatron`; `dp` is what remains of the processes."""
     layout: dict[str, object] = {}
     for word in name.split():
-        letters, digits = word.rstrip("0123456789"), word.lstrip("abcdefghijklmnopqrstuvwxyz_")
-        if digits:
-            layout |= {SIZES[letters]: int(digits)} if letters in SIZES else {}
-        else:
-            layout |= OTHERS[letters]
+        letters = word.rstrip("0123456789")
+        layout |= OTHERS[word] if word in OTHERS else {SIZES[letters]: int(word.removeprefix(letters))}
     return layout
 
 
@@ -111,6 +115,8 @@ OTHERS: dict[str, dict[str, object]] = {
     "without_sp": {"sequence_parallel": False},
     "hybrid": {"hybrid_model": True},
     "replicated": {"use_distributed_optimizer": False},
+    "fp32": {"moe_router_dtype": "fp32"},
+    "fp64": {"moe_router_dtype": "fp64"},
 }
 
 

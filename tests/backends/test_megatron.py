@@ -27,26 +27,37 @@ from tiny_models import make_groups, make_samples, save_model
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.megatron.backend import MegatronBackend
 from agentrl.backends.torch.backend import TorchBackend
-from agentrl.errors import ConfigError
 from agentrl.types.sample import Sample
 
 pytestmark = pytest.mark.megatron
 
 DENSE, EXPERTS = ("qwen3", "llama", "qwen2"), ("qwen3_moe", "deepseek_v3")
+DEEP_EXPERTS = ("deep qwen3_moe", "deep deepseek_v3")
 SCALED = ("llama3", "yarn")  # position embeddings
 LAYOUTS = {
-    1: {"": (*DENSE, *EXPERTS, *VARIANTS), "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe")},
+    1: {
+        "": (*DENSE, *EXPERTS, *VARIANTS),
+        "hybrid": (*DENSE, *EXPERTS, "llama3", "yarn", "glm4_moe", "dense layers"),
+        "fp32": EXPERTS,
+        "fp64": EXPERTS,
+    },
     2: {
         "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
         "pp2": ("qwen3", "llama", *EXPERTS),
         "cp2": ("qwen3", *EXPERTS, *SCALED),
-        "ep2": (*EXPERTS, "glm4_moe"),
+        "ep2": (*EXPERTS, "glm4_moe", "normalized experts", "dense layers"),
         "ep2 allgather": EXPERTS,
+        "ep2 fp32": EXPERTS,
+        "ep2 fp64": EXPERTS,
+        "cp2 ep2": EXPERTS,
         "dp": ("qwen3", *EXPERTS, "published yarn", "yarn without mscale", "glm4_moe without norms"),
         "dp replicated": ("qwen3", "qwen3_moe"),
-        "tp2 ep2 etp1": EXPERTS,
-        "pp2 vpp2": ("deep",),
+        "tp2 ep2 etp1": (*EXPERTS, "normalized experts"),
+        "tp2 ep2 etp1 allgather": EXPERTS,
+        "pp2 first1": ("deep", "deep deepseek_v3"),
+        "pp2 last1": ("deep", "dense layers"),
+        "pp2 vpp2": ("deep", *DEEP_EXPERTS),
         "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
         "pp2 hybrid": ("qwen3", "deepseek_v3"),
         "cp2 hybrid": ("llama",),
@@ -56,19 +67,36 @@ LAYOUTS = {
     },
     4: {
         "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
+        "tp2 ep2": (*EXPERTS, "normalized experts"),
+        "tp2 ep2 allgather": EXPERTS,
         "tp2 ep2 etp1": EXPERTS,
         "pp2 ep2": EXPERTS,
         "tp2 pp2 ep2 etp1": EXPERTS,
+        "tp2 cp2 ep2 etp1": EXPERTS,
+        "pp2 cp2 ep2": EXPERTS,
+        "cp4": ("qwen3", "deepseek_v3"),
+        "ep4": EXPERTS,
+        "pp4": ("deep", *DEEP_EXPERTS),
+        "pp4 vpp2": ("eight layers",),
+        "pp2 vpp2 ep2": DEEP_EXPERTS,
+        "pp2 vpp2 dp": ("deep",),
+        "tp2 pp2 vpp2": DEEP_EXPERTS,
         "tp2 cp2": ("qwen3", *EXPERTS, "yarn"),
         "pp2 cp2": ("qwen3", *EXPERTS),
         "tp2 dp": ("qwen3",),
         "tp4": ("deepseek_v3",),
         "tp2 pp2 hybrid": ("qwen3", "glm4_moe"),
         "tp2 ep2 etp1 hybrid": EXPERTS,
+        "tp2 pp2 ep2 etp1 hybrid": EXPERTS,
     },
 }
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
-LAYOUTS_OF_STEPS = {1: ("",), 2: ("tp2", "pp2", "cp2", "ep2", "dp"), 4: ("tp2 pp2", "pp2 ep2")}[NUM_RANKS]
+LAYOUTS_OF_STEPS = {
+    1: ("",),
+    2: ("tp2", "pp2", "cp2", "ep2", "tp2 ep2 etp1", "dp"),
+    4: ("tp2 pp2", "tp2 ep2 etp1", "pp2 ep2"),
+}[NUM_RANKS]
+PARTS = {1: "", 2: "pp2 vpp2", 4: "tp2 pp2 vpp2"}
 LOSSES = {
     "row": PolicyLoss("vanilla"),
     "rollout": PolicyLoss("gmpo"),
@@ -95,7 +123,7 @@ def both(start, folders) -> Callable[..., tuple[MegatronBackend, TorchBackend]]:
     return start_both
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_scores_gradients_and_weights_equal_those_of_one_process(both, case):
     assert_equal_models(*both(case))
@@ -142,6 +170,16 @@ def test_a_process_without_samples_joins_collectives(both, layout):
     assert scores[0] == pytest.approx(own[0], abs=2 * ROUNDING)
 
 
+@pytest.mark.parametrize("num_samples", [1, 3, 5])
+def test_each_number_of_micro_batches_passes_stages_of_several_parts(both, num_samples):
+    """With one micro-batch per stage, Megatron-Core's stages would wait for each other."""
+    backend, alone = both(f"deep: {PARTS[NUM_RANKS]}")
+    steps = (each.train_step(make_samples(num_samples), PolicyLoss("vanilla")) for each in (backend, alone))
+    found, expected = (asyncio.run(step).metrics for step in steps)
+    for name in ("loss", "grad_norm", "num_tokens"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5), name
+
+
 RECOMPUTED = {
     "all layers": {},
     "first layer": {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1},
@@ -152,7 +190,9 @@ RECOMPUTED = {
         "hybrid_model": True,
     },
     "attention": {"recompute_granularity": "selective"},
+    "groups of layers": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 2},
     "modules": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp", "core_attn"]},
+    "shared experts": {"recompute_granularity": "selective", "recompute_modules": ["shared_experts"]},
 }
 
 
@@ -180,14 +220,10 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("layout", [*LAYOUTS_OF_STEPS, f"{LAYOUTS_OF_STEPS[0]} hybrid"])
-@pytest.mark.parametrize("family", EXPERTS)
+@pytest.mark.parametrize("family", [*EXPERTS, "normalized experts"])
 def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
     model = {"enable_gradient_checkpointing": recompute}
     request = replace(make_request(folders[family], layout, model=model), routed_experts=True)
-    if recompute and "pp" in layout:
-        with pytest.raises(ConfigError, match=r"routed_experts.*a pipeline cannot recompute"):
-            start(request)
-        return
     backend, alone, loss = start(request), in_one_process(request), PolicyLoss("vanilla")
     samples = with_experts(make_samples(7), alone.model.config)
     found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
@@ -227,11 +263,15 @@ def test_a_reference_copies_the_policy(start, folders):
     assert all(torch.equal(value, weights[name]) for name, value in on_cpu(other.weights()))
 
 
+def without_experts(layout: str) -> str:
+    return " ".join(word for word in layout.split() if not word.startswith(("ep", "etp")))
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
 @pytest.mark.parametrize("family", ["qwen3", *EXPERTS, "glm4_moe"])
 def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layout):
-    layout = layout.replace("ep2", "dp") if family == "qwen3" else layout
+    layout = without_experts(layout) if family == "qwen3" else layout
     backend, alone = both(f"{family}: {layout}")
     found, expected = (dict(on_cpu(each.checkpoint_weights())) for each in (backend, alone))
     assert found.keys() == expected.keys()
@@ -260,11 +300,36 @@ def test_a_checkpoint_loads_in_every_layout(start, folders, tmp_path, family):
         asyncio.run(other.close())
 
 
+MATRIX, STEPS = (
+    f"{__file__}::{test.__name__}"
+    for test in (
+        test_scores_gradients_and_weights_equal_those_of_one_process,
+        test_ten_steps_equal_those_of_one_process,
+    )
+)
+CORE = {
+    "1": [f"{MATRIX}[{family}: ]" for family in ("qwen3", *EXPERTS)],
+    "4": [
+        *(f"{MATRIX}[{family}: tp2 pp2]" for family in ("qwen3", *EXPERTS)),
+        *(f"{MATRIX}[{family}: tp2 ep2]" for family in EXPERTS),
+        *(f"{MATRIX}[{family}: pp2 ep2]" for family in EXPERTS),
+        *(f"{MATRIX}[{family}: tp2 pp2 ep2 etp1]" for family in EXPERTS),
+        *(f"{STEPS}[deepseek_v3-{layout}]" for layout in ("tp2 ep2 etp1", "pp2 ep2")),
+    ],
+}
+
+
+@pytest.mark.parametrize("size", CORE)
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_the_most_used_layouts_on_other_numbers_of_ranks(size):
+    run_again(CORE[size][0], size, *CORE[size][1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing")
+    names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing", "hub", "skipped")
     run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))
 
 

@@ -30,6 +30,7 @@ LAYOUTS = {
     2: ("tp2", "pp2", "cp2", "ep2", "ep2 allgather", "dp", "tp2 ep2 etp1", "tp2 hybrid"),
     4: ("tp2 ep2 etp1", "pp2 ep2", "tp2 cp2"),
 }[NUM_RANKS]
+RECOMPUTED = {1: ("",), 2: ("tp2", "pp2", "pp2 vpp2"), 4: ("pp2 ep2", "pp4")}[NUM_RANKS]
 WHOLE = [layout for layout in LAYOUTS if "pp" not in layout and "cp" not in layout]
 CASES = [*((layout, False) for layout in LAYOUTS), *((layout, True) for layout in WHOLE)]
 LOSS = PolicyLoss("vanilla")
@@ -39,7 +40,8 @@ AUX, Z = 0.3, 0.01
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {name: save_model(tmp_path_factory.mktemp(name), name) for name in ("qwen3_moe", "deepseek_v3")}
-    return found | {"glm4_moe": save_variant(tmp_path_factory.mktemp("glm"), "glm4_moe")}
+    variants = ("glm4_moe", "deep deepseek_v3")
+    return found | {name: save_variant(tmp_path_factory.mktemp("variant"), name) for name in variants}
 
 
 @contextmanager
@@ -155,18 +157,20 @@ def test_the_bias_of_an_expert_rises_where_it_has_too_few_tokens(ranks, folders,
             torch.testing.assert_close(weights[name].double(), bias.double(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:1])
+@pytest.mark.parametrize("layout", RECOMPUTED)
 def test_recomputed_layers_balance_once(ranks, folders, layout):
     options = {"moe_aux_loss_coeff": AUX, "moe_z_loss_coeff": Z, "moe_router_bias_update_rate": 0.01}
     samples, found = make_samples(5), []
-    for recompute in ({}, {"recompute_granularity": "full"}):
-        with started(ranks, folders["deepseek_v3"], layout, **options, **recompute) as (backend, _):
+    full = {"recompute_granularity": "full"}
+    for recompute in ({}, full, full | {"recompute_method": "block", "recompute_num_layers": 1}):
+        with started(ranks, folders["deep deepseek_v3"], layout, **options, **recompute) as (backend, _):
             metrics = asyncio.run(backend.train_step(samples, LOSS)).metrics
             weights = {name: value.clone() for name, value in backend.weights() if "correction_bias" in name}
             found.append((metrics["moe_aux_loss"], metrics["moe_z_loss"], metrics["grad_norm"], weights))
-    (*numbers, biases), (*others, other_biases) = found
-    assert numbers == pytest.approx(others, rel=1e-6)
-    assert all(torch.equal(biases[name], value) for name, value in other_biases.items())
+    (*numbers, biases), *others = found
+    for *other_numbers, other_biases in others:
+        assert numbers == pytest.approx(other_numbers, rel=1e-6)
+        assert all(torch.equal(biases[name], value) for name, value in other_biases.items())
 
 
 def test_recorded_experts_change_the_bias_but_not_the_loss(ranks, folders):

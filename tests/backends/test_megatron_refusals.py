@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from megatron_models import in_one_process, make_request
+from safetensors.torch import load_file, save_file
 from tiny_models import make_samples, save_model
 from transformers import AutoModelForCausalLM
 
@@ -54,16 +55,24 @@ def test_a_model_that_would_be_computed_differently_is_refused(ranks, folder, tm
         MegatronBackend(ranks, make_request(tmp_path), seed=0)
 
 
+def test_quantized_weights_are_refused(ranks, folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    key = "model.layers.1.mlp.up_proj.weight"
+    save_file({**weights, key: weights[key].to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"'{key}' has the type float8_e4m3fn: convert the weights to bfloat16"):
+        MegatronBackend(ranks, make_request(tmp_path), seed=0)
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"model\.path.*the weights are quantized \('fp8', 'quantization_config'"):
+        MegatronBackend(ranks, make_request(tmp_path), seed=0)
+
+
 @pytest.mark.parametrize(
     ("model", "actor", "complaint"),
     [
         ({"dtype": "float16"}, {}, "float16 gradients underflow"),
-        ({"path": "someone/model"}, {}, "reads a local folder, not 'someone/model' on the hub"),
-        (
-            {},
-            {"megatron": {"recompute_granularity": "selective", "recompute_modules": ["layernorm"]}},
-            "layernorm needs TransformerEngine",
-        ),
         ({}, {"megatron": {"tensor_model_parallel_size": 8}}, "a copy of the model needs 8 processes"),
     ],
 )

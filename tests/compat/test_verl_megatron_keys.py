@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentrl.backends.megatron.spec import SPEC
+from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped
 from agentrl.compat.verl.keys.table import PPO
 from agentrl.compat.verl.keys.translate import nested, translate
 from agentrl.config import RunConfig, validate_config
@@ -129,7 +131,7 @@ def test_routes_of_the_engine_are_replayed():
             {f"{ACTOR}.strategy": "fsdp", "critic.strategy": "megatron", "algorithm.adv_estimator": "gae"},
             "the critic uses the actor's strategy",
         ),
-        ({"actor_rollout_ref.model.mtp.enable": True}, "actor.megatron.mtp_loss_scaling_factor"),
+        ({"actor_rollout_ref.model.mtp.enable": True}, "layers for multi-token prediction are not trained yet"),
         ({f"{LAYOUT}.tensor_model_parallel_siz": 2}, f"did you mean '{LAYOUT}.{TP}'?"),
     ],
 )
@@ -138,6 +140,21 @@ def test_keys_that_change_results_are_refused_with_a_replacement(given, complain
         config_of(**given)
     (line,) = str(error.value).splitlines()
     assert complaint in line
+
+
+def test_no_key_and_no_advice_names_an_option_that_megatron_refuses():
+    refused = {f"actor.megatron.{name}" for name in SPEC.without}
+    words = [
+        *((row.key, name) for row in PPO.rows if isinstance(row, Mapped) for name in (*row.names, row.note)),
+        *((row.key, row.why) for row in PPO.rows if isinstance(row, Hint)),
+        *((row.key, text) for row in PPO.rows if isinstance(row, Fixed) for text in (row.instead, row.notice)),
+    ]
+    assert [(key, text) for key, text in words for name in refused if name in text] == []
+
+
+def test_options_that_change_only_the_speed_are_ignored():
+    notices = notices_of(**{f"{LAYOUT}.{DDP}.overlap_param_gather": True})
+    assert any("it changes only the speed" in line for line in notices)
 
 
 def test_equal_layouts_and_unused_critics_are_accepted():

@@ -15,6 +15,7 @@ from agentrl.models.shape import model_shape
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 EP, ETP, VPP = "expert_model_parallel_size", "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+DISPATCHER = "moe_token_dispatcher_type"
 CONFLICT, UNUSED = Kind.CONFLICT, Kind.UNUSED
 ALONE = {"share_prefixes": False}
 
@@ -66,6 +67,7 @@ def test_null_follows_the_tensor_parallel_size(keys, expert_tensor, sequence):
         {"overlap_param_gather": True, "overlap_grad_reduce": True},
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
         {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]},
+        {EP: 2, DISPATCHER: "allgather"},
     ],
 )
 def test_layouts_that_share_prefixes(layout):
@@ -105,14 +107,7 @@ def test_layouts_that_do_not_share_prefixes(layout):
             "overlap_param_gather",
             UNUSED,
         ),
-        *(
-            ({PP: 2, name: 0.1, "recompute_granularity": "full"}, name, Kind.NOT_SUPPORTED)
-            for name in ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
-        ),
-        (
-            {PP: 2, "moe_z_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["moe"]},
-            *("moe_z_loss_coeff", Kind.NOT_SUPPORTED),
-        ),
+        ({PP: 2, DISPATCHER: "allgather"}, DISPATCHER, Kind.NOT_SUPPORTED),
         ({"recompute_method": "block"}, "recompute_method", UNUSED),
         ({"recompute_num_layers": 2}, "recompute_num_layers", UNUSED),
         ({"recompute_modules": ["mlp"]}, "recompute_modules", UNUSED),
@@ -164,7 +159,7 @@ def test_keys_that_a_backend_with_layouts_does_not_read_are_refused(megatron):
         ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
     }
     assert problems_of(**sections({"moe_aux_loss_coeff": 0.1})) == []
-    pipeline = {PP: 2, "moe_aux_loss_coeff": 0.1, "recompute_granularity": "selective", "recompute_modules": ["mlp"]}
+    pipeline = {PP: 2, "moe_aux_loss_coeff": 0.1, "recompute_granularity": "full"}
     assert problems_of(**sections(pipeline, actor=ALONE)) == []
 
 
@@ -223,7 +218,7 @@ def wrong(layout: dict, content: dict) -> set[tuple[str, Kind]]:
         ({PP: 2, FIRST: 1, LAST: 3}, DENSE),
         ({TP: 2, EP: 8, ETP: 1, "moe_aux_loss_coeff": 0.1}, EXPERTS),
         ({TP: 4, "sequence_parallel": True, "mtp_loss_scaling_factor": 0.1}, DEEPSEEK),
-        ({"recompute_modules": ["mla_up_proj", "moe", "shared_experts"], EP: 2}, DEEPSEEK),
+        ({"recompute_modules": ["moe", "shared_experts"], EP: 2}, DEEPSEEK),
         ({"moe_router_bias_update_rate": 1e-3}, DEEPSEEK),
         ({TP: 2, "sequence_parallel": False}, DENSE),
     ],
@@ -253,9 +248,11 @@ def test_layouts_that_fit_a_model(layout, content):
         ({"mtp_loss_scaling_factor": 0.1}, EXPERTS, "mtp_loss_scaling_factor", UNUSED),
         ({TP: 2, "sequence_parallel": False}, EXPERTS, "sequence_parallel", CONFLICT),
         ({TP: 2, "sequence_parallel": False}, {**DENSE, "kv_lora_rank": 16}, "sequence_parallel", CONFLICT),
-        ({"recompute_modules": ["mla_up_proj"]}, EXPERTS, "recompute_modules", CONFLICT),
+        ({"recompute_modules": ["moe"]}, DENSE, "recompute_modules", CONFLICT),
         ({"recompute_modules": ["shared_experts"]}, EXPERTS, "recompute_modules", CONFLICT),
         ({}, {**DEEPSEEK, "num_experts_per_tok": 6}, "model.path", Kind.NOT_SUPPORTED),
+        ({}, {**DEEPSEEK, "quantization_config": {"quant_method": "fp8"}}, "model.path", Kind.NOT_SUPPORTED),
+        ({}, {**DENSE, "quantization_config": "odd"}, "model.path", Kind.NOT_SUPPORTED),
     ],
 )
 def test_layouts_that_do_not_fit_a_model_are_refused_by_key(layout, content, key, kind):
@@ -274,6 +271,21 @@ def test_layouts_that_do_not_fit_a_model_are_refused_by_key(layout, content, key
 )
 def test_the_width_of_dense_layers_counts_only_if_there_are_some(content, width):
     assert model_shape(content).intermediate_size == width
+
+
+@pytest.mark.parametrize("name", ["layernorm", "mla_up_proj"])
+def test_modules_that_only_transformer_engine_recomputes_are_no_values(name):
+    layout = {"recompute_granularity": "selective", "recompute_modules": [name]}
+    with pytest.raises(ConfigError, match=r"actor\.megatron\.recompute_modules.*core_attn"):
+        validate_config({"model": {"path": "m"}, **sections(layout)})
+
+
+def test_sums_during_the_backward_pass_do_not_work_with_virtual_stages():
+    layout = {"overlap_grad_reduce": True, PP: 2}
+    assert problems_of(**sections(layout, actor=ALONE)) == []
+    assert keys_and_kinds(problems_of(**sections({**layout, VPP: 2}, actor=ALONE))) == {
+        ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
+    }
 
 
 def test_a_file_without_shapes_is_not_judged():

@@ -127,6 +127,12 @@ def test_a_mixture_of_experts_uses_as_many_weights_per_token_as_a_dense_model(ta
     assert active == dense.config.intermediate_size
 
 
+def test_a_deepseek_model_has_latent_attention_and_groups_of_experts(task_folder):
+    config = make_model(AutoTokenizer.from_pretrained(task_folder / "model"), 0, "deepseek_v3").config
+    assert (config.kv_lora_rank, config.n_shared_experts, config.first_k_dense_replace) == (32, 1, 1)
+    assert config.num_experts_per_tok == 2 * config.topk_group  # else Megatron would rate the groups differently
+
+
 @pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes(make_task, task_folder, tmp_path):
     make_task(tmp_path / "again", seed=0)

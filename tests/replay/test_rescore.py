@@ -206,7 +206,7 @@ def test_a_run_without_a_reward_names_the_needed_option(saved_run, capsys, tmp_p
     own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
     line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
     assert line.startswith("no reward: give --reward file.py:function, or one of auto, classification, code,")
-    assert line.endswith("none, reward.name=none)")
+    assert line.endswith("reward: reward.name=none)")
     refused(capsys, own, mode, f"model.path={saved_run.parent}/model", "reward.name=none")
 
 
@@ -228,7 +228,7 @@ def test_imported_rollouts_are_scored_by_their_messages(capsys, tmp_path, reward
     store.write(0, [Group(Task(asked, "2", uid="a"), [rollout])])
     (result,) = replayed(capsys, tmp_path, "rescore", "--reward", f"{rewards}:length")["results"]
     assert result["values"]["rollouts"][0]["new"][f"{rewards}:length"]["score"] == len("Let me see.\nTwo.")
-    assert "1 have no tokens" in result["summary"]
+    assert "1 rollouts have no tokens" in result["summary"]
     assert result["values"]["num_text_known"] == 0
     words = [tmp_path, "rescore", "--reward", f"{rewards}:length", "reward.include_tool_text=true"]
     rows = replayed(capsys, *words)["results"][0]["values"]["rollouts"]

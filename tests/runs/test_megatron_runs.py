@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,7 +33,17 @@ SERVED = {
         "actor.megatron.expert_model_parallel_size=2",
         "rollout.routed_experts=true",
     ],
+    "delta": [*LAYOUTS["tensor parallel"], "rollout.weight_sync=delta"],
+    "process group": [*LAYOUTS["tensor parallel"], "rollout.sglang.weight_transfer=group"],
 }
+DEEPSEEK = {
+    "tensor and expert parallel": ["tensor_model_parallel_size=2", "expert_tensor_parallel_size=1"],
+    "pipeline and expert parallel": ["pipeline_model_parallel_size=2"],
+}
+
+
+RESUMED = ("actor.backend=megatron", "trainer.resume_mode=auto", "actor.share_prefixes=false")
+ONE_STEP = ("trainer.total_training_steps=1", "actor.share_prefixes=false", "algorithm.adv_estimator=grpo")
 
 
 def train(task_folder: Path, out: Path, *overrides: str, env: dict[str, str] | None = None) -> None:
@@ -91,6 +102,8 @@ def test_a_server_samples_for_a_layout(make_task, tmp_path, name):
     check_served(tmp_path / "run")
     if name == "experts":
         assert all(row["actor/replayed_share"] > 0.99 for row in metrics(tmp_path / "run").values())
+    if name == "delta":
+        assert all(0 < row["engine/weight_changed_share"] <= 1 for row in metrics(tmp_path / "run").values())
 
 
 def check_served(out: Path) -> None:
@@ -102,9 +115,55 @@ def check_served(out: Path) -> None:
     assert passes_audit(out)
 
 
-def test_a_resumed_run_repeats_its_steps_bit_for_bit(task_folder, tmp_path):
-    options = ["actor.backend=megatron", *LAYOUTS["tensor parallel"], "trainer.resume_mode=auto"]
-    train(task_folder, tmp_path / "whole", *options)
-    train(task_folder, tmp_path / "parts", *options, "trainer.total_training_steps=2")
-    train(task_folder, tmp_path / "parts", *options)
-    assert steps_of(tmp_path / "parts") == steps_of(tmp_path / "whole")
+@pytest.fixture(scope="module")
+def uninterrupted(task_folder, tmp_path_factory) -> dict[int, dict[str, float]]:
+    out = tmp_path_factory.mktemp("uninterrupted")
+    train(task_folder, out, *RESUMED, *LAYOUTS["tensor parallel"])
+    return steps_of(out)
+
+
+@pytest.fixture(scope="module")
+def two_steps(task_folder, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("interrupted")
+    train(task_folder, out, *RESUMED, *LAYOUTS["tensor parallel"], "trainer.total_training_steps=2")
+    return out
+
+
+def test_a_resumed_run_repeats_its_steps_bit_for_bit(task_folder, tmp_path, uninterrupted, two_steps):
+    out = shutil.copytree(two_steps, tmp_path / "run", symlinks=True)
+    train(task_folder, out, *RESUMED, *LAYOUTS["tensor parallel"])
+    assert steps_of(out) == uninterrupted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pipeline", "one process"])
+def test_a_resumed_run_goes_on_in_another_layout(task_folder, tmp_path, uninterrupted, two_steps, name):
+    out = shutil.copytree(two_steps, tmp_path / "run", symlinks=True)
+    train(task_folder, out, *RESUMED, *LAYOUTS[name])
+    found = steps_of(out)
+    assert sorted(found) == [1, 2, 3, 4]
+    for metric, value in uninterrupted[3].items():
+        assert found[3][metric] == pytest.approx(value, rel=1e-4, abs=1e-6), metric
+    assert passes_audit(out)
+
+
+@pytest.fixture(scope="module")
+def deepseek(make_task, tmp_path_factory) -> tuple[Path, dict[int, dict[str, float]]]:
+    """The task for a tiny DeepSeek-V3, and a step of the torch backend in one process."""
+    folder, out = tmp_path_factory.mktemp("task"), tmp_path_factory.mktemp("torch")
+    make_task(folder, 0, "deepseek_v3")
+    train(folder, out, *ONE_STEP, "actor.backend=torch")
+    return folder, metrics(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEEPSEEK)
+def test_a_step_of_deepseek_on_four_processes_is_that_of_the_torch_backend(deepseek, tmp_path, name):
+    folder, expected = deepseek
+    layout = [f"actor.megatron.{option}" for option in ("expert_model_parallel_size=2", *DEEPSEEK[name])]
+    train(folder, tmp_path, *ONE_STEP, "actor.backend=megatron", "trainer.n_gpus_per_node=4", *layout)
+    found = metrics(tmp_path)
+    assert found[1]["actor/grad_norm"] > 0
+    for metric in ("actor/loss", "actor/grad_norm", "actor/lr", "actor/num_tokens"):
+        assert found[1][metric] == pytest.approx(expected[1][metric], rel=1e-4, abs=1e-6), metric
+    assert passes_audit(tmp_path)

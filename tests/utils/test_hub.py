@@ -17,7 +17,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.data.rows.open import open_rows
 from agentrl.errors import ConfigError, DataError
 from agentrl.models.loading import load_tokenizer
-from agentrl.utils.hub import check_hub, check_hub_dataset
+from agentrl.utils.hub import check_hub, check_hub_dataset, hub_folder
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -134,3 +134,21 @@ def test_offline_only_the_cache_of_datasets_counts(own_cache: Path, monkeypatch:
     (own_cache / "datasets--org--here/snapshots/abc").mkdir(parents=True)
     check_hub_dataset("org/here")
     assert dataset_refusal("org/nope").endswith("while HF_HUB_OFFLINE is set")
+
+
+def test_the_folder_of_a_downloaded_model_is_found_without_the_hub(own_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    cached(own_cache, "org/here")
+    with pytest.raises(ConfigError, match=r"^ref\.path: 'org/here' has no safetensors files on the hub: convert"):
+        hub_folder("org/here", "ref.path", downloaded=True)
+    folder = own_cache / "models--org--here/snapshots/abc"
+    (folder / "model.safetensors").touch()
+    assert hub_folder("org/here", "ref.path", downloaded=True) == folder
+
+
+def test_a_model_that_cannot_be_downloaded_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    with pytest.raises(ConfigError, match=r"^ref\.path: there is no folder 'org/nope', and the hub cannot be reached"):
+        hub_folder("org/nope", "ref.path")
+    with pytest.raises(ConfigError, match=r"^ref\.path: cannot download 'org/nope' from the hub: "):
+        hub_folder("org/nope", "ref.path", downloaded=True)

@@ -6,6 +6,7 @@ replace these layers, only during the import. The layers themselves are not used
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.utils import get_te_version
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentrl.backends.megatron.architecture.model_config import BRIDGED, check_supported
 from agentrl.backends.megatron.platform import quiet_imports
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 SUPPORTED = "0.6.2"
 """The supported version of megatron-bridge, whose imports and mappings are known."""
 KEY = "actor.megatron.use_mbridge"
+_HYBRID = "actor.megatron.hybrid_model"
 _MISSING = "transformer_engine"
 
 
@@ -59,9 +62,14 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
     if layout.use_mbridge is False:
         text = f"`{KEY}=false`: {what} needs megatron-bridge: remove it, or use `actor.backend=torch`"
         raise ConfigError.at(KEY, Kind.CONFLICT, text)
+    if only_bridge and layout.hybrid_model:
+        text = f"`{_HYBRID}=true` does not work with {what}, which megatron-bridge builds: remove it"
+        raise ConfigError.at(_HYBRID, Kind.NOT_SUPPORTED, text)
     _check_installed(what)
+    language = copy.copy(hf)
+    language.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[hf.model_type]]  # the bridge knows no other head
     with quiet_imports():  # some models are deprecated there
-        return _imported().AutoBridge.from_hf_config(hf)
+        return _imported().AutoBridge.from_hf_config(language)
 
 
 def mapping_registry(bridge: Any, hf: PretrainedConfig) -> Any:

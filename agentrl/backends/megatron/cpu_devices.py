@@ -1,4 +1,7 @@
-"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; it supports only one version."""
+"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; it supports only one version.
+
+gloo also lacks two collectives with parts of different sizes; they are composed of its all-to-all.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.optimizer import clip_grads, optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
+from megatron.core.tensor_parallel import mappings
 from megatron.core.tensor_parallel import random as tracked_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from torch import Tensor
@@ -72,6 +77,8 @@ def redirect_calls() -> None:
     _redirect_torch()
     _redirect_random_states()
     _redirect_type_checks()
+    mappings._gather_along_first_dim = _with_sizes(mappings._gather_along_first_dim, _gathered)
+    mappings._reduce_scatter_along_first_dim = _with_sizes(mappings._reduce_scatter_along_first_dim, _summed)
     # these two are bound by name in the modules that use them
     moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = _moved
 
@@ -144,6 +151,34 @@ def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
             setattr(Tensor, "type", plain)  # noqa: B010
 
     return called
+
+
+def _with_sizes(function: Callable[..., Tensor], own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Use `own` for parts with sizes of their own: tokens of experts that tensor-parallel processes share."""
+
+    @wraps(function)
+    def called(
+        values: Tensor, group: dist.ProcessGroup, sizes: list[int] | None = None, use_global_buffer: bool = False
+    ) -> Tensor:
+        return function(values, group, sizes, use_global_buffer) if sizes is None else own(values, group, sizes)
+
+    return called
+
+
+def _gathered(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Tensor:
+    """Return the parts of all processes of a group, one after the other."""
+    found = values.new_empty((sum(sizes), *values.shape[1:]))
+    copies = values.repeat(len(sizes), *(1 for _ in values.shape[1:]))
+    dist.all_to_all_single(found, copies, sizes, [len(values)] * len(sizes), group=group)
+    return found
+
+
+def _summed(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Tensor:
+    """Return the sum of this process's part of the values of all processes."""
+    own = sizes[group.rank()]
+    found = values.new_empty((len(sizes) * own, *values.shape[1:]))
+    dist.all_to_all_single(found, values.contiguous(), [own] * len(sizes), sizes, group=group)
+    return found.view(len(sizes), own, *values.shape[1:]).sum(0)
 
 
 def _moved(value: Tensor, as_numpy: bool = False, record_stream: bool = False) -> Any:  # Any: a tensor or an array

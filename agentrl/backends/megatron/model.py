@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
+from agentrl.backends.megatron.training.gradients import frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
@@ -78,7 +78,7 @@ class MegatronModel:
         check_processes(layout, ranks.size)
         in_use = any(isinstance(held, MegatronModel) for held in ranks.held.values())
         self.position = join_layout(layout, seed, in_use=in_use)
-        self.source = Source(request.model, request.key, value_head=request.value_head)
+        self.source = Source(ranks, request.model, request.key, value_head=request.value_head)
         recompute = request.model.enable_gradient_checkpointing
         hf, dtype = self.source.config, self.source.dtype
         self._bridge = auto_bridge(hf, layout, request.key)
@@ -98,7 +98,7 @@ class MegatronModel:
         if request.trainable and actor.freeze_modules:
             freeze(chunks, self.weights, actor.freeze_modules)
         self._frozen = fingerprint(self.weights)
-        wrapped = self._wrapped(chunks, request)
+        wrapped = with_gradients(chunks, self._config, actor) if request.trainable else frozen(chunks)
         moves = moves_of(ranks.device)
         self.optimizer = self._optimizer(wrapped, request, moves) if request.trainable else None
         self._parking = StorageOffload(wrapped, moves if actor.param_offload else None)
@@ -140,17 +140,6 @@ class MegatronModel:
         for name, value in adapters.initial(self.weights.parameters, seed):
             self.weights.place({name: value})
 
-    def _wrapped(self, chunks: Sequence[LanguageModule], request: ModelRequest) -> list[nn.Module]:
-        if not request.trainable:
-            return [chunk.requires_grad_(False) for chunk in chunks]
-        options = DistributedDataParallelConfig(
-            grad_reduce_in_fp32=True, use_distributed_optimizer=divides_state(request.actor)
-        )
-        return [
-            DistributedDataParallel(self._config, options, chunk, disable_bucketing=number > 0)
-            for number, chunk in enumerate(chunks)
-        ]
-
     def _optimizer(self, chunks: Sequence[nn.Module], request: ModelRequest, moves: Moves | None) -> LayoutOptimizer:
         actor = request.actor
         return LayoutOptimizer(
@@ -190,7 +179,7 @@ class MegatronModel:
         packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
-        finalize_model_grads([*self.passes.chunks])
+        self.optimizer.sum_gradients()
         routers = [router for own in self.passes.routers.values() for router in own]
         self._balance = collect_losses(routers, self._config) if balances(self._config) else {}
         return found | {"num_micro_batches": float(len(packs))}

@@ -33,12 +33,7 @@ SPEC = BackendSpec(
     copy_weights=True,
     several_processes=True,
     async_save=True,
-    without=frozenset(
-        {
-            *("overlap_grad_reduce", "overlap_param_gather", "transformer_engine"),
-            "mtp_loss_scaling_factor",
-        }
-    ),
+    without=frozenset({"overlap_param_gather", "transformer_engine", "mtp_loss_scaling_factor"}),
     python=(3, 12),
     modules=("megatron.core", "emerging_optimizers"),
     extra="megatron",

@@ -36,7 +36,6 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_stages(layout)
     yield from _wrong_overlap(layout)
     yield from _wrong_recomputation(config)
-    yield from _wrong_balancing(config)
     yield from _wrong_prefixes(config)
     yield from _wrong_libraries(config)
 
@@ -102,9 +101,15 @@ def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
         if (number := getattr(layout, name) or 0) % layout.num_layer_chunks:
             text = f"must be a multiple of `{SECTION}.{chunks}`, {layout.num_layer_chunks}"
             yield wrong(f"{SECTION}.{name}", text, Kind.CONFLICT, value=number)
+    if layout.moe_token_dispatcher_type == "allgather":
+        text = f"does not work with `{SECTION}.{_PIPELINE}` above 1, where micro-batches have different lengths"
+        yield wrong(f"{SECTION}.moe_token_dispatcher_type", text, Kind.NOT_SUPPORTED, value="allgather")
 
 
 def _wrong_overlap(layout: MegatronConfig) -> Iterator[Problem]:
+    if layout.overlap_grad_reduce and layout.num_layer_chunks > 1:
+        text = f"does not work with `{SECTION}.virtual_pipeline_model_parallel_size` above 1: remove one of the two"
+        yield wrong(f"{SECTION}.overlap_grad_reduce", text, Kind.NOT_SUPPORTED, value="true")
     needed = ("overlap_grad_reduce", "use_distributed_optimizer")
     if missing := [name for name in needed if not getattr(layout, name)]:
         need = " and ".join(f"`{SECTION}.{name}=true`" for name in missing)
@@ -126,18 +131,6 @@ def _wrong_recomputation(config: RunConfig) -> Iterator[Problem]:
 
 def _granularity(value: str) -> str:
     return f"`{SECTION}.recompute_granularity={value}`"
-
-
-def _wrong_balancing(config: RunConfig) -> Iterator[Problem]:
-    """Refuse balancing losses of routers recomputed in a pipeline, because other micro-batches run in between."""
-    layout = config.actor.megatron
-    full = config.model.enable_gradient_checkpointing or layout.recompute_granularity == "full"
-    if layout.pipeline_model_parallel_size == 1 or not (full or "moe" in layout.recompute_modules):
-        return
-    for name in BALANCING:
-        if given(layout, name):
-            text = f"does not work with `{SECTION}.{_PIPELINE}` above 1 if layers with experts are recomputed"
-            yield wrong(f"{SECTION}.{name}", text, Kind.NOT_SUPPORTED)
 
 
 def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:

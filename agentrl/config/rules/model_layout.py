@@ -34,6 +34,7 @@ class ModelShape:
         latent_attention: multi-head latent attention (MLA).
         expert_bias: the router has a bias per expert, which selects experts without a loss.
         num_mtp_layers: layers for multi-token prediction.
+        quantization: method that quantized the weights, such as fp8; empty if they are not quantized.
     """
 
     num_layers: int
@@ -49,6 +50,7 @@ class ModelShape:
     latent_attention: bool = False
     expert_bias: bool = False
     num_mtp_layers: int = 0
+    quantization: str = ""
 
 
 def check_layout(config: RunConfig, shape: ModelShape | None, key: str = "model.path") -> None:
@@ -68,6 +70,8 @@ def check_layout(config: RunConfig, shape: ModelShape | None, key: str = "model.
 
 def wrong_for_model(layout: MegatronConfig, shape: ModelShape, key: str = "model.path") -> Iterator[Problem]:
     """Yield the problems of a layout with a model."""
+    if shape.quantization:
+        yield quantized_weights(key, shape.quantization)
     yield from _wrong_layers(layout, shape.num_layers, key)
     yield from _wrong_attention(layout, shape, key)
     if shape.num_experts:
@@ -75,6 +79,15 @@ def wrong_for_model(layout: MegatronConfig, shape: ModelShape, key: str = "model
     else:
         yield from unused(SECTION, layout, _OF_EXPERTS, f"experts, which the model of `{key}` does not have")
     yield from _wrong_options(layout, shape, key)
+
+
+def quantized_weights(key: str, method: str) -> Problem:
+    """Problem of a model whose weights Megatron cannot read."""
+    text = (
+        f"`{key}`: the weights are quantized ('{method}', `quantization_config` in config.json), but Megatron trains"
+        " bfloat16 and float32: convert the weights to bfloat16 and remove `quantization_config` (docs/megatron.md)"
+    )
+    return Problem(key, Kind.NOT_SUPPORTED, text)
 
 
 def _wrong_layers(layout: MegatronConfig, num_layers: int, key: str) -> Iterator[Problem]:
@@ -123,8 +136,7 @@ def _wrong_options(layout: MegatronConfig, shape: ModelShape, key: str) -> Itera
     needing = "experts" if shape.num_experts else "multi-head latent attention" if shape.latent_attention else ""
     if needing and layout.tensor_model_parallel_size > 1 and not layout.sequence_is_parallel:
         yield no_sequence_parallel(f"the {needing} of `{key}`")
-    absent = {"mla_up_proj": not shape.latent_attention, "moe": not shape.num_experts}
-    absent["shared_experts"] = not shape.shared_size
+    absent = {"moe": not shape.num_experts, "shared_experts": not shape.shared_size}
     for module in layout.recompute_modules:
         if absent.get(module):
             text = f"contains {module}, which the model of `{key}` does not have"

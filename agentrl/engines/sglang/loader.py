@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import AutoConfig, PretrainedConfig
 
 from agentrl.config.model import ModelConfig
@@ -31,6 +30,7 @@ from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.folder import checkpoint_shapes, is_folder
 from agentrl.models.loading import check_model, load_model
 from agentrl.models.merging import merged_weights
+from agentrl.utils.hub import hub_folder
 
 AS_STARTED = ("0", "default")
 """Weight versions of a server that still has the weights it loaded at start."""
@@ -212,7 +212,7 @@ def _base(model: ModelConfig) -> str:
 def _folder(model: ModelConfig) -> Path:
     """Folder of the model's files, downloaded if `model.path` is a hub name."""
     base = _base(model)
-    return Path(base if is_folder(base) else snapshot_download(base, allow_patterns=["*.json", "*.safetensors"]))
+    return Path(base) if is_folder(base) else hub_folder(base, "model.path")
 
 
 def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:

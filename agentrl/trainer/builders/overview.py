@@ -9,7 +9,9 @@ from agentrl.algos.registries import ADVANTAGE_ESTIMATORS
 from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.config.reward import NO_REWARD
+from agentrl.config.rules.megatron import BALANCING, has_layouts
 from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.facts import model_facts
 from agentrl.run_folder.location import shown
 
 
@@ -55,6 +57,7 @@ def _components(config: RunConfig) -> Iterator[tuple[str, str]]:
     if _trains(config):
         yield "algorithm", _algorithm(config)
         yield "backend", f"{config.actor.backend}, device {config.actor.device}"
+        yield "experts", _experts(config)
         yield "reference", _reference(config)
         yield "critic", shown(Path(config.critic.path or config.model.path)) if _has_critic(config) else ""
     yield "hooks", " -> ".join(step_hooks(config)) or "none (no training)"
@@ -105,6 +108,18 @@ def _has_lora(config: RunConfig) -> bool:
 
 def _model(config: RunConfig) -> str:
     return shown(Path(config.model.path)) + (", with a LoRA adapter" if _has_lora(config) else "")
+
+
+def _experts(config: RunConfig) -> str:
+    """Return how the load of experts is balanced, for backends that can do so; empty for a dense model."""
+    shape = model_facts(config.model.path).shape if has_layouts(config) else None
+    if shape is None or not shape.num_experts:
+        return ""
+    layout = config.actor.megatron
+    given = [f"{name}={value:g}" for name in BALANCING if (value := getattr(layout, name))]
+    frozen = shape.expert_bias and not layout.moe_router_bias_update_rate
+    how = f"balanced by {', '.join(given)}" if given else "not balanced: all balancing losses are off"
+    return f"{shape.num_experts} per layer, {how}{', expert bias frozen' if frozen else ''}"
 
 
 def _source(config: RunConfig) -> str:

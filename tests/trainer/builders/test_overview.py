@@ -151,3 +151,27 @@ def test_an_environment_is_listed_with_the_tools():
     config = compose_config(["+experiment=calculator", "rollout.multi_turn.environment=world.py:World"])
     (line,) = [each for each in overview(config).splitlines() if each.split()[0] == "tools"]
     assert line.endswith("examples/calculator/tool.py, world.py:World")
+
+
+@pytest.mark.parametrize(
+    ("family", "layout", "line"),
+    [
+        ("qwen3", {}, None),
+        ("qwen3_moe", {}, "4 per layer, not balanced: all balancing losses are off"),
+        ("deepseek_v3", {}, "4 per layer, not balanced: all balancing losses are off, expert bias frozen"),
+        (
+            "deepseek_v3",
+            {"moe_aux_loss_coeff": 0.01, "moe_router_bias_update_rate": 0.001},
+            "4 per layer, balanced by moe_aux_loss_coeff=0.01, moe_router_bias_update_rate=0.001",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("megatron")
+def test_a_mixture_of_experts_has_a_line_about_their_balance(tmp_path, family, layout, line):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    experts = {} if family == "qwen3" else {"num_experts": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **sizes, **experts}))
+    config = compose_config(["+experiment=calculator", f"model.path={tmp_path}", "actor.backend=megatron"])
+    layouts = config.actor.megatron.model_copy(update=layout)
+    config = config.model_copy(update={"actor": config.actor.model_copy(update={"megatron": layouts})})
+    assert components(overview(config)).get("experts") == line

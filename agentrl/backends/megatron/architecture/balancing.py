@@ -17,6 +17,8 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.recomputed import PassValue
+
 AUX_LOSS, Z_LOSS = "moe_aux_loss", "moe_z_loss"
 
 
@@ -39,20 +41,21 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
     """A router whose losses are means over the mini-batch: each micro-batch is weighted by its number of tokens.
 
     Attributes:
-        tokens: the tokens of the next forward pass with gradients. Keep them until the backward pass is over, because
-            recomputed layers read them again.
+        of_pass: the tokens of a pass with gradients; None without.
         losses: sums of this process, without coefficients.
     """
 
-    tokens: RoutedTokens
+    _tokens: RoutedTokens | None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
+        self.of_pass: PassValue[RoutedTokens] = PassValue()
         self.losses: dict[str, Tensor] = {}
 
     def routing(self, logits: Tensor, padding_mask: None = None) -> tuple[Tensor, Tensor]:
         """See `TopKRouter.routing`."""
-        mask = self.tokens.padding if torch.is_grad_enabled() else None
+        self._tokens = self.of_pass.read()
+        mask = self._tokens.padding if self._tokens is not None and torch.is_grad_enabled() else None
         found: tuple[Tensor, Tensor] = super().routing(logits, padding_mask=mask)
         return found
 
@@ -60,18 +63,19 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
         self, activation: Tensor, aux_loss_coeff: float, aux_loss: Tensor, *_: object, **__: object
     ) -> Tensor:
         """Add this process's part of the loss of a micro-batch to the loss of the policy."""
-        if not self.tokens.share:  # padding alone has no loss
+        assert self._tokens is not None
+        if not self._tokens.share:  # padding alone has no loss
             return activation
-        own = aux_loss * self.tokens.share
+        own = aux_loss * self._tokens.share
         return self._with_loss(activation, AUX_LOSS, own / aux_loss_coeff, aux_loss_coeff)
 
     def apply_z_loss(self, logits: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Add the mean square of the logarithm of the sum of exponentials of the logits, [M, E]."""
         coefficient = self.config.moe_z_loss_coeff
-        if not coefficient or padding_mask is None:
+        if not coefficient or padding_mask is None or self._tokens is None:
             return logits
         squares_M = logits.logsumexp(-1).square().masked_fill(padding_mask, 0.0)
-        return self._with_loss(logits, Z_LOSS, squares_M.sum() / self.tokens.total, coefficient)
+        return self._with_loss(logits, Z_LOSS, squares_M.sum() / self._tokens.total, coefficient)
 
     def _with_loss(self, activation: Tensor, name: str, loss: Tensor, coefficient: float) -> Tensor:
         self.losses[name] = self.losses.get(name, 0.0) + loss.detach().double()

@@ -24,6 +24,7 @@ from agentrl.backends.megatron.architecture.balancing import BalancedRouter, bal
 from agentrl.backends.megatron.architecture.hybrid import HybridChunk
 from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
 from agentrl.backends.megatron.architecture.model_config import rope_arguments
+from agentrl.errors import ConfigError, Kind
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # without TransformerEngine, the module has no duplicated linear layer, although megatron-core has one
 multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
 
+_TENSOR = "actor.megatron.tensor_model_parallel_size"
 _NORMS = ("q_layernorm", "k_layernorm", "kv_layernorm")
 _DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
 
@@ -54,9 +56,17 @@ def build_chunks(
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
-    """Return the rows of the embedding: the vocabulary, padded to a multiple of the tensor-parallel size."""
+    """Return the rows of the embedding: the vocabulary, padded to a multiple of the tensor-parallel size.
+
+    Raises:
+        ConfigError: the last process would have only rows that are padding.
+    """
     size: int = config.tensor_model_parallel_size
-    return -(-int(hf.vocab_size) // size) * size
+    rows = -(-int(hf.vocab_size) // size)
+    if rows * (size - 1) >= hf.vocab_size:
+        text = f"the vocabulary of {hf.vocab_size} tokens leaves a process without tokens: use a smaller size"
+        raise ConfigError.at(_TENSOR, Kind.CONFLICT, f"`{_TENSOR}={size}`: {text}")
+    return rows * size
 
 
 def _gpt(config: TransformerConfig, options: dict[str, Any]) -> GPTModel:  # Any: untyped
@@ -81,7 +91,11 @@ def _chunk(
         "vp_stage": stage,
     }
     tied = bool(hf.tie_word_embeddings) and make_head is None
-    model = config.provide(**place) if hasattr(config, "provide") else build(config, _options(config, hf, place, tied))
+    if hasattr(config, "provide"):
+        config.share_embeddings_and_output_weights = tied
+        model = config.provide(**place)
+    else:
+        model = build(config, _options(config, hf, place, tied))
     model.model_type = ModelType.encoder_or_decoder
     if model.post_process and make_head is not None:
         model.output_layer = make_head()

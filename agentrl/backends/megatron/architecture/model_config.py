@@ -9,7 +9,9 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 from torch.nn.functional import silu
 
 from agentrl.config.megatron import MegatronConfig
+from agentrl.config.rules.model_layout import quantized_weights
 from agentrl.errors import ConfigError, Kind
+from agentrl.models.shape import quantization
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -90,6 +92,8 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     if hf.model_type not in (*FAMILIES, *BRIDGED):
         types = f"only {', '.join(FAMILIES)}, and with megatron-bridge {', '.join(BRIDGED)}"
         raise _unsupported(key, f"models of type '{hf.model_type}', {types}")
+    if method := quantization(getattr(hf, "quantization_config", None)):
+        raise ConfigError(quantized_weights(key, method))
     for name, values in (_OPTIONS | _OPTIONS_OF_FAMILY.get(hf.model_type, {})).items():
         if (value := getattr(hf, name, values[0])) not in values:
             raise _unsupported(key, f"'{name}: {value}' in config.json")
@@ -183,9 +187,6 @@ def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) 
 def _recomputed(layout: MegatronConfig, *, everything: bool) -> dict[str, Any]:
     granularity = layout.recompute_granularity or ("full" if everything else None)
     if granularity == "selective":
-        if needing := [name for name in layout.recompute_modules if name in ("layernorm", "mla_up_proj")]:
-            key = "actor.megatron.recompute_modules"
-            raise ConfigError.at(key, Kind.NOT_SUPPORTED, f"`{key}`: {needing[0]} needs TransformerEngine: remove it")
         return {"recompute_granularity": granularity, "recompute_modules": [*layout.recompute_modules] or ["core_attn"]}
     if granularity is None:
         return {}

@@ -14,6 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from agentrl.backends.megatron.architecture.hybrid import layer_of
+from agentrl.backends.megatron.architecture.recomputed import PassValue
 from agentrl.errors import ConfigError, Kind
 
 Choice = tuple[Tensor, Tensor]
@@ -24,12 +25,12 @@ class LayerReplay:
 
     Attributes:
         layer: number of the layer in the complete model, from 0.
-        wanted: [M, K], experts of the tokens of this pass, -1 where the router chooses; None: it chooses all.
+        wanted: [M, K], experts of the tokens of a pass, -1 where the router chooses; None: it chooses all.
     """
 
     def __init__(self, layer: int) -> None:
         self.layer = layer
-        self.wanted: Tensor | None = None
+        self.wanted: PassValue[Tensor] = PassValue()
 
     def get_replay_topk(
         self,
@@ -42,9 +43,9 @@ class LayerReplay:
         """Return scores and numbers of the chosen experts, [M, K], from the scores of all, [M, E]."""
         assert default_compute_topk is not None
         chosen = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-        if self.wanted is None:
+        if (wanted_MK := self.wanted.read()) is None:
             return chosen
-        experts_MK = torch.where(self.wanted < 0, chosen[1], self.wanted)
+        experts_MK = torch.where(wanted_MK < 0, chosen[1], wanted_MK)
         return scores.gather(1, experts_MK), experts_MK
 
 
@@ -52,15 +53,11 @@ def check_replay(config: TransformerConfig) -> None:
     """Check that a model can use recorded experts.
 
     Raises:
-        ConfigError: the model has no experts, or its pipeline recomputes a choice after another micro-batch has run.
+        ConfigError: it has no experts.
     """
     key = "rollout.routed_experts"
     if config.num_moe_experts is None:
         raise ConfigError.at(key, Kind.CONFLICT, f"`{key}` needs a mixture of experts")
-    recomputed = config.recompute_granularity == "full" or "moe" in (config.recompute_modules or ())
-    if config.pipeline_model_parallel_size > 1 and config.recompute_granularity is not None and recomputed:
-        text = f"`{key}` with `actor.backend=megatron`: a pipeline cannot recompute layers with experts"
-        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
@@ -74,21 +71,26 @@ def replaying(chunk: nn.Module) -> list[LayerReplay]:
     return found
 
 
-def give(replays: Sequence[LayerReplay], experts_SLK: Tensor | None, rank: int, size: int, num_experts: int) -> None:
-    """Set the experts of the next pass.
+def give(
+    replays: Sequence[LayerReplay],
+    experts_SLK: Tensor | None,
+    rank: int,
+    size: int,
+    num_experts: int,
+    *,
+    keeps: bool,
+) -> None:
+    """Begin a forward pass with the experts of its tokens.
 
     Args:
         rank, size: the slice of the tokens that the routers of this process see, with sequence parallelism.
+        keeps: whether a backward pass follows.
 
     Raises:
         ValueError: the experts do not fit the model.
     """
-    if experts_SLK is None:
-        for replay in replays:
-            replay.wanted = None
-        return
-    own_SLK = experts_SLK.chunk(size)[rank].long()
+    own_SLK = None if experts_SLK is None else experts_SLK.chunk(size)[rank].long()
     for replay in replays:
-        if replay.layer >= own_SLK.shape[1] or own_SLK.max() >= num_experts:
+        if own_SLK is not None and (replay.layer >= own_SLK.shape[1] or own_SLK.max() >= num_experts):
             raise ValueError(f"routed experts of {own_SLK.shape[1]} layers, up to {int(own_SLK.max())}, do not fit")
-        replay.wanted = own_SLK[:, replay.layer]
+        replay.wanted.begin(None if own_SLK is None else own_SLK[:, replay.layer], keeps=keeps)

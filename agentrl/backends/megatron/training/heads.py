@@ -76,7 +76,7 @@ class LanguageHead:
             states_NH,
             batch.targets[owned_N],
             None if batch.temperatures is None else batch.temperatures[owned_N],
-            own,
+            len(rows),  # padding included: all processes compute the same chunks
             entropy_gradient=entropy_gradient,
             read=partial(divided_logprobs, self._columns, first),
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor, nn
@@ -78,12 +79,18 @@ class LayoutOptimizer:
         self._optimizer = get_megatron_optimizer(options, [*chunks])
         self._owners = {value: inner for inner in self._optimizer.chained_optimizers for value in _values(inner)}
         self._parking = CpuOffload(self._held, moves)
+        self._biases: list[tuple[Tensor, Tensor]] = []
 
     def clear_gradients(self) -> None:
         """Set all gradients to 0."""
         for chunk in self._chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]  # a method of DistributedDataParallel
         self._optimizer.zero_grad()
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of all processes. megatron-core also updates the expert biases, unless `step` skips."""
+        self._biases = [(bias, bias.clone()) for bias in _expert_biases(self._chunks)]
+        finalize_model_grads([*self._chunks])
 
     def step(self) -> dict[str, float]:
         """Do one update with the gradients of all processes; see `ScheduledOptimizer.step`."""
@@ -107,6 +114,9 @@ class LayoutOptimizer:
                 clip_grads.clip_grad_by_total_norm_fp32(inner.get_parameters(), self._grad_clip, grad_norm)
             self._optimizer.step_with_ready_grads()
             self.num_updates += 1
+        else:
+            for bias, before in self._biases:
+                bias.copy_(before)
         self.clear_gradients()
         return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(not finite)}
 
@@ -174,6 +184,11 @@ class LayoutOptimizer:
     def _inner(self, parameter: Tensor) -> Any:  # Any: megatron-core is untyped
         """Return the optimizer of a parameter."""
         return self._owners[parameter if parameter in self._owners else parameter.main_param]  # type: ignore[attr-defined]  # set by megatron-core
+
+
+def _expert_biases(chunks: Sequence[nn.Module]) -> Iterator[Tensor]:
+    for chunk in chunks:
+        yield from (value for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
 
 
 def divides_state(config: ActorConfig) -> bool:

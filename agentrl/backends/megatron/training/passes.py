@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from agentrl.backends.fsdp.sequence import joined
 from agentrl.backends.megatron.architecture.balancing import RoutedTokens, balanced_routers, balances
 from agentrl.backends.megatron.architecture.positions import GivenPositions
+from agentrl.backends.megatron.architecture.recomputed import PassValue, forward_of
 from agentrl.backends.megatron.architecture.replay import give, replaying
 from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
 from agentrl.backends.megatron.training.heads import Head
@@ -59,6 +60,13 @@ class Passes:
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
         self._balances = balances(config)
         self.routers = {chunk: routers for chunk in chunks if (routers := balanced_routers(chunk))}
+        self._values: dict[nn.Module, list[PassValue[Any]]] = {  # Any: values of several types
+            chunk: [
+                *(replay.wanted for replay in self._replays.get(chunk, ())),
+                *(router.of_pass for router in self.routers.get(chunk, ())),
+            ]
+            for chunk in chunks
+        }
         self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
@@ -71,8 +79,9 @@ class Passes:
 
         def step(inputs: Iterator[tuple[int, PackedBatch]], chunk: nn.Module) -> tuple[Tensor, partial[Any]]:
             number, batch = next(inputs)
-            self._balance(chunk, batch, num_tokens)
-            output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
+            with forward_of(self._values[chunk]):
+                self._begin(chunk, batch, num_tokens)
+                output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
             return output, partial(self._loss, loss_of if number < len(real) else _nothing, number)
 
         schedule = get_forward_backward_func()
@@ -85,6 +94,8 @@ class Passes:
             micro_batch_size=1,
             forward_only=not torch.is_grad_enabled(),
         )
+        for value in (value for values in self._values.values() for value in values):
+            value.clear()
 
     def _num_tokens(self, batches: Sequence[PackedBatch]) -> int:
         """Return the number of tokens of the mini-batch, without padding, if routers need it."""
@@ -94,17 +105,27 @@ class Passes:
         dist.all_reduce(total, group=parallel_state.get_data_parallel_group())
         return int(total)
 
-    def _balance(self, chunk: nn.Module, batch: PackedBatch, num_tokens: int) -> None:
-        """Tell the routers which tokens the next pass has."""
-        size = self._columns.size() if self._config.sequence_parallel else 1
-        padding = batch.padding.chunk(size)[self._columns.rank() % size]
-        for router in self.routers.get(chunk, ()) if num_tokens else ():
-            router.tokens = RoutedTokens(padding, batch.num_tokens / num_tokens, num_tokens)
+    def _begin(self, chunk: nn.Module, batch: PackedBatch, num_tokens: int) -> None:
+        """Tell the routers which tokens the next pass has, and which experts were recorded."""
+        size, rank, trains = self._columns.size(), self._columns.rank(), torch.is_grad_enabled()
+        if self._replays:
+            give(self._replays[chunk], batch.experts, rank, size, self._config.num_moe_experts, keeps=trains)
+        size = size if self._config.sequence_parallel else 1
+        padding = batch.padding.chunk(size)[rank % size]
+        tokens = RoutedTokens(padding, batch.num_tokens / num_tokens, num_tokens) if num_tokens else None
+        for router in self.routers.get(chunk, ()):
+            router.of_pass.begin(tokens, keeps=trains)
 
     def _num_passes(self, wanted: int) -> int:
-        """Return the number of passes: for the interleaved schedule, a multiple of the number of stages."""
-        group = parallel_state.get_pipeline_model_parallel_world_size() if len(self.chunks) > 1 else 1
-        return -(-wanted // group) * group
+        """Return the number of passes: for the interleaved schedule, a multiple of the number of stages.
+
+        With one pass per stage, the first stage sends its last output while the next stage sends its first gradient:
+        each would wait until the other one receives.
+        """
+        if len(self.chunks) == 1:
+            return wanted
+        stages: int = parallel_state.get_pipeline_model_parallel_world_size()
+        return max(-(-wanted // stages), 2 if torch.is_grad_enabled() else 1) * stages
 
     def _packed(self, batches: Sequence[MicroBatch]) -> list[PackedBatch]:
         slices = self._slices.size()
@@ -136,9 +157,6 @@ class Passes:
 
     def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
         """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked."""
-        if self._replays:
-            size, rank = self._columns.size(), self._columns.rank()
-            give(self._replays[chunk], batch.experts, rank, size, self._config.num_moe_experts)
         if self._positions:
             self._positions[chunk].wanted = batch.positions[0]
         output: Tensor = chunk(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agentrl.backends.fsdp.checkpoint import failing_together
 from agentrl.backends.megatron.bridge import KEY
-from agentrl.backends.megatron.weights.mapping import Mapped, Part, Placement, Rows, held
+from agentrl.backends.megatron.weights.mapping import SCALAR_HEAD, Mapped, Part, Placement, Rows, held, mapped
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.errors import ConfigError, Kind
 
@@ -70,6 +70,8 @@ def bridged(
 ) -> list[Mapped]:
     """Return the parameters of all chunks of this process. All processes call this together.
 
+    A head of one number, which no bridge knows, is mapped without it.
+
     Args:
         registry: the mappings of the model, of the class `MegatronMappingRegistry`.
         saved: the weights of the model.
@@ -83,11 +85,14 @@ def bridged(
     known: dict[object, list[_Run] | None] = {}
     runs = [_known_runs(task, known) for task in tasks]  # with collective operations, so on all processes
     with failing_together(group):
-        return [_mapped(task, each) for task, each in zip(tasks, runs, strict=True)]
+        found = [_mapped(task, each) for task, each in zip(tasks, runs, strict=True)]
+    return [*found, *(head for chunk in chunks for head in mapped(chunk, 0, SCALAR_HEAD))]
 
 
 def _tasks(chunk: LanguageModule, registry: Any, saved: SavedBoxes) -> Iterator[_Task]:
     for name, complete_name, value in held(chunk):
+        if complete_name.startswith(SCALAR_HEAD):
+            continue
         is_copy = complete_name == _HEAD and chunk.share_embeddings_and_output_weights
         mapping = registry.megatron_to_hf_lookup(_EMBEDDING if is_copy else complete_name)
         if mapping is None:

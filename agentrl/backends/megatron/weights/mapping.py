@@ -63,9 +63,15 @@ class Rows:
         return value[self.start : self.stop]
 
 
-def mapped(chunk: LanguageModule, vocabulary_size: int) -> Iterator[Mapped]:
-    """Yield the parameters of a chunk."""
+SCALAR_HEAD = "output_layer.score."
+"""Start of the names of the parameters of a head of one number."""
+
+
+def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Iterator[Mapped]:
+    """Yield the parameters of a chunk whose names in the complete model start with `prefix`."""
     for name, complete_name, value in held(chunk):
+        if not complete_name.startswith(prefix):
+            continue
         short = complete_name.removeprefix("decoder.").replace("local_experts.", "")
         own = _Parameter(short, value, chunk.config, vocabulary_size)
         yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
@@ -79,8 +85,9 @@ def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _numbered(name: str, chunk: LanguageModule) -> str:
-    """Return a parameter's name with the numbers of layer and expert in the complete model."""
+    """Return a parameter's name in a `GPTModel`, with the numbers of layer and expert in the complete model."""
     config, layers = chunk.config, chunk.decoder.layers
+    name = name.replace("decoder.final_norm.", "decoder.final_layernorm.")
     prefix = r"^decoder\.layers\.(\d+)"
     name = re.sub(prefix, lambda found: f"decoder.layers.{layer_of(layers[int(found[1])], chunk)}", name)
     if ".local_experts." in name:
@@ -94,7 +101,6 @@ _OUTSIDE = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
     "output_layer.weight": "lm_head.weight",
     "final_layernorm.weight": "model.norm.weight",
-    "final_norm.weight": "model.norm.weight",
     "output_layer.score.weight": "score.weight",
     "output_layer.score.bias": "score.bias",
 }

@@ -143,6 +143,9 @@ def _checked(saved: SavedBoxes, part: Part) -> Tensor:
     if (shape := saved.shape(part.name)) not in (None, part.shape):
         raise ConfigError.keyless(f"the weight '{part.name}' has the shape {shape}, expected {part.shape}")
     found = saved.read(part.name, part.box)
+    if found.dtype.itemsize < 2:
+        kind = str(found.dtype).removeprefix("torch.")
+        raise ConfigError.keyless(f"the weight '{part.name}' has the type {kind}: convert the weights to bfloat16")
     if not found.isfinite().all():
         raise ConfigError.keyless(f"the weights are not finite: '{part.name}' holds NaN or infinity")
     return found

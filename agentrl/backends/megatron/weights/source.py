@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,15 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
 
+from agentrl.backends.fsdp.checkpoint import failing_together
+from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_weights
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files
 from agentrl.models.loading import adapter_of, load_tokenizer, quiet_transformers
 from agentrl.models.scalar import HEAD, name_scalar_class, scalar_kind
+from agentrl.utils.hub import hub_folder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -26,29 +30,26 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class Source:
-    """A model's folder.
+    """A model's folder. All processes create this at once; the first of each node downloads a model of the hub.
 
     Attributes:
         config: its configuration.
         dtype: the data type of its weights.
         adapter: the saved adapter that training continues from; None if there is none.
-        base: folder of the base model, without adapter.
+        base: folder or hub name of the base model, without adapter.
         head_bias: whether a head of one number has a bias.
 
     Args:
         value_head: the model outputs one number per token.
 
     Raises:
-        ConfigError: the folder is missing or incomplete, or its weights cannot be trained.
+        ConfigError: the folder is missing or incomplete, it cannot be downloaded, or its weights cannot be trained.
     """
 
-    def __init__(self, model: ModelConfig, key: str, *, value_head: bool) -> None:
+    def __init__(self, ranks: Ranks, model: ModelConfig, key: str, *, value_head: bool) -> None:
         self.adapter = adapter_of(model, key)
         self.base = self.adapter.base if self.adapter and model.lora_adapter_path is None else model.path
-        self._folder, self._key, self._value_head = Path(self.base), key, value_head
-        if not is_folder(self.base):
-            text = f"{key}: `actor.backend=megatron` reads a local folder, not '{self.base}' on the hub: download it"
-            raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+        self._folder, self._key, self._value_head = _local_folder(self.base, key, ranks), key, value_head
         check_folder(self._folder, key)
         self.config: PretrainedConfig = AutoConfig.from_pretrained(self._folder)
         self.dtype = _dtype(model, self.config)
@@ -92,6 +93,15 @@ class Source:
                 _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
+
+
+def _local_folder(path: str, key: str, ranks: Ranks) -> Path:
+    if is_folder(path):
+        return Path(path)
+    with failing_together(ranks.control):
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once per node
+            hub_folder(path, key)
+    return hub_folder(path, key, downloaded=True)
 
 
 def weights_of(folder: Path, key: str) -> SavedBoxes:

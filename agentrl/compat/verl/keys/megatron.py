@@ -42,7 +42,7 @@ _CPU_ADAM = (
     *("optimizer_cpu_offload", "optimizer_offload_fraction"),
     *("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer"),
 )
-_CHOSEN_KERNELS = "the kernels follow from actor.megatron.transformer_engine; same results up to rounding"
+_CHOSEN_KERNELS = "agentrl chooses the kernels; same results up to rounding"
 _LAYOUT_OF_THE_ACTOR = "the policy's layout is used for all models; other sizes are refused"
 _SAVED = f"weights are read from the Hugging Face folder; set {_VERLS}.use_dist_checkpointing=False"
 
@@ -76,7 +76,7 @@ def _common(section: str) -> Iterator[Row]:
     yield Fixed(f"{prefix}.use_dist_checkpointing", (None, False), f"set it to False: {_SAVED.partition(';')[0]}")
     yield from (Hint(f"{prefix}.dist_checkpointing_{key}", _SAVED) for key in ("path", "prefix"))
     yield Hint(f"{prefix}.seed", "use trainer.seed")
-    yield Hint(f"{prefix}.vanilla_mbridge", "megatron-bridge is used, not mbridge")
+    yield Hint(f"{prefix}.vanilla_mbridge", "use_mbridge selects megatron-bridge, else agentrl's own mapping")
     if section == _REF:
         yield Hint(f"{prefix}.optimizer_offload", "a reference has no optimizer")
     yield Hint(f"{prefix}.forward_only", "the reference is not trained, other models are")
@@ -125,8 +125,9 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
         for part, end in (("embedding", "first_pipeline_stage"), ("loss", "last_pipeline_stage"))
     ),
     Fixed(f"{_MODEL}.*", (None,), f"use a key of {_OURS} (`agentrl config`)"),
-    *(Mapped(f"{_DDP}.{key}", f"{_OURS}.{key}") for key in ("overlap_grad_reduce", "overlap_param_gather")),
-    Fixed(f"{_DDP}.*", (None,), f"use {_OURS}.overlap_grad_reduce or {_OURS}.overlap_param_gather"),
+    Mapped(f"{_DDP}.overlap_grad_reduce", f"{_OURS}.overlap_grad_reduce"),
+    Hint(f"{_DDP}.overlap_param_gather", "not supported yet; it changes only the speed"),
+    Fixed(f"{_DDP}.*", (None,), f"use {_OURS}.overlap_grad_reduce"),
     *_common(_ACTOR),
     *(
         Fixed(

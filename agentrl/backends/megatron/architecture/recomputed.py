@@ -1,0 +1,53 @@
+"""Values of forward passes that layers read again when the backward pass recomputes them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class PassValue(Generic[Value]):
+    """What one layer reads in each pass.
+
+    A pipeline runs other micro-batches before it recomputes a layer. Backward passes have the order of the forward
+    passes, so a recomputed layer reads the oldest value that is kept.
+    """
+
+    def __init__(self) -> None:
+        self._current: Value | None = None
+        self._is_forward = self._keeps = False
+        self._kept: deque[Value | None] = deque()
+
+    def begin(self, value: Value | None, *, keeps: bool) -> None:
+        """Set the value of a forward pass; `keeps`: a backward pass follows."""
+        self._current, self._keeps, self._is_forward = value, keeps, True
+
+    def end(self) -> None:
+        """End the forward pass: reads are those of recomputed layers until the next one begins."""
+        self._current, self._is_forward = None, False
+
+    def read(self) -> Value | None:
+        """Return the value of the pass that is computed."""
+        if not self._is_forward:
+            return self._kept.popleft()
+        if self._keeps:
+            self._kept.append(self._current)
+        return self._current
+
+    def clear(self) -> None:
+        """Forget the values of layers that were not recomputed."""
+        self._kept.clear()
+
+
+@contextmanager
+def forward_of(values: Iterable[PassValue[Any]]) -> Iterator[None]:  # Any: values of several types
+    """End the forward pass of these values afterwards."""
+    try:
+        yield
+    finally:
+        for value in values:
+            value.end()

@@ -1,0 +1,34 @@
+"""Wrap chunks so that their gradients are summed over the data-parallel processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_model_config
+from torch import nn
+
+from agentrl.backends.megatron.training.optimizer import divides_state
+from agentrl.config.actor import ActorConfig
+
+
+def frozen(chunks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the chunks of a model that is not trained."""
+    return [chunk.requires_grad_(False) for chunk in chunks]
+
+
+def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor: ActorConfig) -> list[nn.Module]:
+    """Return the chunks with memory for their gradients."""
+    options = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=divides_state(actor),
+        overlap_grad_reduce=actor.megatron.overlap_grad_reduce,
+    )
+    wrapped = [
+        DistributedDataParallel(config, options, chunk, disable_bucketing=number > 0)
+        for number, chunk in enumerate(chunks)
+    ]
+    if actor.megatron.overlap_grad_reduce:  # a rule refuses several chunks
+        get_model_config(wrapped[0]).no_sync_func = wrapped[0].no_sync  # sum in the last micro-batch only
+    return wrapped
