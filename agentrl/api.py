@@ -143,7 +143,7 @@ class _Inputs:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration, for all arguments that can be expressed in it."""
+        """The configuration of the call. Python objects, such as tools and rewards, are only listed by name."""
         values: dict[str, object] = {"model.path": str(self.model)}
         if self.environment is not None:
             named = isinstance(self.environment, str)

@@ -59,7 +59,8 @@ class ReactAgent(ToolAgent):
 
     tool_format = "react"
     roles = ("user",)
-    strips_thinking = False  # the template would write calls in its own format
+    # with `strip`, the chat template renders earlier turns again, and would write their calls in its own format
+    strips_thinking = False
     conversation_class = ReactConversation
 
 

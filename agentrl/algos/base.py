@@ -106,7 +106,10 @@ class Algorithm(Protocol):
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Return (samples for the loss, metrics). Importance weights are set, rejected tokens leave the loss mask."""
+        """Apply the off-policy correction; return (samples for the loss, metrics).
+
+        The samples get importance weights. Rejected tokens are removed from the loss mask.
+        """
         ...
 
 

@@ -312,6 +312,10 @@ def _note_ignored(names: Sequence[str]) -> None:
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """Return an error whose text tells clients not to retry; with other texts they retry for minutes."""
+    """Return the error for a prompt without room for an answer.
+
+    LiteLLM recognizes the words "maximum context length" and does not retry. After other texts, clients retry for
+    minutes.
+    """
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)

@@ -167,9 +167,10 @@ class HarnessRun:
         """Return the job to run in a place.
 
         Args:
-            folders: HOME and the working folder.
-            port: port at which the supervisor listens, in a place that does not share the network of this machine.
-            own: environment variables of the place.
+            folders: HOME and the working folder of the harness.
+            port: port on 127.0.0.1, inside the place, at which the supervisor forwards requests to the gateway. None:
+                the place shares this machine's network.
+            own: environment variables of the place, such as PATH and HOME.
         """
         if port is not None:
             inside = urlsplit(address.base_url)._replace(scheme="http", netloc=f"127.0.0.1:{port}").geturl()

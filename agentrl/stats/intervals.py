@@ -166,7 +166,8 @@ def t_quantile(level: float, degrees: int) -> float:
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided p-value of `wins` versus `losses`; ties are not counted. The p-value is 1 if both numbers are 0.
 
-    Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
+    Exact test: twice the smaller tail probability of the binomial distribution with probability 0.5, at most 1.
+    With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
     """
     from scipy.special import bdtr  # binomtest of scipy.stats has the same result and takes 1 s to import
 

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 
 class RateLimiter:
-    """Rate limiter: callers pass one after another, at most `per_minute` units in any minute.
+    """Rate limiter without bursts: callers continue one at a time, in the order of their calls.
 
-    There are no bursts: `n` units occupy n * 60 / per_minute seconds, in which no other caller passes.
+    A unit is what the limit counts, such as a request or a token. After a caller with `n` units continues, the next
+    caller waits n * 60 / per_minute seconds.
 
     Args:
         now: seconds on a clock that never goes backwards.

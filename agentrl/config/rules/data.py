@@ -24,7 +24,7 @@ def ignored_in_data(config: RunConfig) -> Iterator[Problem]:
         yield from _given_of(data, ("curriculum", "online", "custom_cls"), need)
     if config.trainer.mode == "rollout_only":
         learning = ("curriculum", "online") if data.curriculum.by == PASS_RATE else ("online",)
-        yield from _given_of(data, learning, "`trainer.mode=train`: other modes use each row once")
+        yield from _given_of(data, learning, "`trainer.mode=train`: `rollout_only` uses every row of an epoch once")
 
 
 def _curriculum(data: DataConfig) -> Iterator[Problem]:

@@ -47,7 +47,10 @@ class Setting:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps with about `ENOUGH` rollouts; at most `MAX_STEPS`, at least 2 if rollouts overlap updates."""
+        """Number of simulated steps to average, without the warm-up. Together they have about `ENOUGH` rollouts.
+
+        It is at most `MAX_STEPS`, and at least 2 if rollouts overlap updates.
+        """
         least = 2 if self.overlaps else 1
         return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
 

@@ -1,8 +1,8 @@
 """Program that runs a server and kills it when the trainer ends: `python -I child.py <pid of the trainer> <command>`.
 
 This separate program uses only the standard library. The trainer may be killed without cleanup, so an exit handler is
-not enough. The trainer may also start servers from threads that end, so the kernel's parent-death signal alone is not
-enough either.
+not enough. The kernel's parent-death signal does not fit either: Linux sends it when the thread that started the server
+ends, even if the trainer still runs.
 """
 
 from __future__ import annotations
