@@ -68,8 +68,8 @@ def serve(runs: Sequence[ViewedRun], port: int | None = None, open_browser: bool
 def _leads_to(address: str) -> Iterator[str]:
     """Yield the URL of a private file that redirects to `address`.
 
-    `address` contains the secret token. Other users of this machine can see the browser's arguments, so the browser gets
-    the file's URL instead.
+    `address` contains the secret token. Other users of this machine can see the browser's arguments, so the browser
+    gets the file's URL instead.
     """
     with TemporaryDirectory(prefix="agentrl-view-") as folder:  # the folder has mode 0700
         page = Path(folder) / "open.html"
