@@ -35,6 +35,8 @@ from agentrl.types.rollout import GUARD
 from agentrl.utils.yaml_text import yaml_text
 
 _SPECIAL_TOKEN = re.compile(r"(<[|｜][^<>\s]{1,40}[|｜]>)")
+_ABSENT = {"data_source": "", "ground_truth": None, "error": None, "num_turns": 0}
+"""What the report shows of a sample in a file that lacks it."""
 
 
 def write_report(
@@ -156,7 +158,7 @@ def _read_samples(path: Path) -> list[SampleView]:
         samples = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):  # not written yet, or incomplete
         return []
-    return [sample for sample in samples if _is_sample(sample)] if isinstance(samples, list) else []
+    return [_ABSENT | sample for sample in samples if _is_sample(sample)] if isinstance(samples, list) else []
 
 
 def _is_sample(value: object) -> bool:

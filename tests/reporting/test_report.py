@@ -437,5 +437,8 @@ def test_invalid_samples_are_skipped_in_the_report(tmp_path, damage):
     (tmp_path / "samples.json").write_text(json.dumps([sample() | damage, sample(uid="fine"), 3]))
     text = report_from_run(tmp_path).read_text()
     assert text.count('class="task"') == 1
+    incomplete = {"uid": "x", "reward": 1.0, "rewards": {}, "stop": "finished", "tool_calls": []}
+    (tmp_path / "samples.json").write_text(json.dumps([incomplete | {"segments": [{"author": "model", "text": "4"}]}]))
+    assert report_from_run(tmp_path).read_text().count('class="task"') == 1
     (tmp_path / "samples.json").write_text('{"uid": 1}')
     assert 'class="task"' not in report_from_run(tmp_path).read_text()
