@@ -31,7 +31,7 @@ def test_reliable_estimates_have_no_note():
         "checkpoint, per decision",
         "mean ratio",
     ]
-    assert "mean nothing" not in table.note
+    assert "unreliable" not in table.note
     assert "not near 1" not in table.note
     assert table.note.endswith("in some rollouts the turn rewards do not sum to the score.")
     by_turn = off_policy([Episode(task, 0.1 * math.sin(task), 1.0, [(0.0, 1.0)]) for task in range(40)])
