@@ -312,10 +312,6 @@ def _note_ignored(names: Sequence[str]) -> None:
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """Return the error for a prompt without room for an answer.
-
-    LiteLLM recognizes the words "maximum context length" and does not retry. After other texts, clients retry for
-    minutes.
-    """
+    """Return the error of a full context. LiteLLM knows "maximum context length"; after other texts it retries."""
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)
