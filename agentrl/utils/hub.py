@@ -18,7 +18,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from agentrl.errors import ConfigError, DataError, Kind
 
 TIMEOUT_S = 5.0
-MODEL_FILES = ["*.json", "*.safetensors"]
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+"""Patterns of the files of a model: configuration, weights, and tokenizer."""
+_CODE_FILES = "*.py"
+"""Read only with `model.trust_remote_code`."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -37,7 +40,7 @@ def check_hub(name: str, key: str) -> None:
 
 
 def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
-    """Return the folder of a model in the hub's cache: its configuration and its weights in safetensors files.
+    """Return the folder of a model in the hub's cache: configuration, weights in safetensors files, and tokenizer.
 
     Args:
         key: the configuration key that contains the name.
@@ -49,7 +52,8 @@ def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
     if not downloaded:
         check_hub(name, key)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=downloaded))
+        wanted = [*MODEL_FILES, _CODE_FILES]
+        folder = Path(snapshot_download(name, allow_patterns=wanted, local_files_only=downloaded))
     except (httpx.HTTPError, HfHubHTTPError, OSError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot download '{name}' from the hub: {reason}") from error
