@@ -68,6 +68,7 @@ def test_null_follows_the_tensor_parallel_size(keys, expert_tensor, sequence):
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
         {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]},
         {EP: 2, DISPATCHER: "allgather"},
+        {VPP: 1},
     ],
 )
 def test_layouts_that_share_prefixes(layout):

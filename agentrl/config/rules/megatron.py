@@ -95,7 +95,8 @@ def no_sequence_parallel(what: str) -> Problem:
 def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
     chunks = "virtual_pipeline_model_parallel_size"
     if layout.pipeline_model_parallel_size == 1:
-        yield from unused(SECTION, layout, (chunks, *_ENDS), f"`{SECTION}.{_PIPELINE}` above 1")
+        named = (chunks, *_ENDS) if layout.virtual_stages else _ENDS
+        yield from unused(SECTION, layout, named, f"`{SECTION}.{_PIPELINE}` above 1")
         return
     for name in _ENDS:
         if (number := getattr(layout, name) or 0) % layout.num_layer_chunks:
