@@ -289,6 +289,26 @@ def test_sums_during_the_backward_pass_do_not_work_with_virtual_stages():
     }
 
 
+@pytest.mark.parametrize(
+    ("layout", "processes", "has_effect"),
+    [
+        ({}, 1, False),
+        ({TP: 2}, 2, False),
+        ({TP: 2, PP: 2}, 4, False),
+        ({TP: 2, EP: 2, ETP: 1}, 2, False),
+        ({}, 2, True),
+        ({TP: 2}, 4, True),
+        ({CP: 2}, 2, True),
+        ({EP: 2}, 2, True),
+        ({TP: 4, EP: 2, ETP: 1}, 4, True),  # each expert is on two processes
+    ],
+)
+def test_sums_during_the_backward_pass_need_processes_that_sum(layout, processes, has_effect):
+    found = problems_of(**sections({**layout, "overlap_grad_reduce": True}, processes, ALONE))
+    expected = set() if has_effect else {("actor.megatron.overlap_grad_reduce", UNUSED)}
+    assert keys_and_kinds(found) == expected
+
+
 def test_a_file_without_shapes_is_not_judged():
     assert model_shape({"num_hidden_layers": 4}) is None
     check_layout(RunConfig.model_validate({"model": {"path": "m"}, **sections({PP: 3})}), None)
