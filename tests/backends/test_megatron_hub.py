@@ -54,6 +54,7 @@ def replace_hub(ranks: Ranks, cache: str, files: str) -> None:
     hub.check_hub.cache_clear()
     if files:
         hub.check_hub, hub.snapshot_download = (lambda name, key: None), Hub(cache, files).download
+        hub._ask = lambda kind, name: None
         loading.check_hub = not_asked
 
 
@@ -64,11 +65,11 @@ def not_asked(name: str, key: str) -> None:
 def restore_hub(ranks: Ranks, *before: object) -> None:
     constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = before
     os.environ.pop("LOCAL_RANK", None)
-    hub.check_hub, hub.snapshot_download = ORIGINAL
+    hub.check_hub, hub.snapshot_download, hub._ask = ORIGINAL
     loading.check_hub = hub.check_hub
 
 
-ORIGINAL = (hub.check_hub, hub.snapshot_download)
+ORIGINAL = (hub.check_hub, hub.snapshot_download, hub._ask)
 
 
 @pytest.fixture
