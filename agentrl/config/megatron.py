@@ -86,6 +86,11 @@ class MegatronConfig(Section):
         return self.virtual_pipeline_model_parallel_size or 1
 
     @property
+    def virtual_stages(self) -> int | None:
+        """`num_layer_chunks`; None if a pipeline stage has one group of layers, which needs no interleaved schedule."""
+        return self.num_layer_chunks if self.num_layer_chunks > 1 else None
+
+    @property
     def model_parallel_size(self) -> int:
         """Number of processes that compute one micro-batch together: TP x PP x CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size

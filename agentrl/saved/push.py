@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from agentrl.errors import ConfigError
 from agentrl.saved.card import model_card
 from agentrl.saved.run import Run
+from agentrl.utils.hub import MODEL_FILES
 
 CARD = "README.md"
-_MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 _STATE_FILES = ("run_state.json",)
 
 
@@ -45,7 +45,7 @@ def prepare_upload(run: Run, name: str, step: int | None = None) -> Upload:
             f"'{run.path}' has no checkpoint of step {step}; steps with one: {', '.join(map(str, checkpoints))}"
         )
     folder = checkpoints[chosen]
-    found = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name not in _STATE_FILES}
+    found = {file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.name not in _STATE_FILES}
     files = tuple(sorted(found))
     if links := [file for file in (folder, *files) if file.is_symlink()]:
         raise ConfigError.keyless(f"'{links[0]}' is a link, and push uploads no links: replace it with the file")

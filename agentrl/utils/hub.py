@@ -18,7 +18,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from agentrl.errors import ConfigError, DataError, Kind
 
 TIMEOUT_S = 5.0
-MODEL_FILES = ["*.json", "*.safetensors"]
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+"""Patterns of the files of a model: configuration, weights, and tokenizer."""
+_CODE_FILES = "*.py"
+"""Read only with `model.trust_remote_code`."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -37,7 +40,7 @@ def check_hub(name: str, key: str) -> None:
 
 
 def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
-    """Return the folder of a model in the hub's cache: its configuration and its weights in safetensors files.
+    """Return the folder of a model in the hub's cache: configuration, weights in safetensors files, and tokenizer.
 
     Args:
         key: the configuration key that contains the name.
@@ -49,14 +52,33 @@ def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
     if not downloaded:
         check_hub(name, key)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, local_files_only=downloaded))
+        wanted = [*MODEL_FILES, _CODE_FILES]
+        folder = Path(snapshot_download(name, allow_patterns=wanted, local_files_only=downloaded))
     except (httpx.HTTPError, HfHubHTTPError, OSError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: cannot download '{name}' from the hub: {reason}") from error
     if not any(folder.glob("*.safetensors")):
-        text = f"{key}: '{name}' has no safetensors files on the hub: convert its weights, and name their folder"
-        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+        raise _no_weights(name, key, asked=not downloaded)
     return folder
+
+
+def _no_weights(name: str, key: str, *, asked: bool) -> ConfigError:
+    """Return the error of a model without safetensors files; `asked`: the hub was asked, if it could be reached."""
+    if asked and _is_on_hub(name):
+        text = f"{key}: '{name}' has no safetensors files on the hub: convert its weights, and name their folder"
+        return ConfigError.at(key, Kind.NOT_SUPPORTED, text)
+    way_out = f"fetch them with `hf download {name}`, or name a folder with weights"
+    return ConfigError.at(
+        key, Kind.NOT_FOUND, f"{key}: the hub's cache here has no safetensors files of '{name}': {way_out}"
+    )
+
+
+def _is_on_hub(name: str) -> bool:
+    try:
+        _ask("model", name)
+    except (httpx.HTTPError, HfHubHTTPError, OSError):
+        return False
+    return True
 
 
 @cache
@@ -70,14 +92,18 @@ def check_hub_dataset(name: str) -> None:
         raise DataError(f"{name}: there is no file of that name, and {problem}")
 
 
+def _ask(kind: Literal["model", "dataset"], name: str) -> None:
+    api = HfApi()
+    (api.model_info if kind == "model" else api.dataset_info)(name, timeout=TIMEOUT_S)
+
+
 def _problem(kind: Literal["model", "dataset"], name: str, is_cached: Callable[[], bool]) -> str | None:
     """Return why the model or dataset is not available, in one line; None if it is available."""
     if constants.is_offline_mode():
         missing = f"no {kind} of that name in the hub's cache here, while HF_HUB_OFFLINE is set"
         return None if is_cached() else missing
-    api = HfApi()
     try:
-        (api.model_info if kind == "model" else api.dataset_info)(name, timeout=TIMEOUT_S)
+        _ask(kind, name)
     except (RepositoryNotFoundError, HFValidationError):
         return f"no {kind} of that name on the hub (a private one needs HF_TOKEN)"
     except (httpx.HTTPError, HfHubHTTPError, OSError) as error:

@@ -22,7 +22,7 @@ from megatron_models import (
     save_variant,
 )
 from rank_processes import NUM_RANKS, ROUNDING, on_cpu, run_again
-from tiny_models import make_groups, make_samples, save_model
+from tiny_models import make_groups, make_model, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.megatron.backend import MegatronBackend
@@ -58,6 +58,7 @@ LAYOUTS = {
         "pp2 first1": ("deep", "deep deepseek_v3"),
         "pp2 last1": ("deep", "dense layers"),
         "pp2 vpp2": ("deep", *DEEP_EXPERTS),
+        "pp2 vpp1": ("qwen3",),
         "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
         "pp2 hybrid": ("qwen3", "deepseek_v3"),
         "cp2 hybrid": ("llama",),
@@ -229,6 +230,29 @@ def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folde
     found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
     assert any((found[name] - free[name]).norm() > 0.01 * free[name].norm() for name in found)
     assert_equal_gradients(found, expected_gradients(alone, samples, loss))
+
+
+@pytest.mark.parametrize("name", ["no layers", *RECOMPUTED])
+def test_values_are_kept_only_for_layers_that_are_recomputed(start, folders, monkeypatch, name):
+    options = {**RECOMPUTED.get(name, {}), "moe_aux_loss_coeff": 0.1}
+    model = {"enable_gradient_checkpointing": name == "all layers"}
+    layout = layout_of(LAYOUTS_OF_STEPS[0]) | options
+    request = replace(make_request(folders["deep deepseek_v3"], model=model, megatron=layout), routed_experts=True)
+    backend = start(request)
+    from agentrl.backends.megatron.architecture.recomputed import PassValue
+
+    kept: list[int] = []
+
+    def recorded(value: PassValue, clear: Callable[[PassValue], None] = PassValue.clear) -> None:
+        kept.append(len(value._kept))
+        clear(value)
+
+    monkeypatch.setattr(PassValue, "clear", recorded)
+    config = make_model("deepseek_v3", num_hidden_layers=4).config
+    step = asyncio.run(backend.train_step(with_experts(make_samples(7), config), PolicyLoss("vanilla")))
+    assert step.metrics["num_micro_batches"] > 2
+    assert kept
+    assert not any(kept), kept
 
 
 @pytest.mark.one_in(2)

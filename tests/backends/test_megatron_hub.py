@@ -12,9 +12,13 @@ from huggingface_hub import constants
 from megatron_models import make_request
 from rank_processes import NUM_RANKS
 from tiny_models import save_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from agentrl.backends.fsdp.ranks import Ranks
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
+from agentrl.models import loading
 from agentrl.utils import hub
 
 pytestmark = pytest.mark.megatron
@@ -50,19 +54,29 @@ def replace_hub(ranks: Ranks, cache: str, files: str) -> None:
     hub.check_hub.cache_clear()
     if files:
         hub.check_hub, hub.snapshot_download = (lambda name, key: None), Hub(cache, files).download
+        hub._ask = lambda kind, name: None
+        loading.check_hub = not_asked
+
+
+def not_asked(name: str, key: str) -> None:
+    raise AssertionError(f"the hub was asked for '{name}' after the download")
 
 
 def restore_hub(ranks: Ranks, *before: object) -> None:
     constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = before
     os.environ.pop("LOCAL_RANK", None)
-    hub.check_hub, hub.snapshot_download = ORIGINAL
+    hub.check_hub, hub.snapshot_download, hub._ask = ORIGINAL
+    loading.check_hub = hub.check_hub
 
 
-ORIGINAL = (hub.check_hub, hub.snapshot_download)
+ORIGINAL = (hub.check_hub, hub.snapshot_download, hub._ask)
 
 
 @pytest.fixture
 def model(tmp_path) -> Path:
+    words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0, "?": 1}, "?")), unk_token="?")
+    words.chat_template = "{{ messages }}"  # in a file of its own
+    words.save_pretrained(tmp_path / "model")
     return save_model(tmp_path / "model")
 
 
@@ -89,6 +103,7 @@ def test_a_model_of_the_hub_is_downloaded_once_per_node(ranks, start, model, cac
     assert [file.name for file in cache.glob("downloaded-*")] == [f"downloaded-{os.getpid()}"]
     asyncio.run(backend.save(cache / "saved"))
     assert (cache / "saved/config.json").is_file()
+    assert (cache / "saved/chat_template.jinja").read_text() == "{{ messages }}"
 
 
 def test_a_model_that_the_hub_lacks_is_refused_on_all_processes(ranks, start, model, cache):
@@ -103,3 +118,61 @@ def test_a_model_without_safetensors_files_is_refused(ranks, start, model, cache
     start_hub(ranks, cache, model)
     with pytest.raises(ConfigError, match=r"'someone/tiny' has no safetensors files on the hub"):
         start(make_request(Path(NAME), LAYOUT))
+
+
+def refuse_here(ranks: Ranks, name: str) -> None:
+    """On the last rank, let `name` of the module of `Source` refuse the model."""
+    from agentrl.backends.megatron.weights import source
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: no {name} on one node")
+
+    if ranks.rank == ranks.size - 1:
+        REPLACED[name] = getattr(source, name)
+        setattr(source, name, refuse)
+
+
+def refuse_nowhere(_: Ranks) -> None:
+    from agentrl.backends.megatron.weights import source
+
+    for name, function in REPLACED.items():
+        setattr(source, name, function)
+    REPLACED.clear()
+
+
+REPLACED: dict[str, object] = {}
+
+
+@pytest.mark.parametrize("name", ["adapter_of", "check_folder", "load_tokenizer", "weights_of"])
+def test_a_model_that_one_process_refuses_is_refused_by_all(ranks, start, model, name):
+    ranks.each(refuse_here, [(name,)] * ranks.size)
+    try:
+        with pytest.raises(ConfigError, match=f"^model.path: no {name} on one node"):
+            start(make_request(model, LAYOUT))
+    finally:
+        ranks.each(refuse_nowhere, [()] * ranks.size)
+    start(make_request(model, LAYOUT))  # the ranks go on
+
+
+def enter(_: Ranks, folder: Path) -> None:
+    os.chdir(folder)
+
+
+def be_first_of_node(_: Ranks) -> None:
+    os.environ["LOCAL_RANK"] = "0"
+
+
+@pytest.mark.skipif(NUM_RANKS == 1, reason="needs a second node")
+def test_a_folder_that_only_one_node_has_is_refused_on_all_processes(ranks, start, model, cache, tmp_path):
+    start_hub(ranks, cache, "")
+    ranks.each(be_first_of_node, [()] * ranks.size)
+    before = Path.cwd()
+    (tmp_path / "someone").mkdir()
+    model.rename(tmp_path / NAME)
+    ranks.each(enter, [(tmp_path,), *[(cache,)] * (ranks.size - 1)])
+    try:
+        with pytest.raises(ConfigError, match=rf"^model\.path: there is no folder '{NAME}'"):
+            start(make_request(Path(NAME), LAYOUT))
+    finally:
+        ranks.each(enter, [(before,)] * ranks.size)
+    start(make_request(tmp_path / NAME, LAYOUT))  # the ranks go on

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 
 import pytest
+import torch
 from megatron_models import (
     assert_equal_gradients,
     expected_gradients,
@@ -14,10 +16,11 @@ from megatron_models import (
     layout_of,
     make_request,
 )
-from rank_processes import NUM_RANKS, run_again
+from rank_processes import NUM_RANKS, on_cpu, run_again
 from tiny_models import make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.fsdp.ranks import Ranks
 
 pytestmark = pytest.mark.megatron
 
@@ -48,6 +51,35 @@ def test_overlapped_sums_have_the_gradients_of_one_process(start, tmp_path, case
         assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
     asyncio.run(backend.score(samples))
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+
+
+def divide_gradients(_: Ranks, bucket_size: int | None) -> None:
+    """Sum gradients in buckets of this number of values; None: megatron-core's number, more than the models have."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+
+    from agentrl.backends.megatron.training import gradients as module
+
+    module.DistributedDataParallelConfig = partial(DistributedDataParallelConfig, bucket_size=bucket_size)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS][:1])
+def test_sums_in_several_buckets_equal_those_of_one_process(ranks, start, tmp_path, layout):
+    request = make_request(save_model(tmp_path), megatron=layout_of(layout) | {"overlap_grad_reduce": True})
+    ranks.each(divide_gradients, [(4000,)] * ranks.size)
+    try:
+        backend, alone = start(request), in_one_process(request)
+    finally:
+        ranks.each(divide_gradients, [(None,)] * ranks.size)
+    assert len(backend._model.passes.chunks[0].bucket_groups) > 2
+    for seed in range(2):
+        samples = make_samples(6, seed)
+        found = gradients(backend, samples, LOSSES[0])
+        assert_equal_gradients(found, expected_gradients(alone, samples, LOSSES[0]))
+        for each in (backend, alone):
+            asyncio.run(each.train_step(samples, LOSSES[0]))
+    weights = dict(on_cpu(alone.weights()))
+    for name, value in on_cpu(backend.weights()):
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS][:1])

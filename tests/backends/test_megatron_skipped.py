@@ -19,6 +19,14 @@ LAYOUTS = {1: ("",), 2: ("pp2", "ep2"), 4: ("pp2 ep2",)}[NUM_RANKS]
 BIAS = "e_score_correction_bias"
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_expert_biases_are_copied_only_if_they_change(start, tmp_path, rate):
+    options = layout_of(LAYOUTS[-1]) | {"moe_router_bias_update_rate": rate}
+    backend = start(make_request(save_model(tmp_path, "deepseek_v3"), megatron=options))
+    asyncio.run(backend.train_step(make_samples(2), PolicyLoss("vanilla")))
+    assert bool(backend._model.optimizer._biases) == bool(rate)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_skipped_update_keeps_the_weights_and_the_expert_biases(start, tmp_path, layout):
     options = layout_of(layout) | {"moe_router_bias_update_rate": 0.02}

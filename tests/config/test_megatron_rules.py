@@ -68,6 +68,7 @@ def test_null_follows_the_tensor_parallel_size(keys, expert_tensor, sequence):
         {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
         {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]},
         {EP: 2, DISPATCHER: "allgather"},
+        {VPP: 1},
     ],
 )
 def test_layouts_that_share_prefixes(layout):
@@ -286,6 +287,26 @@ def test_sums_during_the_backward_pass_do_not_work_with_virtual_stages():
     assert keys_and_kinds(problems_of(**sections({**layout, VPP: 2}, actor=ALONE))) == {
         ("actor.megatron.overlap_grad_reduce", Kind.NOT_SUPPORTED)
     }
+
+
+@pytest.mark.parametrize(
+    ("layout", "processes", "has_effect"),
+    [
+        ({}, 1, False),
+        ({TP: 2}, 2, False),
+        ({TP: 2, PP: 2}, 4, False),
+        ({TP: 2, EP: 2, ETP: 1}, 2, False),
+        ({}, 2, True),
+        ({TP: 2}, 4, True),
+        ({CP: 2}, 2, True),
+        ({EP: 2}, 2, True),
+        ({TP: 4, EP: 2, ETP: 1}, 4, True),  # each expert is on two processes
+    ],
+)
+def test_sums_during_the_backward_pass_need_processes_that_sum(layout, processes, has_effect):
+    found = problems_of(**sections({**layout, "overlap_grad_reduce": True}, processes, ALONE))
+    expected = set() if has_effect else {("actor.megatron.overlap_grad_reduce", UNUSED)}
+    assert keys_and_kinds(found) == expected
 
 
 def test_a_file_without_shapes_is_not_judged():

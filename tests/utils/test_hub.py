@@ -17,6 +17,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.data.rows.open import open_rows
 from agentrl.errors import ConfigError, DataError
 from agentrl.models.loading import load_tokenizer
+from agentrl.utils import hub as module
 from agentrl.utils.hub import check_hub, check_hub_dataset, hub_folder
 
 NOWHERE = "http://127.0.0.1:9"
@@ -139,11 +140,26 @@ def test_offline_only_the_cache_of_datasets_counts(own_cache: Path, monkeypatch:
 def test_the_folder_of_a_downloaded_model_is_found_without_the_hub(own_cache: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     cached(own_cache, "org/here")
-    with pytest.raises(ConfigError, match=r"^ref\.path: 'org/here' has no safetensors files on the hub: convert"):
-        hub_folder("org/here", "ref.path", downloaded=True)
+    for downloaded in (True, False):  # an older download without weights; nobody knows what the hub has
+        with pytest.raises(
+            ConfigError, match=r"^ref\.path: the hub's cache here has no safetensors files of 'org/here'"
+        ):
+            hub_folder("org/here", "ref.path", downloaded=downloaded)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"cache here has no safetensors files .* `hf download org/here`"):
+        hub_folder("org/here", "ref.path")
     folder = own_cache / "models--org--here/snapshots/abc"
     (folder / "model.safetensors").touch()
     assert hub_folder("org/here", "ref.path", downloaded=True) == folder
+
+
+def test_a_model_of_the_hub_without_safetensors_files_is_to_be_converted(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_ask", lambda kind, name: None)  # the hub has it
+    monkeypatch.setattr(module, "snapshot_download", lambda *_, **__: own_cache)
+    with pytest.raises(ConfigError, match=r"^ref\.path: 'org/there' has no safetensors files on the hub: convert"):
+        hub_folder("org/there", "ref.path")
 
 
 def test_a_model_that_cannot_be_downloaded_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -30,7 +30,6 @@ class Place:
 _SIZES = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
     "context_parallel_size",
     "expert_model_parallel_size",
 )
@@ -47,6 +46,7 @@ def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
     """
     sizes: dict[str, Any] = {name: getattr(layout, name) for name in _SIZES}  # Any: as in megatron-core
     sizes["expert_tensor_parallel_size"] = layout.expert_tensor_size
+    sizes["virtual_pipeline_model_parallel_size"] = layout.virtual_stages
     if _joined != [sizes]:
         if in_use:
             text = "`actor.megatron`: all models of a run must have the same parallel layout"

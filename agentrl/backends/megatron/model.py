@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
+from agentrl.backends.fsdp.checkpoint import failing_together
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
 from agentrl.backends.megatron.architecture.balancing import balances, collect_losses
 from agentrl.backends.megatron.architecture.bridged_config import bridged_config
@@ -90,8 +91,9 @@ class MegatronModel:
         built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
         chunks = [chunk.to(ranks.device) for chunk in built]
         self.adapters = _adapters(request, self.source)
-        self.weights = self._weights(chunks, ranks)
-        saved = self.source.weights()
+        with failing_together(ranks.control):
+            saved = self.source.weights()
+        self.weights = self._weights(chunks, ranks, saved)
         self.weights.read(saved, self.source.new_weights(saved))
         if self.adapters is not None:
             self._start_adapters(self.adapters, seed)
@@ -116,13 +118,13 @@ class MegatronModel:
             cut, config=actor, shares_prefixes=shares, device=ranks.device, padded=False, num_slices=slices
         )
 
-    def _parameters(self, chunks: Sequence[LanguageModule], ranks: Ranks) -> Sequence[Mapped]:
+    def _parameters(self, chunks: Sequence[LanguageModule], ranks: Ranks, saved: SavedBoxes) -> Sequence[Mapped]:
         if self._bridge is None:
             return [each for chunk in chunks for each in mapped(chunk, self.vocabulary_size)]
-        return bridged(chunks, mapping_registry(self._bridge, self.source.config), self.source.weights(), ranks.control)
+        return bridged(chunks, mapping_registry(self._bridge, self.source.config), saved, ranks.control)
 
-    def _weights(self, chunks: Sequence[LanguageModule], ranks: Ranks) -> Weights:
-        parameters, num_experts = self._parameters(chunks, ranks), self._config.num_moe_experts or 0
+    def _weights(self, chunks: Sequence[LanguageModule], ranks: Ranks, saved: SavedBoxes) -> Weights:
+        parameters, num_experts = self._parameters(chunks, ranks, saved), self._config.num_moe_experts or 0
         if self.adapters is None:
             return Weights(parameters, num_experts, ranks.control)
         for each in parameters:

@@ -1,7 +1,7 @@
 """The platform of megatron-core: CUDA, or the CPU, for which device calls are redirected.
 
-Nothing changes where CUDA is present. On the CPU, only devices are redirected: no collective operation and no
-arithmetic is replaced.
+Nothing changes where CUDA is present. On the CPU, devices are redirected, and two collective operations that gloo lacks
+are composed of others: gather and reduce-scatter of parts of different sizes. The arithmetic of layers is not replaced.
 """
 
 from __future__ import annotations

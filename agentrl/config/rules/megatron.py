@@ -34,7 +34,7 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_sizes(layout, config.trainer.num_processes)
     yield from _wrong_experts(layout)
     yield from _wrong_stages(layout)
-    yield from _wrong_overlap(layout)
+    yield from _wrong_overlap(layout, config.trainer.num_processes)
     yield from _wrong_recomputation(config)
     yield from _wrong_prefixes(config)
     yield from _wrong_libraries(config)
@@ -95,7 +95,8 @@ def no_sequence_parallel(what: str) -> Problem:
 def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
     chunks = "virtual_pipeline_model_parallel_size"
     if layout.pipeline_model_parallel_size == 1:
-        yield from unused(SECTION, layout, (chunks, *_ENDS), f"`{SECTION}.{_PIPELINE}` above 1")
+        named = (chunks, *_ENDS) if layout.virtual_stages else _ENDS
+        yield from unused(SECTION, layout, named, f"`{SECTION}.{_PIPELINE}` above 1")
         return
     for name in _ENDS:
         if (number := getattr(layout, name) or 0) % layout.num_layer_chunks:
@@ -106,7 +107,13 @@ def _wrong_stages(layout: MegatronConfig) -> Iterator[Problem]:
         yield wrong(f"{SECTION}.moe_token_dispatcher_type", text, Kind.NOT_SUPPORTED, value="allgather")
 
 
-def _wrong_overlap(layout: MegatronConfig) -> Iterator[Problem]:
+def _wrong_overlap(layout: MegatronConfig, num_processes: int) -> Iterator[Problem]:
+    stages = layout.pipeline_model_parallel_size
+    dense = layout.tensor_model_parallel_size * stages
+    experts = layout.expert_tensor_size * layout.expert_model_parallel_size * stages
+    if num_processes <= min(dense, experts):  # no parameter is on two processes
+        need = "data-parallel or context-parallel processes, which sum gradients"
+        yield from unused(SECTION, layout, ("overlap_grad_reduce",), need)
     if layout.overlap_grad_reduce and layout.num_layer_chunks > 1:
         text = f"does not work with `{SECTION}.virtual_pipeline_model_parallel_size` above 1: remove one of the two"
         yield wrong(f"{SECTION}.overlap_grad_reduce", text, Kind.NOT_SUPPORTED, value="true")

@@ -7,7 +7,7 @@ Axes: M tokens that a router sees on this process, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +93,11 @@ def balances(config: TransformerConfig) -> bool:
     if config.num_moe_experts is None:
         return False
     return any((config.moe_aux_loss_coeff, config.moe_z_loss_coeff, config.moe_router_bias_update_rate))
+
+
+def expert_biases(chunk: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and values of the buffers of a chunk that are the biases of its routers."""
+    yield from ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
 
 
 def balanced_routers(chunk: nn.Module) -> list[BalancedRouter]:

@@ -172,7 +172,7 @@ def _parallel(hf: PretrainedConfig, dtype: torch.dtype, layout: MegatronConfig) 
         "tensor_model_parallel_size": layout.tensor_model_parallel_size,
         "sequence_parallel": layout.sequence_is_parallel,
         "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
-        "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": layout.virtual_stages,
         "num_layers_in_first_pipeline_stage": layout.num_layers_in_first_pipeline_stage,
         "num_layers_in_last_pipeline_stage": layout.num_layers_in_last_pipeline_stage,
         "context_parallel_size": layout.context_parallel_size,

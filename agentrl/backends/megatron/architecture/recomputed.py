@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+import torch
+
 Value = TypeVar("Value")
 
 
 class PassValue(Generic[Value]):
     """What one layer reads in each pass.
 
-    A pipeline runs other micro-batches before it recomputes a layer. Backward passes have the order of the forward
-    passes, so a recomputed layer reads the oldest value that is kept.
+    Only recomputed layers read a value again, so only their values are kept: megatron-core runs their forward pass
+    without gradients. A pipeline runs other micro-batches before it recomputes a layer. Backward passes have the order
+    of the forward passes, so a recomputed layer reads the oldest value that is kept.
     """
 
     def __init__(self) -> None:
@@ -34,12 +37,12 @@ class PassValue(Generic[Value]):
         """Return the value of the pass that is computed."""
         if not self._is_forward:
             return self._kept.popleft()
-        if self._keeps:
+        if self._keeps and not torch.is_grad_enabled():  # the first pass of a layer that will be recomputed
             self._kept.append(self._current)
         return self._current
 
     def clear(self) -> None:
-        """Forget the values of layers that were not recomputed."""
+        """Forget the values of layers that no backward pass reached."""
         self._kept.clear()
 
 

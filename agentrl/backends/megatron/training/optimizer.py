@@ -13,8 +13,10 @@ import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
+from agentrl.backends.megatron.architecture.balancing import expert_biases
 from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.backends.torch.optim import learning_rate_scale
 from agentrl.config.actor import ActorConfig, OptimConfig
@@ -89,7 +91,9 @@ class LayoutOptimizer:
 
     def sum_gradients(self) -> None:
         """Sum the gradients of all processes. megatron-core also updates the expert biases, unless `step` skips."""
-        self._biases = [(bias, bias.clone()) for bias in _expert_biases(self._chunks)]
+        changes = get_model_config(self._chunks[0]).moe_router_bias_update_rate
+        biases = (bias for chunk in self._chunks for _, bias in expert_biases(chunk)) if changes else ()
+        self._biases = [(bias, bias.clone()) for bias in biases]
         finalize_model_grads([*self._chunks])
 
     def step(self) -> dict[str, float]:
@@ -184,11 +188,6 @@ class LayoutOptimizer:
     def _inner(self, parameter: Tensor) -> Any:  # Any: megatron-core is untyped
         """Return the optimizer of a parameter."""
         return self._owners[parameter if parameter in self._owners else parameter.main_param]  # type: ignore[attr-defined]  # set by megatron-core
-
-
-def _expert_biases(chunks: Sequence[nn.Module]) -> Iterator[Tensor]:
-    for chunk in chunks:
-        yield from (value for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
 
 
 def divides_state(config: ActorConfig) -> bool:

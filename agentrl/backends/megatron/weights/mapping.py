@@ -16,6 +16,7 @@ from megatron.core.models.common.language_module.language_module import Language
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from agentrl.backends.megatron.architecture.balancing import expert_biases
 from agentrl.backends.megatron.architecture.hybrid import layer_of
 
 Box = tuple[tuple[int, int], ...]
@@ -79,8 +80,7 @@ def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Ite
 
 def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
     """Yield (name in the chunk, name in the complete model, parameter) for the parameters of a chunk."""
-    buffers = ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
-    for name, value in [*chunk.named_parameters(), *buffers]:
+    for name, value in [*chunk.named_parameters(), *expert_biases(chunk)]:
         yield name, _numbered(name, chunk), value
 
 

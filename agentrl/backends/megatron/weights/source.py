@@ -18,7 +18,7 @@ from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes, complete_w
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.folder import check_folder, is_folder, weight_files
-from agentrl.models.loading import adapter_of, load_tokenizer, quiet_transformers
+from agentrl.models.loading import adapter_of, load_tokenizer, quiet_transformers, tokenizer_source
 from agentrl.models.scalar import HEAD, name_scalar_class, scalar_kind
 from agentrl.utils.hub import hub_folder
 
@@ -43,21 +43,37 @@ class Source:
         value_head: the model outputs one number per token.
 
     Raises:
-        ConfigError: the folder is missing or incomplete, it cannot be downloaded, or its weights cannot be trained.
+        ConfigError: on all processes, if on one of them the folder is missing or incomplete, cannot be downloaded, or
+            has weights that cannot be trained.
     """
 
     def __init__(self, ranks: Ranks, model: ModelConfig, key: str, *, value_head: bool) -> None:
-        self.adapter = adapter_of(model, key)
-        self.base = self.adapter.base if self.adapter and model.lora_adapter_path is None else model.path
-        self._folder, self._key, self._value_head = _local_folder(self.base, key, ranks), key, value_head
+        self._key, self._value_head = key, value_head
+        with failing_together(ranks.control):
+            self.adapter = adapter_of(model, key)
+            self.base = self.adapter.base if self.adapter and model.lora_adapter_path is None else model.path
+            if not is_folder(self.base) and os.environ.get("LOCAL_RANK", "0") == "0":  # once per node
+                hub_folder(self.base, key)
+        with failing_together(ranks.control):
+            self._read(model)
+
+    def _read(self, model: ModelConfig) -> None:
+        base, key = self.base, self._key
+        self._folder = Path(base) if is_folder(base) else hub_folder(base, key, downloaded=True)
         check_folder(self._folder, key)
         self.config: PretrainedConfig = AutoConfig.from_pretrained(self._folder)
         self.dtype = _dtype(model, self.config)
-        self._tokenizer = load_tokenizer(model)
-        self._kind = scalar_kind(model, key) if value_head else None
+        self._tokenizer = load_tokenizer(self._downloaded(model, tokenizer_source(model)))
+        self._kind = scalar_kind(self._downloaded(model, model.path), key) if self._value_head else None
         self.head_bias = self._kind == "ForTokenClassification"
-        if value_head:
+        if self._value_head:
             name_scalar_class(self.config, self._kind)
+
+    def _downloaded(self, model: ModelConfig, source: str) -> ModelConfig:
+        """Return `model` with the downloaded folder as its path if `source`, which is read, was downloaded."""
+        if source != self.base or is_folder(source):
+            return model
+        return model.model_copy(update={"path": str(self._folder)})
 
     def weights(self) -> SavedBoxes:
         """Return the weights of the folder."""
@@ -93,15 +109,6 @@ class Source:
                 _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
-
-
-def _local_folder(path: str, key: str, ranks: Ranks) -> Path:
-    if is_folder(path):
-        return Path(path)
-    with failing_together(ranks.control):
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once per node
-            hub_folder(path, key)
-    return hub_folder(path, key, downloaded=True)
 
 
 def weights_of(folder: Path, key: str) -> SavedBoxes:
