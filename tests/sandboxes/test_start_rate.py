@@ -23,9 +23,7 @@ def waits(rate: StartRate, number: int) -> list[float]:
 
 def test_starts_are_spaced_evenly_over_all_processes_of_a_service(folder):
     assert waits(StartRate("e2b", 0.01), 2) == [0, 100]
-    code = (
-        "from agentrl.sandboxes.start_rate import StartRate; print(round(StartRate('e2b', 0.01).reserve(), -1))"
-    )
+    code = "from agentrl.sandboxes.start_rate import StartRate; print(round(StartRate('e2b', 0.01).reserve(), -1))"
     other = subprocess.run(
         [sys.executable, "-c", code],
         env={"TMPDIR": str(folder), "PYTHONPATH": ":".join(sys.path)},
