@@ -46,12 +46,12 @@ test-all: $(READY)
 	$(MAKE) --no-print-directory -j 2 test-slow test-megatron-beside
 
 test-slow: $(READY) bubblewrap templates
-	$(PYTEST) -m 'slow and not nightly and not gpu and not megatron' $(TWO_AT_ONCE)
+	$(PYTEST) -m 'slow and not nightly and not gpu and not trackers and not megatron and not containers' $(TWO_AT_ONCE)
 
 # further cases of the tests above, and many examples of each property test
 test-nightly: $(READY) bubblewrap templates
 	$(MAKE) --no-print-directory -j 2 sglang browser node environment-servers
-	$(PYTEST) -m '(nightly or property) and not gpu and not megatron' $(TWO_AT_ONCE)
+	$(PYTEST) -m '(nightly or property) and not gpu and not trackers and not megatron and not containers' $(TWO_AT_ONCE)
 	$(MAKE) --no-print-directory test-megatron MEGATRON_TESTS='megatron and (slow or nightly) and not gpu'
 
 # installing Megatron and its tests keep one core busy at a time; what they print comes at their end
