@@ -33,12 +33,14 @@ def on_cpu(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]
     return ((name, value.cpu()) for name, value in weights)
 
 
-def run_again(file: str, num_ranks: str, *others: str, marks: str = "megatron", device: str = "cpu") -> None:
-    """Run the tests of files with these marks, but for slow ones, on another number of ranks, or on another device."""
+def run_again(
+    file: str, num_ranks: str, *others: str, marks: str = "megatron and not slow", device: str = "cpu"
+) -> None:
+    """Run the tests of files with these marks on another number of ranks, or on another device."""
     if device == "cuda" and torch.cuda.device_count() < int(num_ranks):
         pytest.skip(f"needs {num_ranks} GPUs, one per rank")
     brief = ("-q", "--tb=short", "--show-capture=no")
-    selected = f"{marks} and not slow and not gpu"
+    selected = f"{marks} and not gpu"
     command = [sys.executable, "-m", "pytest", *brief, "-m", selected, file, *others]
     changes = {"RANKS_OF_TESTS": num_ranks, "DEVICE_OF_TESTS": device}
     done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)

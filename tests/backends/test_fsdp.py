@@ -345,7 +345,7 @@ def test_loss_from_a_user_file_is_used_on_every_rank(ranks, tmp_path):
 @pytest.mark.parametrize("size", ["1", "2", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_fsdp_tests_pass_on_gpus(size):
-    run_again(__file__, size, marks="minutes", device="cuda")
+    run_again(__file__, size, marks="minutes and not nightly", device="cuda")
 
 
 @pytest.mark.slow
