@@ -157,6 +157,7 @@ def test_built_in_name_with_a_hostile_key_runs_no_code(
     attacked(honest_run, tmp_path / "kept", {key: value}, trap)
 
 
+@pytest.mark.slow
 def test_refused_settings_of_a_run_are_printed(
     honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def names(problem: Problem, row: dict[str, Any], columns: set[str]) -> bool:
     return at and any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
 
 
+@pytest.mark.slow
 def test_unchanged_run_passes_the_audit(audited_run, auditor):
     files = sorted((audited_run / "trajectories").rglob("*.parquet"))
     ledger = auditor.audit(files)

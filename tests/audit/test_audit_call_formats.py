@@ -99,6 +99,7 @@ def test_formats_with_own_thought_marks_are_known():
     assert set(PLAIN_READERS) == {name for name, form in READ.items() if isinstance(form.parser(), ThoughtReader)}
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @formats
 @given(data=st.data())
@@ -110,6 +111,7 @@ def test_valid_and_cut_turns_are_read_as_in_training(form: Format, data: st.Data
     check_same(form, text[: data.draw(st.integers(0, len(text)))], calls)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @formats
 @settings(max_examples=4 * settings.default.max_examples)

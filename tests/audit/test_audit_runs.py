@@ -70,6 +70,7 @@ def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
     assert {call["outcome"] for calls in table["tool_calls"].to_pylist() for call in calls} >= {"ok", "format_error"}
 
 
+@pytest.mark.slow
 def test_calls_in_an_unknown_format_are_reported_as_unchecked(audited_run):
     ledger = audited(audited_run, overrides={"rollout": {"multi_turn": {"format": "sglang/qwen"}}})
     assert unchecked(ledger) == {"calls", "answers", "outcomes"}

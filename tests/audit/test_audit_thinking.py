@@ -167,6 +167,7 @@ ALTERATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaf", ALTERATIONS)
 def test_altered_openings_of_further_trajectories_are_found(leaf, tmp_path):
     path = strip(tmp_path, **USER)
@@ -212,6 +213,7 @@ def test_anything_that_a_model_writes_passes_the_audit(seed, tmp_path):
 SILENT = {"extra_info": {"chat_template_kwargs": {"enable_thinking": False, "other": None}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thinking", ["keep", "strip"])
 def test_template_variables_of_a_row_are_audited(thinking, tmp_path):
     path = strip(tmp_path, multi_turn={"thinking": thinking}, user=True, row={**USER["row"], **SILENT})

@@ -126,6 +126,7 @@ def test_splitting_into_micro_batches_does_not_change_algorithms(model: Position
     assert_uncut(model, algorithm={"name": name, **FURTHER.get(name, {})}, actor=actor)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("loss", sorted({"vanilla", "gspo", "kl_cov"}))
@@ -135,6 +136,7 @@ def test_splitting_into_micro_batches_does_not_change_aggregations(
     assert_uncut(model, actor={"policy_loss": {"loss_mode": loss}, "loss_agg_mode": mode})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", sorted(set(POLICY_LOSSES.names()) - {preset.loss for preset in PRESETS.values()}))
 def test_splitting_into_micro_batches_does_not_change_losses_without_preset(
     model: PositionwiseModel, loss: str

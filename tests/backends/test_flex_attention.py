@@ -196,6 +196,7 @@ def failing(*arguments: object) -> prefix_tree.Mask:
     raise RuntimeError("no kernel for this shape")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mask", "dtype", "why"),
     [

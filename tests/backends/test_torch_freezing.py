@@ -83,6 +83,7 @@ def test_frozen_weights_are_neither_changed_nor_published(tmp_path: Path):
     assert all(torch.equal(value, theirs[name]) for name, value in backend.model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["model.layers.0", "model.embed_tokens", "model.layers.1"])
 def test_gradient_checkpointing_changes_no_gradient(pattern: str, tmp_path: Path):
     path = save_model(tmp_path, "llama")

@@ -133,6 +133,7 @@ def test_splits_within_a_rollout_or_group_are_detected(placed: list[tuple[str, i
     assert not splits_groups_or_rollouts(samples, packs, "row")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share_prefixes", [True, False])
 def test_training_does_not_depend_on_the_micro_batch_size(tmp_path: Path, share_prefixes: bool):
     path = save_model(tmp_path)

@@ -41,6 +41,7 @@ def value_before(model: PreTrainedModel, sample: Sample, index: int) -> float:
     return float(model(input_ids=torch.tensor([sample.token_ids[:index]])).logits[0, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("share_prefixes", [True, False])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "opt", "mistral", "qwen3_moe"])
@@ -78,6 +79,7 @@ def test_new_value_head_starts_at_zero_and_learns(tmp_path: Path):
     assert {"grad_norm", "lr", "num_tokens", "num_micro_batches"} <= metrics[0].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_micro_batch_split_changes_no_update(tmp_path: Path, optimizer: str):
     path, samples = with_a_head(tmp_path, "qwen3"), with_returns(make_samples(6))
@@ -97,6 +99,7 @@ def test_values_are_clipped_to_the_old_ones(tmp_path: Path):
     assert asyncio.run(backend.train_step(samples, ValueLoss(cliprange_value=0))).metrics["vf_clipfrac"] > 0.1
 
 
+@pytest.mark.slow
 def test_checkpoint_resumes_bitwise_and_loads_in_transformers(tmp_path: Path):
     path, loss = save_model(tmp_path / "start"), ValueLoss()
     first, second = load(path), load(path)

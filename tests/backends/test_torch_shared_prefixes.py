@@ -353,6 +353,7 @@ def test_layers_without_attention_do_not_share(
     assert_runs_as_before(model, SEES, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", TOLERANCE)
 def test_bfloat16_models_share_prefixes(family: str):

@@ -22,6 +22,7 @@ def overflowing(model: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_nan_while_sampling_names_the_weights_and_their_step(bad, command):
     folder = overflowing(bad.model, bad.folder / "model")

@@ -18,6 +18,7 @@ def user(bad, text: str) -> list[str]:
     return ["rollout.agent.default_agent_loop=tool_agent", path]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("body", "complaint"),

@@ -135,6 +135,7 @@ def test_continuations_equal_the_complete_rendering(name: str, cases: list[tuple
         check(name, conversation(name, "zq é日🙂", system=system, counts=counts))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @tool_templates
 @pytest.mark.property

@@ -60,6 +60,7 @@ def test_logprobs_agree_with_a_plain_forward(family, deterministic):
     assert engine.metrics()["cached_tokens"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", WITHOUT_KV)
 def test_models_without_reusable_kv_recompute_earlier_turns(family, caplog):

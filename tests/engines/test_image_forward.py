@@ -141,6 +141,7 @@ def test_images_change_the_output_and_text_only_works(family):
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_sampled_image_token_is_not_an_image():
     """Whether its KV was computed while sampling, or recomputed with the complete context."""
 

@@ -68,6 +68,7 @@ def test_a_group_computes_its_prompt_once(deterministic):
     with_engine(use, deterministic=deterministic)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_equal_rollouts_are_computed_once_until_they_differ(deterministic):
@@ -184,6 +185,7 @@ def test_waiting_requests_run_by_priority():
     with_engine(use, max_num_seqs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_more_sessions_than_fit_wait_their_turn(deterministic):

@@ -101,6 +101,7 @@ def test_the_reward_reads_one_answer_from_the_last_turn(last_turn, score):
     assert compute_score("calculator", elsewhere, "-12", {"last_turn": last_turn}) == score
 
 
+@pytest.mark.slow
 def test_tokenizer_keeps_digits_single_and_prompts_short(task_folder):
     tokenizer = AutoTokenizer.from_pretrained(task_folder / "model")
     assert [tokenizer.decode(token) for token in tokenizer.encode("(37*41)-9?")] == list("(37*41)-9?")

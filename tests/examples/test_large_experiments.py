@@ -59,6 +59,7 @@ def parts(config: RunConfig, shape: dict[str, object]) -> Iterator[tuple[str, in
     yield "width of an expert", int(str(shape["moe_intermediate_size"])), expert
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_shapes_are_those_of_the_public_model(name):
     assert sum(sizes(name)) == pytest.approx(PUBLISHED[name], rel=0.01)

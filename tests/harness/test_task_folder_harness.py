@@ -82,6 +82,7 @@ def test_commands_end_with_the_rollout_and_the_sandbox_keeps_its_files(rolls):
     assert (rollout.stop, rollout.tool_rewards) == (Stop.DEADLINE, {"verifier": 1.0})
 
 
+@pytest.mark.slow
 def test_a_command_nobody_waits_for_ends_with_the_function(rolls):
     (rollout,) = rolls("late", function="acts")
     assert rollout.tool_rewards == {"verifier": 0.0}
@@ -94,6 +95,7 @@ def test_a_model_that_ends_its_sandbox_is_told_and_gets_the_untouched_task(rolls
     assert (rollout.infra_failed, rollout.tool_rewards) == (False, {"verifier": 0.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["running", "between"])
 def test_a_sandbox_that_the_machine_kills_drops_the_rollout(rolls, monkeypatch, when):
     command = TaskFolderState.run_command
@@ -115,6 +117,7 @@ def test_a_sandbox_that_the_machine_kills_drops_the_rollout(rolls, monkeypatch, 
     assert rollout.tool_rewards == {}
 
 
+@pytest.mark.slow
 def test_tests_without_a_reward_drop_the_rollout(rolls):
     (rolls.folder / "tests/test.sh").write_text("exit 0")
     (rollout,) = rolls("done")

@@ -49,6 +49,7 @@ def told(rollout):
     return trajectory.token_ids, rollout.stop, rollout.turn_rewards, rollout.tool_rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "last", "stop"),
     [

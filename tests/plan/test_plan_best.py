@@ -61,6 +61,7 @@ def test_each_division_fits_and_its_keys_make_it(name, fleet):
         assert fit_of(config, shape, found.fleet.hardware.memory_gib * GIB).fits
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_names_the_closest():
     found = best("deepseek_v3", "64xh100")
     (line,) = best_lines(found, None)
@@ -89,6 +90,7 @@ def test_servers_that_run_already_keep_their_number(devices):
         assert servers_of(config).devices == each.servers.devices
 
 
+@pytest.mark.slow
 def test_servers_of_running_addresses_share_no_devices():
     urls = ("rollout.engine=sglang", "rollout.sglang.urls=[http://a:1,http://b:1]", "model.dtype=bfloat16")
     config, shape = compose_config(["model.path=x", *SMALL, *urls]), shape_of(content_of("qwen3_8b"))

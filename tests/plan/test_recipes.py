@@ -14,6 +14,7 @@ from agentrl.plan.hardware import load_hardware
 DOCS = Path(__file__).parents[2] / "docs/plan_recipes.md"
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_the_step_takes_the_published_seconds_within_the_explained_factor(recipe: Recipe):

@@ -200,6 +200,7 @@ def test_each_side_has_the_threshold_it_was_made_with(tmp_path):
     assert result.tables[1].note.startswith("Success: a score of 0.25 or more in A, 0.5 or more in B.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True])
 def test_both_sides_are_rescored(saved_run, tmp_path, before):
     (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.1375\n")

@@ -38,6 +38,7 @@ def test_reliable_estimates_have_no_note():
     assert reward_table(by_turn).note.endswith("The mean ratio should be 1.")
 
 
+@pytest.mark.slow
 def test_unreliable_estimates_have_a_note():
     note = reward_table(far()).note
     assert note.startswith("1.105 of 40 rollouts are effective")

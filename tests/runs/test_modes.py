@@ -105,6 +105,7 @@ def test_training_on_stored_rollouts_resumes_and_validates(task_folder, live, tm
     assert [file.name for file in (tmp_path / "trajectories").iterdir()] == ["val"]
 
 
+@pytest.mark.slow
 def test_remax_needs_stored_greedy_rollouts(task_folder, live, tmp_path, capsys):
     stored = ["trainer.mode=train_only", f"trainer.saved_rollouts={live}", "algorithm.name=remax"]
     assert run(task_folder, tmp_path, *STEPS, *stored) == 2

@@ -58,6 +58,7 @@ def trained(task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.mark.slow
 def test_pairs_are_learnt(trained):
     first, *_, last = (row for row in metrics(trained) if "val/accuracy" in row)
     assert first["val/accuracy"] == first["val/margin"] == 0  # a new head scores everything 0

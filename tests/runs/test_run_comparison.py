@@ -115,6 +115,7 @@ def point_elsewhere(link: Path) -> None:
 TRAIN, VAL = "trajectories/train/step-000001.parquet", "trajectories/val/step-000001.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("name", "change", "place"),

@@ -175,6 +175,7 @@ def too_deep_for_an_empty_stack(depth: int) -> bool:
         return isinstance(pool.submit(json.dumps, nested(depth)).exception(), RecursionError)
 
 
+@pytest.mark.slow
 def test_arguments_at_the_maximum_depth_are_kept() -> None:
     """A parser called on an empty stack can nest deeper than a writer on this stack. The limit depends on Python."""
     depth = bisect_left(range(1 << 15), True, key=too_deep_for_an_empty_stack) - FRAMES_OF_A_WRITER

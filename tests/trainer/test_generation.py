@@ -189,6 +189,7 @@ def test_greedy_rollouts_repeat(task_folder, here):
     assert tokens[0] == tokens[1]
 
 
+@pytest.mark.slow
 def test_rows_of_an_unknown_source_are_generated_without_score_on_request(task_folder, here, capsys):
     own = ["reward.custom_reward_function.path=null"]
     assert main(scripted(task_folder, *own)) == 2

@@ -33,6 +33,7 @@ def parse(text: str) -> ParsedTurn:
     return Gemma4Parser().parse(text)
 
 
+@pytest.mark.slow
 @needs_public_templates
 @TEMPLATES
 @given(

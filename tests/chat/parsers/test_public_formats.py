@@ -63,6 +63,7 @@ def test_calls_of_public_templates(name: str, template: str) -> None:
         assert calls_of(parser_for(tool_parsers.get(name)(), schemas_of(calls)).parse(text)) == calls
 
 
+@pytest.mark.slow
 @needs_public_templates
 @pytest.mark.parametrize("template", WITHOUT_CALLS)
 def test_templates_without_calls(template: str) -> None:

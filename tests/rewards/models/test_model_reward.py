@@ -55,6 +55,7 @@ def by_transformers(folder: Path, answer: str) -> float:
     return float(model(input_ids=torch.tensor([tokenizer.encode(text)])).logits[0, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 1])
 def test_scores_equal_transformers_in_any_batch(folder, batch_size):
     together = [each["score"] for each in score(config(folder, batch_size=batch_size), ANSWERS)]

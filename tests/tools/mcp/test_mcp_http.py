@@ -45,6 +45,7 @@ def test_a_rollout_has_its_own_session_which_is_closed(server, tmp_path):
     assert server.seen.count("server/discover") == 1  # later sessions know the handshake
 
 
+@pytest.mark.slow
 def test_a_shared_session_serves_many_calls_at_once(server, tmp_path):
     tools = load(tmp_path, entry(server, sessions="shared"))
 

@@ -42,6 +42,7 @@ def reference(passages, query, k1, b):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k1", "b"), [(K1, B), (0.9, 0.4), (2.0, 0.0), (0.0, 1.0)])
 def test_scores_and_ranking_are_those_of_the_formula(index, k1, b):
     rng = random.Random(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -109,9 +110,12 @@ _REGISTERED = {"rollout.engine": engine_names, "actor.backend": backend_names}
 
 def choices(target: str) -> list[str]:
     """Valid names of an agentrl key, from its registry or its type."""
-    if target in _REGISTERED:
-        return sorted(_REGISTERED[target]())
-    return sorted(_literals(next(field.annotation for key, field in config_fields() if key == target)))
+    return sorted(_REGISTERED[target]()) if target in _REGISTERED else sorted(_literals(_annotations()[target]))
+
+
+@cache
+def _annotations() -> Mapping[str, object]:
+    return {key: field.annotation for key, field in config_fields()}
 
 
 def one_of(target: str, renamed: Mapping[str, str] | None = None) -> Callable[[Any], object]:
