@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -48,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """`make test-nightly` runs property tests with more examples than the other commands."""
     settings.load_profile("few" if "not nightly" in config.option.markexpr else "all")
     gc.disable()  # imported modules and collected tests are millions of objects that nothing frees
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: freeing them all would take it 10 s
+        atexit.register(os._exit, 0)
+    else:
+        atexit.register(gc.unfreeze)  # libraries report objects that are left at exit
 
 
 def pytest_collection_finish() -> None:
@@ -55,10 +60,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # libraries report objects that are left at exit
 
 
 @pytest.hookimpl(tryfirst=True)
