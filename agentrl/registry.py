@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         return sorted(self._lazy)
 
     def is_builtin(self, name: str) -> bool:
-        """Whether `name` is one of agentrl's own objects, not registered, installed or imported by path."""
+        """Whether `name` is one of agentrl's own objects; false if it is registered, installed or an import path."""
         if name in self._objects or name in _GIVEN:
             return False
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
@@ -275,7 +275,7 @@ def _origin(name: str) -> str | None:
 
 
 def _check_neighbours(path: Path) -> None:
-    """Refuse a file whose import would find a file of that name in another folder, not the one in its own folder.
+    """Refuse a file that imports a name from its own folder, if the import would find another folder's file.
 
     Raises:
         UnknownNameError: the message names both files.

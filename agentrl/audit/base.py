@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def merge_key(self) -> tuple[str, int, str, int, str]:
-        """The place without the last index. Of problems with equal keys, only the first is kept."""
+        """The place without the last index. Of successive problems with equal keys, only the first is kept."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 

@@ -1,4 +1,4 @@
-"""Processes of tools and rewards on other nodes: each tool worker, an actor, starts and calls processes on its node."""
+"""Processes of tools and rewards on other nodes. A tool worker is an actor that starts and calls them on its node."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ class Inspection:
         columns: column name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
-        exact: one digest per row of `table`, of the prompt and the arguments of the tools and the simulated user.
+        exact: one digest per row of `table`; it covers the prompt, and the arguments of tools and simulated user.
         normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
-        answers: one digest per row of `table`, of the ground truth; for a pair, of both conversations.
+        answers: one digest per row of `table`; it covers the ground truth, or both conversations of a pair.
         sources: number of rows of each `data_source`.
         tools: tool -> number of rows with the tool in `tools_kwargs` or its schema in `tools`.
         num_without_truth: number of tasks without ground truth.
@@ -77,7 +77,7 @@ class Inspection:
 
 
 def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) -> Inspection:
-    """Read all rows, or the first `max_samples` if that is not negative. The first row determines the kind of all rows.
+    """Read all rows, or the first `max_samples` if not negative. The first row determines the kind of all rows.
 
     Raises:
         DataError: there are no rows, or no row can be read.
@@ -210,7 +210,10 @@ def _text(message: Message) -> str:
 
 
 def duplicates(found: Inspection) -> list[Finding]:
-    """Find repeated rows: equal, with a different ground truth, or equal as `normalised` text."""
+    """Find repeated rows.
+
+    A row is repeated if an earlier row is equal, differs only in the ground truth, or has the same `normalised` text.
+    """
     exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with a different answer"), Finding(_NEAR)
     first_exact: dict[bytes, int] = {}
     first_near: dict[bytes, int] = {}

@@ -21,7 +21,7 @@ def instruction_of(task: Task) -> Instruction:
     """Return the instruction of a task: one user message, after any number of system messages.
 
     Raises:
-        DataError: the task has other messages, or images. The message does not name the row.
+        DataError: the task has other messages, or images. The error text does not name the row.
     """
     *before, last = task.messages or [{"role": "none"}]
     roles = [message["role"] for message in task.messages]

@@ -37,7 +37,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     If the run fails before it starts, all created files and folders are removed.
 
     Args:
-        rows: rows passed in Python: file name in the run folder -> the file's lines. `keep_rows` writes the files.
+        rows: the rows that were passed in Python, as file name in the run folder -> lines. `keep_rows` writes them.
         writes_run: False for an evaluation, which may write its results into the folder of a run.
 
     Raises:
@@ -63,7 +63,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
 
 
 def check_free(config: RunConfig) -> None:
-    """Check that the folder contains no run, unless the run is to be resumed.
+    """Check that the folder contains no run, unless the configuration resumes that run.
 
     Raises:
         ConfigError: the folder contains a run; the message lists the differing keys and what to do.

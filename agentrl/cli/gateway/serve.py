@@ -1,4 +1,4 @@
-"""Run of `agentrl gateway`: prints how clients reach it, ends idle rollouts, and saves all rollouts at the end."""
+"""Run of `agentrl gateway`: prints the address for clients, ends idle rollouts, and saves all rollouts at the end."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from agentrl.gateway.dialects.openai import past_call
 from agentrl.types.messages import Message
 
 _BILLING = "x-anthropic-billing-header:"
-"""Start of a line in system blocks that some versions of Claude Code change with every request; it is dropped."""
+"""Start of a line in system blocks that some versions of Claude Code change with every request; the line is dropped."""
 _ROLES = ("user", "assistant", "system")
 
 

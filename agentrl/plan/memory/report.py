@@ -1,4 +1,4 @@
-"""Output of the plan about memory: a one-line verdict, a table, and JSON."""
+"""Output of the predicted memory: a one-line verdict, a table, and JSON."""
 
 from __future__ import annotations
 

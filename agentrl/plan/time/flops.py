@@ -1,4 +1,4 @@
-"""FLOPs of a model: matrix products, counted as 2 per multiplication and addition."""
+"""FLOPs of a model: matrix products only, with 2 FLOPs for a multiplication and its addition."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _episode(rollout: ScoredRollout, score: float) -> Episode:
 
 
 def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
-    """One row per step; the last row is over all steps."""
+    """One row per step. If there are several steps, the last row is over all steps."""
     rows: list[list[Cell]] = [
         [name, _span(each.versions), each.sampled_perplexity, each.perplexity, each.k3] for name, each in found.items()
     ]

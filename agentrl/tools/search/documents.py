@@ -16,7 +16,7 @@ _HEADING = re.compile(r"\s*#+\s+(.+)")
 
 
 def document_files(place: Path) -> list[Path]:
-    """Return the files with documents: `place` itself, or the files in this folder, by name, without hidden files.
+    """Return the files with documents: `place` itself, or all files in the folder `place` that are not hidden, sorted.
 
     Raises:
         DataError: `place` does not exist, is not a document, or contains no documents.
