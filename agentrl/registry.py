@@ -172,7 +172,9 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the
     if target in _GIVEN:
         return _GIVEN[target]
     if target.startswith("__main__:") or "<locals>" in target:
-        raise UnknownNameError(f"'{target}' is an object that was given in Python: start the run from Python again")
+        raise UnknownNameError(
+            f"'{target}' is an object that was passed from Python: start the run from Python again, with this object"
+        )
     if target.endswith(".py"):
         raise UnknownNameError(f"'{target}' names only a file: add the object's name, '{target}:Name'")
     where, separator, attribute = target.rpartition(":")

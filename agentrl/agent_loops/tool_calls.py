@@ -99,7 +99,7 @@ def refused(why: str) -> ToolResult:
 
 def aborted() -> ToolResult:
     """Result of a call that was interrupted by the end of the rollout."""
-    return ToolResult(text="Error: the rollout ended first.", outcome=Outcome.ABORTED)
+    return ToolResult(text="Error: the rollout ended before this call finished.", outcome=Outcome.ABORTED)
 
 
 async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:

@@ -56,7 +56,7 @@ def _max_calls(end: Ending) -> str:
     made = [(len(end.rollout.calls_of(end.trajectory, i)), turn) for i, turn in enumerate(end.trajectory.turns)]
     used = ((count, (turn.num_used or 0) + turn.num_beside) for count, turn in made if turn.num_used is not None)
     reported = any(count > limit - most for count, most in used)
-    return "" if reported else "earlier error that no calls are left"
+    return "" if reported else "an earlier error that no calls are left"
 
 
 def _no_summary(end: Ending) -> str:

@@ -149,4 +149,4 @@ def check_times(check: Checker, first_turn: int) -> None:
         floor = before[2] if before[0] == turn else max(before[1], before[2])
         late[index] = started[index] < floor - _SLACK_S
         latest[row] = (turn, max(end, before[1]) if before[0] == turn else end, floor)
-    check.require("times", "tool_calls.started_s", ~late, "a call after the turn before")
+    check.require("times", "tool_calls.started_s", ~late, "a start time after the calls of earlier turns")

@@ -168,5 +168,5 @@ def nodes_there() -> dict[str, Bundle]:
 def _in_use(config: RunConfig, bundles: Sequence[Bundle]) -> Problem:
     free = _shown(ray.available_resources())  # type: ignore[no-untyped-call]  # Ray has no type for it
     asked = " and ".join(_shown(bundle) for bundle in bundles)
-    text = f"is over: the run needs {asked}, but others use a part of this; free in the whole cluster: {free}"
+    text = f"has passed: the run needs {asked}, but other jobs use part of it; free in the whole cluster: {free}"
     return wrong("cluster.wait_s", text, Kind.OTHER, value=config.cluster.wait_s)

@@ -222,9 +222,9 @@ def duplicates(found: Inspection) -> list[Finding]:
         first = first_near.setdefault(like, row)
         if before < row:
             finding = exact if found.answers[before] == found.answers[row] else contrary
-            finding.add(found.table.where(row), f"as {found.table.where(before)}")
+            finding.add(found.table.where(row), f"same as {found.table.where(before)}")
         elif first < row:
-            near.add(found.table.where(row), f"as {found.table.where(first)}")
+            near.add(found.table.where(row), f"same as {found.table.where(first)}")
     return [exact, contrary, near]
 
 
@@ -234,9 +234,9 @@ def leaks(train: Inspection, val: Inspection) -> list[Finding]:
     first_exact, first_near = _first(train.exact), _first(train.normalised)
     for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):
         if key in first_exact:
-            exact.add(val.table.where(row), f"as {train.table.where(first_exact[key])}")
+            exact.add(val.table.where(row), f"same as {train.table.where(first_exact[key])}")
         elif like in first_near:
-            near.add(val.table.where(row), f"as {train.table.where(first_near[like])}")
+            near.add(val.table.where(row), f"same as {train.table.where(first_near[like])}")
     return [exact, near]
 
 

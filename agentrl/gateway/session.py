@@ -308,7 +308,7 @@ def _note_ignored(names: Sequence[str]) -> None:
     for name in names:
         if name not in _NOTED:
             _NOTED.add(name)
-            _LOGGER.warning("the gateway ignores '%s' of requests: the run's configuration decides", name)
+            _LOGGER.warning("the gateway does not support '%s' in requests and ignores it", name)
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:

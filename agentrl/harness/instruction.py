@@ -27,7 +27,7 @@ def instruction_of(task: Task) -> Instruction:
     roles = [message["role"] for message in task.messages]
     if last["role"] != "user" or any(message["role"] != "system" for message in before):
         raise DataError(
-            f"field 'prompt': a harness gets one instruction: expected a user message, after system messages at most,"
+            f"field 'prompt': a harness gets one instruction: expected one user message, maybe after system messages,"
             f" not the roles {', '.join(roles) or 'of no message'}"
         )
     if image_names(task.messages):

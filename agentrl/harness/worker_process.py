@@ -181,7 +181,7 @@ class WorkerProcess:
     def _receive(self, line: bytes) -> None:
         message = read_json(line)
         if not isinstance(message, dict):
-            raise UnreadableAnswerError(f"{line[:100]!r} in place of an object")
+            raise UnreadableAnswerError(f"sent {line[:100]!r}, expected a JSON object")
         if message.get("ready"):
             with suppress(InvalidStateError):  # the process failed before, or sent "ready" twice
                 self._ready.set_result(None)

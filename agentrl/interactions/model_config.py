@@ -91,7 +91,7 @@ class ModelUserConfig(Section):
         if self.engine and (unused := [name for name in _OF_ENDPOINT if name in self.model_fields_set]):
             raise ValueError(f"'{unused[0]}' has no effect with 'engine: policy'")
         if (self.prices is None) != (self.max_cost is None):
-            raise ValueError("'prices' and 'max_cost' need each other")
+            raise ValueError("set both 'prices' and 'max_cost', or neither")
         if "score_range" in self.model_fields_set and self.score != ASK:
             raise ValueError(f"'score_range' has no effect without 'score: {ASK}'")
         return self

@@ -78,7 +78,7 @@ def check_free(config: RunConfig) -> None:
     more = [f"  and {len(changed) - MAX_LISTED_CHANGES} more keys differ"] if len(changed) > MAX_LISTED_CHANGES else []
     line = (
         f"'{shown(folder)}' holds a run already: trainer.default_local_dir=FOLDER starts a new run in another folder,"
-        " trainer.resume_mode=auto resumes this one"
+        " trainer.resume_mode=auto resumes that run"
     )
     head = Problem("trainer.default_local_dir", Kind.CONFLICT, line + ("; these keys differ:" if lines else ""))
     raise ConfigError(head, *(Problem("", Kind.OTHER, each) for each in [*lines, *more]))
@@ -146,7 +146,7 @@ def _keep(path: Path, lines: str) -> None:
             raise ConfigError.at(
                 "trainer.default_local_dir",
                 Kind.CONFLICT,
-                f"'{path}' was changed after it was written: delete it, or choose another folder",
+                f"'{path}' was changed after the run wrote it: delete it, or choose another folder",
             )
     except OSError as error:
         raise ConfigError.at(

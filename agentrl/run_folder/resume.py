@@ -115,9 +115,7 @@ def _print_missing(config: RunConfig, last: int) -> None:
     """Print the steps without stored rollouts; replay and view skip these steps."""
     stored = stored_steps(config)
     if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
-        print(
-            f"'{shown(config.trainer.run_dir / 'trajectories/train')}' lacks the rollouts of step {', '.join(missing)}"
-        )
+        print(f"'{shown(config.trainer.run_dir / 'trajectories/train')}' has no rollouts of step {', '.join(missing)}")
 
 
 def _print_start(start: Path, folder: Path) -> None:

@@ -166,7 +166,7 @@ def _limited(data: bytes) -> bytes:
 
 def _finite(name: str, value: JsonValue) -> float:
     if not isinstance(value, int | float):  # true is 1, as in Harbor
-        raise ValueError(f"'{name}' is no number")
+        raise ValueError(f"'{name}' is not a number")
     try:
         number = float(value)
     except OverflowError:

@@ -212,8 +212,8 @@ class HealthMonitor:
                 last_served = time.monotonic()
             elif time.monotonic() - last_served > self._start_timeout_s:
                 raise ServerError(
-                    f"no SGLang server is in service for {self._start_timeout_s:g} s (rollout.sglang.start_timeout_s):"
-                    f" {self._reasons[replica]}"
+                    f"no SGLang server has been in service for {self._start_timeout_s:g} s"
+                    f" (rollout.sglang.start_timeout_s): {self._reasons[replica]}"
                 )
             await asyncio.sleep(self._check_interval_s)
 

@@ -195,7 +195,7 @@ class TorchEngine:
 def _context_of(model: PreTrainedModel) -> int:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not limit:
-        raise ConfigError.keyless("the model states no max_position_embeddings: set max_sequence_length")
+        raise ConfigError.keyless("the model's configuration has no max_position_embeddings: pass max_sequence_length")
     return int(limit)
 
 

@@ -35,7 +35,10 @@ class Blocks:
         if not body.get("messages"):
             raise body.refusal("messages", "expected at least one message")
         if self.messages[-1]["role"] == "assistant":
-            raise body.refusal("messages", "the last one is the assistant's; its answer cannot be continued")
+            raise body.refusal(
+                "messages",
+                "the last message is the assistant's, which cannot be continued: add a user message or tool result",
+            )
 
     def _message(self, fields: Fields) -> None:
         role = fields.text("role")

@@ -77,7 +77,7 @@ class Taskset:
         answer = await self._bridge.ask({"base_url": endpoint.base_url, "model": endpoint.model, "task": data})
         reward = answer.get("reward")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise InfraError(f"row {task.index}: verifiers has no reward: {answer.get('error')}"[:2000])
+            raise InfraError(f"row {task.index}: verifiers returned no reward: {answer.get('error')}"[:2000])
         return float(reward)
 
     def write_rows(self, path: str | Path) -> None:

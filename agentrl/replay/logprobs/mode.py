@@ -123,7 +123,10 @@ def reward_table(found: OffPolicy) -> Table:
     ]
     notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective (Kish). The mean ratio should be 1."]
     if found.uncovered:
-        notes.append("It is not near 1: the rollouts rarely show what the checkpoint does. The intervals ignore this.")
+        notes.append(
+            "The mean ratio is not near 1: the rollouts rarely show what the checkpoint does."
+            " The intervals ignore this."
+        )
     if not found.by_turn:
         notes.append("Per decision equals ordinary: in some rollouts the turn rewards do not sum to the score.")
     if found.ordinary is None or found.per_decision is None:

@@ -249,7 +249,7 @@ class E2BSandboxSession:
 
     async def _with_file(self, path: str, call: Callable[[], Any]) -> Any:  # Any: calls of the library
         if "\0" in path or path != _encodable(path):
-            raise SandboxFileError("the path has an embedded null byte or is no text")
+            raise SandboxFileError("the path contains a null byte, or is not valid UTF-8 text")
         async with self._using:
             self._check()
             try:
@@ -289,7 +289,7 @@ class E2BSandboxSession:
         return False
 
 
-_TOO_LONG = f"the output had more than {MAX_ANSWER_BYTES} bytes, so this was stopped"
+_TOO_LONG = f"the output had more than {MAX_ANSWER_BYTES} bytes, so the program was stopped"
 
 
 def _encodable(text: str) -> str:

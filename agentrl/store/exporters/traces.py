@@ -21,7 +21,7 @@ COLUMNS = ("trajectories.segments", "trajectories.weight")
 """Columns of a store that only this export reads."""
 OWN = "agentrl"
 """Key for agentrl's values in the `metadata` of a turn. The format allows any keys in `metadata`."""
-NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, factors of trajectories"
+NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, weights of trajectories"
 """Data that a trace cannot hold."""
 
 

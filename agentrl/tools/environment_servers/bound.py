@@ -52,7 +52,7 @@ class BoundServer:
     def check_row(self, task: Task) -> None:
         """Reject a row that the server cannot use."""
         if task.tools_kwargs.get(self.name):
-            raise DataError(f"field 'tools_kwargs.{self.name}': an environment server gets no arguments from it")
+            raise DataError(f"field 'tools_kwargs.{self.name}': an environment server takes no arguments from the row")
         self.server.check_row(task)
 
     async def take_place(self) -> None:

@@ -24,7 +24,7 @@ def document_files(place: Path) -> list[Path]:
     if place.is_file() and place.suffix in (*TEXTS, *TABLES):
         return [place]
     if not place.is_dir():
-        raise DataError(f"'{place}' is {'not a file' if place.exists() else 'no folder or file'} of {_FORMATS}")
+        raise DataError(f"'{place}' is {'not a file' if place.exists() else 'not a folder or file'} of {_FORMATS}")
     found = [path for path in place.rglob("*") if path.suffix in (*TEXTS, *TABLES) and path.is_file()]
     visible = [path for path in found if not any(part.startswith(".") for part in path.relative_to(place).parts)]
     if not visible:

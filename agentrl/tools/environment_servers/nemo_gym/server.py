@@ -66,7 +66,7 @@ async def reach_nemo_gym(options: NemoGymOptions, api_key: str) -> NemoGymServer
         except GaveUpError as error:
             raise ServerFailedError(str(error)) from None
     if not {"/seed_session", "/verify"} <= paths:
-        raise ServerFailedError("it is no resources server: /openapi.json lists no /seed_session and /verify")
+        raise ServerFailedError("not a resources server: /openapi.json does not list both /seed_session and /verify")
     if not any("{" in path for path in paths):  # a path with a parameter may serve several tools
         for tool in tools:
             if f"/{tool.name}" not in paths:
