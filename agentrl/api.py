@@ -41,7 +41,10 @@ Environment: TypeAlias = str | Callable[[], object] | None
 Settings: TypeAlias = Mapping[str, object] | None
 
 _ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
-"""Pattern in error messages of a row that was passed from Python: the file where the run saves it, and its number."""
+"""Pattern that finds, in error messages, the name of a row that was passed from Python.
+
+The name consists of the file in which the run saves the row, and the row's number.
+"""
 
 
 def train(
@@ -63,7 +66,7 @@ def train(
     Args:
         tools: typed functions, or tools. With tools, the default agent loop is `tool_agent`.
         reward: a function, TRL's reward functions, or the name of a built-in reward.
-        agent_loop: a class or a name, for rows without an agent loop.
+        agent_loop: a class or a name, for rows that name no agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
         environment: a class whose methods are tools; each rollout has its own object. If no other reward is given, the
             environment's reward is the score.

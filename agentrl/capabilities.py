@@ -135,7 +135,7 @@ def check_installed(name: str) -> None:
     install = install_command(spec.extra)
     if spec.python is not None and sys.version_info[:2] < spec.python:
         need, have = (".".join(map(str, version)) for version in (spec.python, sys.version_info[:2]))
-        text = f"needs Python {need} or later, not {have}: make a virtual environment with it, and there {install}"
+        text = f"needs Python {need} or later, not {have}: make an environment with that version, and in it {install}"
     elif absent := [module for module in spec.modules if not _is_installed(module)]:
         text = f"needs {', '.join(absent)}, not installed here: {install}"
     else:

@@ -128,7 +128,7 @@ def install_command(extra: str) -> str:
 
 
 _MOST, _SOME = 40, 8
-"""Up to `_MOST` valid names, all are listed; of more names, only the first `_SOME` are."""
+"""If there are at most `_MOST` valid names, all are listed; otherwise, only the first `_SOME`."""
 
 
 def suggestion(name: str, valid: Iterable[str]) -> str:

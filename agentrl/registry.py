@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         return sorted(self._lazy)
 
     def is_builtin(self, name: str) -> bool:
-        """Whether `name` is one of agentrl's own objects, not registered, installed or imported by path."""
+        """Whether `name` is one of agentrl's own objects; false if it is registered, installed or an import path."""
         if name in self._objects or name in _GIVEN:
             return False
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
@@ -172,7 +172,9 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the
     if target in _GIVEN:
         return _GIVEN[target]
     if target.startswith("__main__:") or "<locals>" in target:
-        raise UnknownNameError(f"'{target}' is an object that was given in Python: start the run from Python again")
+        raise UnknownNameError(
+            f"'{target}' is an object that was passed from Python: start the run from Python again, with this object"
+        )
     if target.endswith(".py"):
         raise UnknownNameError(f"'{target}' names only a file: add the object's name, '{target}:Name'")
     where, separator, attribute = target.rpartition(":")
@@ -275,7 +277,7 @@ def _origin(name: str) -> str | None:
 
 
 def _check_neighbours(path: Path) -> None:
-    """Refuse a file whose import would find a file of that name in another folder, not the one in its own folder.
+    """Refuse a file that imports a name from its own folder, if the import would find another folder's file.
 
     Raises:
         UnknownNameError: the message names both files.

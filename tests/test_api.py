@@ -99,7 +99,7 @@ def test_kept_rows_are_never_overwritten(tmp_path):
     file.parent.mkdir()
     file.write_text("{}")
     settings = {"trainer.default_local_dir": str(tmp_path)}
-    with pytest.raises(AgentRLError, match=f"'{file}' was changed after it was written"):
+    with pytest.raises(AgentRLError, match=f"'{file}' was changed after the run wrote it"):
         agentrl.evaluate("/no/model", ROWS, reward=score, settings=settings)
     assert file.read_text() == "{}"
     (tmp_path / "file").touch()

@@ -69,7 +69,10 @@ def test_an_unknown_name_is_refused_with_the_valid_names(name):
 @pytest.mark.parametrize(
     ("needs", "complaint"),
     [
-        ({"python": (99, 0)}, r"needs Python 99.0 or later, not 3.\d+: make a virtual environment with it, and there "),
+        (
+            {"python": (99, 0)},
+            r"needs Python 99.0 or later, not 3.\d+: make an environment with that version, and in it ",
+        ),
         ({"modules": ("json", "no_such_module")}, "needs no_such_module, not installed here: "),
         ({"modules": ("no_such_package.core",)}, "needs no_such_package.core, not installed here: "),
     ],

@@ -174,5 +174,5 @@ def test_object_is_stored_under_a_readable_name() -> None:
     assert shapes().get(name) is mine
     assert not shapes().is_builtin(name)
     for gone in ("__main__:other", "some.module:make.<locals>.other"):
-        with pytest.raises(UnknownNameError, match="was given in Python: start the run from Python again"):
+        with pytest.raises(UnknownNameError, match="was passed from Python: start the run from Python again"):
             load_object(gone)

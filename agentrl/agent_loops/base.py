@@ -56,22 +56,22 @@ class AgentLoop:
     A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
     stop tokens and `data.max_response_length`. With `rollout.routed_experts`, such a loop must call
     `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check the prompts,
-    tool answers and calls of such a rollout, because only a `Conversation` records its operations.
+    tool answers and calls of such a rollout, because operations are recorded only by `Conversation`.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
         roles: roles of the messages that the loop may append after a model turn. At the start of the run, the chat
             template is checked for these roles.
         uses_tools: whether the loop calls tools. If no loop of the run calls tools, configured tools are rejected.
-        runs_task_folders: whether a loop without tools runs task folders and sets their reward itself.
+        runs_task_folders: whether a loop without tools runs tasks from task folders and sets the reward itself.
         uses_task_sandbox: whether a loop without tools works in the sandbox of a task folder. The loop starts
             `task_folder_state(tools.data)` (`agentrl.tools.task_folders`), and the folder's tests give the reward.
         follows_steps: whether the loop asks for the next step of a task folder (`next_step` of
             `agentrl.agent_loops.tool`); otherwise task folders of several steps are refused.
         strips_thinking: whether the loop supports `rollout.multi_turn.thinking=strip`; otherwise the option is refused.
             A loop that builds its `Rollout` itself sets `strips_thinking` to False.
-        conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
-            `answer_messages`.
+        conversation_class: class of the conversations that `open` makes: `Conversation` or a subclass, which may
+            override `opening` and `answer_messages`.
         operations: operations of the conversations of this rollout, for the audit (`agentrl.types.operation`).
         places: the `Place` of each trajectory, see `agentrl.agent_loops.places`.
         call_format: name of the tool-call format of `parser`.
@@ -129,7 +129,7 @@ class AgentLoop:
         """
 
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
-        """Open a conversation only to measure the task's prompt; sampling in it raises an error."""
+        """Open a conversation only to measure the task's prompt; sampling in this conversation raises an error."""
         return self.open(task, _no_samples, tools if self.uses_tools else None, None, SamplingParams())
 
     def open(

@@ -29,18 +29,19 @@ _PROBE = "zqASKqz"
 class CompactionConversation(Conversation):
     """A conversation that asks the model for a summary once the conversation is long.
 
-    The request is a user message after the answers of tools or of the simulated user, in the same segment as these.
+    The request is a user message after the answers of tools or of the simulated user, in the same segment as the
+    answers.
 
     Attributes:
         asked: whether a summary was requested; the model's next turn is then the summary.
-        num_compactions: number of summaries that the model wrote in this rollout before this conversation.
+        num_compactions: number of summaries that the model wrote in this rollout before this conversation began.
     """
 
     asked = False
     num_compactions = 0
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Add the request for a summary if `messages` fill the conversation to the configured share."""
+        """Add the request for a summary if the conversation, with `messages`, reaches `compaction.share`."""
         options = self._limits.multi_turn.compaction
         if self.num_compactions == options.max_compactions or self._share_with(messages) < options.share:
             return messages
@@ -62,7 +63,7 @@ class CompactionConversation(Conversation):
         return successor
 
     def _share_with(self, messages: Sequence[Message]) -> float:
-        """Return the used share of the tokens allowed after the prompt, with `messages` appended."""
+        """Return (tokens used after the prompt) / (tokens allowed after the prompt), with `messages` appended."""
         num_used = len(self.trajectory.token_ids) - self._opening_lengths[1]
         *_, num_added = self._addition(messages)
         return (num_used + num_added) / (num_used + self.num_tokens_left)
@@ -79,7 +80,7 @@ class CompactionAgent(AgentLoop):
     conversation_class = CompactionConversation
 
     def check_template(self, schemas: Sequence[ToolSchema], *, with_users: bool) -> None:
-        """Check that a request for a summary may follow the answers of tools and of a simulated user."""
+        """Check that the chat template allows a request for a summary after answers of tools and of simulated users."""
         name = schemas[0].name if schemas else ""
         tool = Message(role="tool", name=name, tool_call_id=CALL_ID, content=RESULT)
         for answer in (*([tool] if schemas else []), *([USER] if with_users else [])):

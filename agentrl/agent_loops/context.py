@@ -73,7 +73,7 @@ class ConversationContext:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls of all conversations that count towards the limit, including running calls."""
+        """Number of calls that count towards `max_tool_calls`: over all conversations, including running calls."""
         calls = (call for each in self.conversations for call in each.tool_calls)
         running = sum(each.num_running_calls for each in self.conversations)
         return running + sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)

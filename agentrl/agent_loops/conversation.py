@@ -55,7 +55,7 @@ class Conversation:
         stop: the `Stop` reason; None while the conversation can continue.
         tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
         turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
-        last_turn: index of the trajectory, and index of the segment in it, of the model's last turn.
+        last_turn: position of the model's last turn: (index of the trajectory, index of the segment in the trajectory).
         num_running_calls: number of calls that run now and count towards `max_tool_calls`.
         form: format of the first messages and of tool answers, for the audit: `chat`, `react`, or `own` if a subclass
             overrides the methods that write them.
@@ -74,7 +74,7 @@ class Conversation:
         self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
-        self._further: Further | None = None  # becomes `trajectory` after the operation
+        self._further: Further | None = None  # becomes `trajectory` at the end of the current operation
         self._num_turns = 0  # counting the turns again each time would take quadratic time
         self._num_user_turns = 0
         self._last_id = next(iter(bindings.chat.stop_token_ids), None)  # last token of the model's last turn
@@ -94,15 +94,15 @@ class Conversation:
         return self.schemas
 
     def opening(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the first messages, made from the task's prompt; override it to add instructions."""
+        """Return the first messages, made from the task's prompt; override this method to add instructions."""
         return messages
 
     def answer_messages(self, calls: Sequence[ParsedCall], texts: Sequence[str]) -> list[Message]:
-        """Return the messages with the answers to `calls`; override it for another role or wording."""
+        """Return the messages with the answers to `calls`; override this method for another role or wording."""
         return tool_messages(calls, texts, self._num_turns)
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages to append after a tool or user turn; override it to add a request to the model."""
+        """Return the messages to append after a tool or user turn; override this method to add a request."""
         return messages
 
     async def model_turn(self) -> ParsedTurn | None:
@@ -125,14 +125,14 @@ class Conversation:
         Return False if the conversation has stopped.
 
         Raises:
-            InfraError: a call failed for reasons outside the policy. All results are recorded first.
+            InfraError: a call failed for reasons outside the policy. All results are recorded before it is raised.
             ConfigError: a tool returned an image, and the model does not accept images.
         """
         with self._operation(OperationKind.TOOL_TURN):
             return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
-        """Append the simulated user's answer. Return False if there is no user, the user is done, or at a limit."""
+        """Append the simulated user's answer. Return False without a user, if the user is done, or at a limit."""
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
@@ -153,7 +153,7 @@ class Conversation:
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
-        """Restore the state of a saved rollout before a model turn, including the counts of turns and calls."""
+        """Restore the state that a saved rollout had before a model turn, including its counts of turns and calls."""
         messages = resume_point.messages_after(len(self.trajectory.messages))
         self.trajectory = self._bound.trajectories[self._number] = Trajectory((), messages)
         self._image_starts = []
@@ -170,7 +170,7 @@ class Conversation:
         self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:
-        """Return the loop's rollout: all conversations that it opened, with the stop reason of this conversation."""
+        """Return the rollout: all conversations that the loop opened, with the stop reason of this conversation."""
         return self._bound.rollout(self.stop or Stop.FINISHED)
 
     async def _tool_turn(self, turn: ParsedTurn) -> bool:

@@ -3,12 +3,13 @@
 Some chat templates drop the thoughts of earlier turns. An inference server renders all messages again for every turn,
 so the model's context lacks these thoughts. With `strip`, the answers to a turn are appended as on such a server:
 
-- The template renders all messages so far. If the result begins with the tokens of the trajectory, the remaining tokens
-  are appended, and the trajectory continues.
+- The template renders all messages so far. If the rendered tokens begin with the trajectory's tokens, the remaining
+  tokens are appended, and the trajectory continues.
 - Otherwise the trajectory ends with the model's turn. The conversation continues in a further trajectory of the same
-  rollout, whose prompt is the result. Earlier sampled tokens are prompt tokens in it, so each is trained only once.
+  rollout, whose prompt is the rendered tokens. Earlier sampled tokens are prompt tokens in the further trajectory, so
+  each sampled token is trained only once.
 - If the template refuses the messages, for example because a malformed call has no arguments, the trajectory continues
-  as with `thinking=keep`. A server would end the conversation.
+  as with `thinking=keep`. An inference server would end the conversation instead.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def served(
     schemas: Sequence[ToolSchema],
     num_opening: int,
 ) -> list[int] | Further | None:
-    """Return the tokens to append for `messages`, or the further trajectory that they begin.
+    """Return the tokens to append for `messages`, or the further trajectory that the conversation continues in.
 
-    None with `thinking=keep`, or if the template refuses the messages; the caller then renders only `messages`.
+    Return None with `thinking=keep`, or if the template refuses the messages; the caller then renders only `messages`.
 
     Args:
         num_opening: number of messages with which the conversation was opened.

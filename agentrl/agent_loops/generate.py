@@ -9,7 +9,7 @@ from agentrl.engines.base import Completion, SamplingParams
 
 
 class Generate(Protocol):
-    """Samples one model turn. Belongs to one rollout, with its session, its deadline and one seed per turn."""
+    """Samples one model turn. Each rollout has its own `Generate`, which sets sessions, deadline and seeds."""
 
     async def __call__(
         self,

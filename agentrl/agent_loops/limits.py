@@ -22,7 +22,7 @@ class Limits:
         max_turn_tokens: maximum number of tokens that the model may sample in one turn.
         max_response_tokens: maximum number of tokens after the prompt, by any author.
         max_context_tokens: maximum number of tokens of prompt and response. This limit is reached before
-            `max_response_tokens` only if the loop itself wrote a longer prompt.
+            `max_response_tokens` only if the loop made the prompt longer than `data.max_prompt_length`.
     """
 
     multi_turn: MultiTurnConfig

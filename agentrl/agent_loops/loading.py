@@ -78,7 +78,7 @@ class LoopFactory:
         return loop
 
     def _format(self, tool_format: str | None) -> str:
-        """Return the row's tool-call format, else the configured one; `auto` is the one that fits the template."""
+        """Return the row's tool-call format, else the configured format; `auto` selects one that fits the template."""
         configured = self._config.rollout.multi_turn.format
         return format_of(configured if tool_format in (None, AUTO) else tool_format, self._chat)
 

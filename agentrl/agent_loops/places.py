@@ -28,7 +28,7 @@ def path_of_next_agent(places: Sequence[Place], number: int) -> Place:
 
 
 def stream_of(place: Place) -> int:
-    """Return the number of a trajectory, for its sampling seeds and for the name of its session in the engine."""
+    """Return the number that identifies a trajectory in its sampling seeds and in the name of its engine session."""
     return place[0] if len(place) == 1 else derive_seed(*place)
 
 

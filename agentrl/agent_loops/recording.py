@@ -1,4 +1,4 @@
-"""Record of the engine's completions, to check that a loop trains only on tokens sampled in the same context."""
+"""Record of the engine's completions, to check that each trained token was sampled after the tokens that precede it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from agentrl.types.trajectory import Author, Segment, VersionSpan
 V = TypeVar("V")
 
 _TAIL = 32
-"""Number of last context tokens that are compared, besides the length: comparing all tokens takes quadratic time."""
+"""Two contexts count as equal if their lengths and their last `_TAIL` tokens are equal. Comparing all tokens would take
+quadratic time."""
 
 
 def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
@@ -34,7 +35,7 @@ class _Sampled:
 
 
 class Recording:
-    """The completions of one rollout. Each can be claimed only once, so no sampled token is trained twice."""
+    """The completions of one rollout. Each completion can be claimed only once, so no token is trained twice."""
 
     def __init__(self) -> None:
         self._unclaimed: list[_Sampled] = []

@@ -1,4 +1,4 @@
-"""State of a saved rollout before one of its model turns, from which a conversation continues."""
+"""State that a saved rollout had before a model turn. A conversation can continue from this state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ResumePoint:
 
     @classmethod
     def of(cls, saved: Rollout, num_turns: int) -> Self | None:
-        """Return the state; None if the first trajectory of `saved` lacks this turn, or its history was rewritten."""
+        """Return the state; None if the first trajectory of `saved` lacks this turn, or a history was rewritten."""
         if not saved.trajectories or len(saved.dialogues) > 1:
             return None
         trajectory = saved.trajectories[0]
@@ -51,7 +51,7 @@ class ResumePoint:
         return sum(segment.author is Author.USER for segment in self.segments)
 
     def had_refused_calls(self, num_left: int | None) -> bool:
-        """Whether the last turn had more calls than were left; `num_left` calls are left after it."""
+        """Whether the last turn had more calls than were left; `num_left` calls are left after that turn."""
         last = [call for call in self.tool_calls if call.turn == self.num_turns - 1]
         num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
         return num_left is not None and len(last) > num_left + num_run

@@ -27,10 +27,10 @@ _LIMITS = ("max_assistant_turns", "max_turn_tokens")
 
 
 class SubAgent(ToolAgent):
-    """Calls tools like `tool_agent`. One of the tools gives a task to a sub-agent and returns its answer.
+    """Calls tools like `tool_agent`. One of the tools gives a task to a sub-agent and returns the sub-agent's answer.
 
     A sub-agent has its own conversation, with the tools and limits of `rollout.multi_turn.sub_agent`, and no
-    simulated user. Its trajectories belong to the rollout. Sub-agents of one turn run at the same time.
+    simulated user. The sub-agent's trajectories belong to the rollout. Sub-agents of one turn run at the same time.
     """
 
     def open(
@@ -48,8 +48,7 @@ class SubAgent(ToolAgent):
         """Start a conversation that can start sub-agents, unless they would be nested too deeply.
 
         Raises:
-            ConfigError: only rows select this loop, but the tool that starts sub-agents exists only if it is the
-                default.
+            ConfigError: no tool starts sub-agents, because this loop is selected by rows but is not the default loop.
         """
         options, depth = self.config.rollout.multi_turn.sub_agent, self._depth(parent)
         agents, view = None, tools
@@ -103,7 +102,7 @@ class _SubAgents:
 
 
 def _opening(task: Task, text: str, options: SubAgentConfig) -> list[Message]:
-    """Return the first messages of a sub-agent. The model's text never becomes a control token."""
+    """Return the first messages of a sub-agent. The model wrote `text`; it is escaped to contain no control tokens."""
     system = [each for each in task.messages[:1] if each["role"] == "system"]
     if options.instructions is not None:
         system = [Message(role="system", content=options.instructions)]

@@ -49,7 +49,11 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
 
 
 def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) -> list[Message]:
-    """Add each answer's image names before its text; if one message answers all calls, it gets all images."""
+    """Add each answer's image names to its message, before the text. If one message has all answers, it gets all names.
+
+    Args:
+        images: image names of each answer.
+    """
     if not any(images):
         return list(messages)
     shown = images if len(images) == len(messages) else [*[()] * (len(messages) - 1), list(chain(*images))]
@@ -57,7 +61,7 @@ def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) ->
 
 
 def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResult:
-    """Return the answer that the model sees: an error if the model's processor rejects one of its images.
+    """Return the answer that the model sees: an error if the model's processor rejects an image of the answer.
 
     Raises:
         ConfigError: the answer has an image that is not optional, and the model does not accept images.
@@ -95,7 +99,7 @@ def refused(why: str) -> ToolResult:
 
 def aborted() -> ToolResult:
     """Result of a call that was interrupted by the end of the rollout."""
-    return ToolResult(text="Error: the rollout ended first.", outcome=Outcome.ABORTED)
+    return ToolResult(text="Error: the rollout ended before this call finished.", outcome=Outcome.ABORTED)
 
 
 async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
@@ -127,7 +131,7 @@ def tokens_of_answers(
     Args:
         messages: the answers: one message for each call, or one message for all calls.
         num_added: number of tokens that were appended.
-        length: function that returns the number of tokens of given messages.
+        length: function that returns the number of tokens of the messages passed to it.
     """
     if len(messages) < num_calls or num_calls == 1 or not num_added:
         return [num_added] + [0] * (num_calls - 1)
@@ -176,7 +180,7 @@ def _arguments(text: str) -> JsonValue:
 
 
 def _call_ids(calls: Sequence[ParsedCall], turn_number: int) -> list[str]:
-    """The ids of a turn's calls: an id that the model wrote, if no other call of the turn has it, or a new one."""
+    """Return an id for each call of a turn: the id that the model wrote if it is unique in the turn, else a new id."""
     written = Counter(call.call_id for call in calls if call.call_id)
     return [
         call.call_id if written[call.call_id] == 1 else _new_id(turn_number, position)

@@ -102,7 +102,10 @@ class Algorithm(Protocol):
         ...
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-        """Return `samples` with advantages. `samples` must have the scores in `needs`; `groups` are all of a step."""
+        """Return `samples` with advantages.
+
+        `samples` must have the scores in `needs`; `groups` are all groups of a step.
+        """
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:

@@ -63,7 +63,7 @@ def compare(
     Advantages are multiplied by the weights of the samples; returns are not.
 
     Args:
-        options: options of the estimator, of any type.
+        options: options of the estimator; values may have any type.
         penalty: returns the penalty on the reward of each token of a sample, [T].
 
     Raises:

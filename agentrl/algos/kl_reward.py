@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, Kind
 from agentrl.types.sample import Sample
 
 MAX_ERROR = 0.2
-"""The relative error of the KL is clipped to -0.2 and 0.2 in an update of the coefficient, as in the paper."""
+"""The relative error of the KL is clipped to the range -0.2 to 0.2 when the coefficient is updated, as in the paper."""
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def excluded_by_loss(samples: Sequence[Sample], corrected: Sequence[Sample], *, 
 
 
 def _of_informative_groups(samples: Sequence[Sample]) -> list[Sample]:
-    """Keep groups whose rollouts have different advantages. All tokens of a rollout have the same one."""
+    """Keep groups whose rollouts have different advantages. All tokens of a rollout have the same advantage."""
     advantages_of: dict[str, set[float]] = {}
     for sample in samples:
         advantages_of.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))

@@ -30,7 +30,10 @@ _BY_TURNS = ("gae", "reinforce_plus_plus")
 
 
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check advantages: null for trajectories not trained on, else as recomputed, with 0 for untrained tokens."""
+    """Check that saved advantages equal the recomputed advantages.
+
+    Trajectories that were not trained on must have null. Tokens that were not trained on must have 0.
+    """
     step, path = check.step, f"{TRAJECTORIES}.advantages"
     if split == "train" and known.config is None:
         check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))

@@ -1,9 +1,9 @@
 """Audit every invariant, file by file.
 
-Some values cannot be recomputed. The audit checks only their bounds, and seals (checksums) detect later changes:
-`duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score,
-the text of `error`, tool results that did not fit into the conversation, `segments.logprobs`, the scores computed for
-training, `excluded`, and the task columns of groups with only one rollout.
+The audit cannot recompute the following values: `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`,
+`tool_rewards.value`, rewards other than the score, the text of `error`, tool results that did not fit into the
+conversation, `segments.logprobs`, the scores computed for training, `excluded`, and the task columns of groups with
+only one rollout. The audit checks only the bounds of these values. Seals (checksums) detect later changes of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Auditor:
     Attributes:
         split: the split that every row must have, `train` or `val`; None: the split in the rows of each file.
         tokenizer: folder of a tokenizer to use instead of the run's own tokenizer.
-        folder: the run's folder; its latest checkpoint also contains the tokenizer.
+        folder: the run's folder; the tokenizer is also looked up in the latest checkpoint of this folder.
         overrides: nested configuration keys that replace the saved values.
     """
 
@@ -56,8 +56,8 @@ class Auditor:
 
         Args:
             steps: steps to check in files whose names contain no step; None: all.
-            complete: whether `files` should be all files of a run's split, named by their steps. Then each missing file
-                is reported.
+            complete: whether `files` should be all files of a run's split, named by their steps. If so, each missing
+                file is reported.
         """
         ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:

@@ -23,9 +23,9 @@ INVARIANTS: Mapping[str, str] = {
     "segments": "authors are known and in order, ids are in the vocabulary, no turn is empty",
     "messages": "messages start with the task's messages; each model turn is one message",
     "operations": "each message, segment and call was added by a recorded operation of its conversation, in order",
-    "prompt tokens": "prompt tokens equal the text of the template, tokenized again",
+    "prompt tokens": "prompt tokens equal those of the text that the template renders",
     "further prompts": "the prompt of a further trajectory equals the messages so far, rendered and tokenized again",
-    "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
+    "answer tokens": "tool and user tokens equal those of the text that the template renders",
     "calls": "messages and calls equal the text of the model, parsed again",
     "answers": "tool messages equal the results of the calls, and the token counts of the calls add up",
     "outcomes": "the outcome of each tool call agrees with the call, its result and the limits of the run",
@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def merge_key(self) -> tuple[str, int, str, int, str]:
-        """The place without the last index. Of problems with equal keys, only the first is kept."""
+        """The place without the last index. Of successive problems with equal keys, only the first is kept."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 

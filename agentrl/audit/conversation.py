@@ -59,7 +59,8 @@ class Wording:
         names: the tools that the model may call.
         template_tools: schemas that the chat template shows; None if they were not saved.
         tools: schemas of the tools that the model may call.
-        turn_format: the format of the model's turns, set even if calls are not parsed: it may have marks for thoughts.
+        turn_format: the format of the model's turns, set even if calls are not parsed, because the format may have
+            marks for thoughts.
     """
 
     form: str
@@ -82,7 +83,8 @@ class Turn:
         position: position of its message.
         replies: the messages that follow the turn; `reply` is their segment, -1 if there is none.
         ran: whether the loop passed the turn's calls to the tools; a custom loop may ignore calls.
-        num_used: number of calls of the rollout before this turn's calls; None: count those of the trajectory's turns.
+        num_used: number of calls of the rollout before this turn's calls; None: only the calls of the trajectory's
+            earlier turns count.
         num_beside: number of calls of parallel conversations that may have begun before this turn's calls.
     """
 
@@ -101,7 +103,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Messages that a custom loop appended, with their segment, after turn number `turn` (-1: before the first)."""
+    """Messages that a custom loop appended after turn number `turn` (-1: before the first turn), and their segment."""
 
     turn: int
     segment: int
@@ -116,14 +118,15 @@ class AuditedTrajectory:
         index: position in the flat arrays.
         number: position in its rollout.
         fits: whether messages and segments match one to one, so that they can be compared.
-        first_turn: number of the first model turn, counted from the first trajectory that this trajectory continues.
+        first_turn: number of the first model turn. The model turns of all trajectories that this trajectory continues
+            are counted before it.
         parent: the trajectory that this trajectory continues.
         branches: whether its prompt is a copy of the beginning of `parent`, which may be a later trajectory.
         rendered: whether its prompt is the history of `parent`, rendered again. Both belong to one conversation.
-        first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the prompt
-            of the trajectory.
+        first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the
+            trajectory's own prompt is the first prompt.
         opened_with_task: whether the first messages come from the task.
-        of_agent: whether a model turn started it as a sub-agent, so that limits of sub-agents apply.
+        of_agent: whether a model turn started this trajectory as a sub-agent, so that limits of sub-agents apply.
         appended: everything that a custom loop appended between and after model turns.
         opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
     """
@@ -163,12 +166,12 @@ class AuditedRollout:
 
     @property
     def own(self) -> bool:
-        """Whether the agent loop is not built in, and known from its operations."""
+        """Whether the rollout is read from its operations, as for custom agent loops."""
         return self.kind == "own"
 
     @property
     def by_gateway(self) -> bool:
-        """Whether a program sampled the rollout through the gateway. Then its conversations share the turn limit."""
+        """Whether a program sampled the rollout through the gateway. If so, the conversations share one turn limit."""
         return any(trajectory.wording.form == "gateway" for trajectory in self.trajectories)
 
     @property
@@ -182,7 +185,7 @@ class AuditedRollout:
         return self.stop == "error"
 
     def calls_of(self, trajectory: AuditedTrajectory, turn: int) -> list[Call]:
-        """The recorded calls of a turn, counted from 0 in its trajectory."""
+        """The recorded calls of turn number `turn` of a trajectory; the first turn is 0."""
         place = (trajectory.number, trajectory.first_turn + turn)
         return [call for call in self.calls if (call.trajectory, call.turn) == place]
 

@@ -63,7 +63,7 @@ class Ending:
 
     @property
     def at_turn_limit(self) -> bool:
-        """Whether the last turn reached the turn limit before the response limit."""
+        """Whether the last turn reached the limit of tokens per turn before the response limit."""
         num_last = len(self.last.ids) if self.last else 0
         left = self._limit - (self.num_response - num_last)
         limit = self.known.limit("max_turn_tokens", of_agent=self.trajectory.of_agent)
@@ -76,7 +76,7 @@ class Ending:
 
     @property
     def _limit(self) -> int:
-        """Limit of the response; a prompt that the agent loop wrote may leave less room in the context."""
+        """Maximum number of response tokens; lower if the agent loop wrote a prompt longer than the prompt limit."""
         response, prompt = (int(self.known.number(f"data.max_{each}_length") or 0) for each in ("response", "prompt"))
         return max(0, min(response, response + prompt - self.num_prompt)) if prompt else response
 

@@ -37,7 +37,7 @@ def _max_calls(end: Ending) -> str:
     if end.rollout.options.max_tool_calls is None:
         return "another reason: tool calls have no limit"
     if not end.limit_reported or len(end.trajectory.turns) == end.known.limit("max_assistant_turns"):
-        return "earlier error that no calls are left, and turns left"
+        return "an earlier error that no calls are left, and fewer turns than the turn limit"
     return "" if end.calls and end.refused and not end.answered else "last turn with calls that were not run"
 
 
@@ -64,7 +64,7 @@ def _cut(end: Ending) -> str:
     if end.calls:  # an engine aborts model turns, not tool calls
         return "unfinished last turn without calls"
     complete = end.last.closed or end.at_turn_limit or end.at_response_limit
-    return "unfinished last turn, or calls" if complete and not end.known.has_user else ""
+    return "an unfinished last turn, or a last turn with calls" if complete and not end.known.has_user else ""
 
 
 def _by_user(end: Ending) -> str:

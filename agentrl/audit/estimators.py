@@ -27,7 +27,7 @@ class Trained:
     Attributes:
         row: [N], the rollout of each token; tokens of one rollout are contiguous.
         rewards: [R], the scores.
-        valid: [R], whether a rollout was trained on.
+        valid: [R], whether a rollout is valid for training.
         groups: the rows of each group.
         penalty: [N], KL penalty subtracted from the reward of each token.
         values: [N], values of a critic; None without a critic.
@@ -57,7 +57,7 @@ class Trained:
 
     @cached_property
     def scores(self) -> Floats:
-        """[R], the sum of each rollout's rewards."""
+        """[R], the sum of each rollout's token rewards."""
         sums: Floats = np.bincount(self.row, self.token_rewards, len(self.rewards)).astype(np.float64)
         return sums
 
@@ -90,7 +90,7 @@ class Trained:
 
 
 Estimator = Callable[[Trained], Floats]
-"""[N] advantages."""
+"""Function that returns the advantages, [N]."""
 
 
 def all_equal(scores: Floats) -> bool:
@@ -107,7 +107,7 @@ def whitened(values: Floats) -> Floats:
 
 
 def divergence(kind: str, d: Floats) -> Floats:
-    """KL estimate from d = log(policy / reference): k1 d, abs |d|, k2 d^2 / 2, k3 exp(-d) + d - 1, at most 10."""
+    """KL estimate from d = log(policy / reference). k1: d; abs: |d|; k2: d^2 / 2; k3: exp(-d) + d - 1, at most 10."""
     name = kind.removesuffix("+")
     if name in ("k1", "kl"):
         return d
@@ -183,9 +183,10 @@ def centred(trained: Trained) -> Floats:
 
 
 def pair(trained: Trained, any_lower: bool) -> Floats:
-    """Return 1 for a rollout with the best score of its group, and -1 for one with the worst (or any lower) score.
+    """In each group, return 1 for one rollout with the best score, -1 for one with the worst score, 0 for the others.
 
-    With equal scores, the saved advantages decide which rollout is chosen.
+    With `any_lower`, the rollout with -1 may have any score below the best. If several rollouts could be chosen, the
+    saved advantages decide.
 
     Scores 1, 0, 1, 0: (1, -1, 0, 0) and (0, 0, 1, -1) are both correct, (1, 0, -1, 0) is wrong.
     """
@@ -210,7 +211,7 @@ def estimator_of(name: str, options: Mapping[str, Json]) -> Estimator | None:
     """Return the audit's version of the estimator `name`; None if the audit has none.
 
     Args:
-        options: configured options of all estimators; None: the option is not set.
+        options: configured options of all estimators; a value of None means that the option is not set.
     """
     given = {key: value for key, value in options.items() if value is not None}
 

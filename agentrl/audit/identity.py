@@ -39,7 +39,7 @@ def check_step(check: Checker, split: str | None) -> None:
 
 
 def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
-    """Check groups and return their rows: contiguous rows with the same uid; each uid occurs in one group only."""
+    """Check groups and return their rows. A group has contiguous rows of one uid; each uid occurs in one group only."""
     groups = groups_of(check.step["uid"])
     check.ledger.count("groups", len(check.step))
     seen = set[str]()
@@ -60,7 +60,7 @@ def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: RunInfo) -> bool:
-    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling with a limit."""
+    """Whether a step may have too few groups: in the last step of rollout_only, or if dynamic sampling has a limit."""
     filtering = "algorithm.filter_groups"
     if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
         return True

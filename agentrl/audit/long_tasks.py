@@ -36,7 +36,7 @@ def without_request(turn: Turn, request: Json) -> Turn:
 
 
 def _check_summary(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, request: Json) -> None:
-    """Check that a trajectory after a summary begins with the task and the summary, its parent's last turn."""
+    """Check that a trajectory after a summary begins with the task and the summary (the last turn of its parent)."""
     by_number = {each.number: each for each in rollout.trajectories}
     before = by_number.get(-1 if trajectory.parent is None else trajectory.parent)
     if before is None or trajectory.rendered or not before.turns:
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _check_agents(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check that each sub-agent call has a sub-agent with the call's task, and the sub-agent's answer as its result."""
+    """Check that each sub-agent call started a sub-agent with the call's task and returned the sub-agent's answer."""
     started: dict[tuple[int | None, int | None], list[int]] = {}
     for operation in rollout.operations:
         opening = Opening.of(operation) if operation.kind == "messages" else None

@@ -28,7 +28,7 @@ def rows(step: Step) -> set[int]:
 
 
 def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check the operations of a rollout, of built-in loops and of custom loops."""
+    """Check the operations of a rollout of a built-in or custom loop."""
     if _PATH not in check.step.items:  # older schemas
         return
     if rollout.kind is None:
@@ -46,7 +46,7 @@ def check_operations(check: Checker, rollout: AuditedRollout, known: RunInfo) ->
 
 
 def _check_weights(check: Checker, rollout: AuditedRollout) -> None:
-    """Only the gateway sets weights of trajectories."""
+    """Check that all weights are 1, because only the gateway sets weights of trajectories."""
     step = check.step
     first, end = step.items["trajectories"].ends[rollout.row : rollout.row + 2].tolist()
     for index, weight in enumerate(weights(step)[first:end].tolist(), first):
@@ -56,7 +56,7 @@ def _check_weights(check: Checker, rollout: AuditedRollout) -> None:
 
 
 def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wrong:
-    """Every trajectory was opened, and its operations added what it contains."""
+    """Check that every trajectory was opened, and that its operations added all its contents."""
     first, end = check.step.items["trajectories"].ends[rollout.row : rollout.row + 2].tolist()
     for operation in rollout.operations:
         if not 0 <= operation.trajectory < end - first:
@@ -75,7 +75,7 @@ def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wr
 
 
 def _order(rollout: AuditedRollout) -> Wrong:
-    """Operations of one trajectory run one after the other; those of several trajectories may overlap."""
+    """Check that operations of one trajectory do not overlap; those of several trajectories may overlap."""
     ended: dict[int, int] = {}
     for position, operation in enumerate(rollout.operations):
         lowest = ended.get(operation.trajectory, 0) if rollout.own else position
@@ -92,7 +92,7 @@ def _authors(step: Step, trajectory: int) -> Sequence[str]:
 
 
 def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]) -> Wrong:
-    """Everything in a trajectory was added by an operation, and nothing was removed."""
+    """Check that an operation added everything in a trajectory, and that nothing was removed."""
     for what, total in (("segment", len(authors)), ("message", len(messages))):
         at = 0
         for operation in operations:
@@ -109,13 +109,13 @@ def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Seq
 
 
 def _calls(rollout: AuditedRollout) -> Wrong:
-    """Each trajectory has as many saved calls as its operations recorded."""
+    """Check that each trajectory has as many saved calls as its operations recorded."""
     for number in {operation.trajectory for operation in rollout.operations}:
         own = [operation for operation in rollout.operations if operation.trajectory == number]
         recorded = sum(operation.num_calls for operation in own)
         found = sum(call.trajectory == number for call in rollout.calls)
         if rollout.own and rollout.failed and recorded > found:
-            continue  # the conversation went on after another one had failed
+            continue  # this conversation continued after another conversation had failed
         if recorded != found or min(operation.num_calls for operation in own) < 0:
             place = next((each for each in own if each.num_calls), own[-1])
             yield place, "num_calls", f"{found} calls in trajectory {number}", recorded
@@ -124,7 +124,7 @@ def _calls(rollout: AuditedRollout) -> Wrong:
 def _shapes(
     rollout: AuditedRollout, operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]
 ) -> Wrong:
-    """Each operation added only segments and messages that its kind can add."""
+    """Check that each operation added only segments and messages that its kind can add."""
     for operation in operations:
         roles = [message["role"] for message in _slice(messages, operation.first_message, operation.num_messages)]
         added = _slice(authors, operation.first_segment, operation.num_segments)
@@ -147,7 +147,7 @@ def _slice(items: Sequence[T], first: int, count: int) -> list[T]:
 
 
 def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json]) -> bool:
-    """Whether an operation may add messages of these roles, with its number of segments and calls."""
+    """Whether an operation may add messages of these roles, given its numbers of segments and calls."""
     has_segment = operation.num_segments > 0
     if operation.kind in OPENINGS:
         return has_segment and (operation.kind == "resume" or not operation.num_calls)
@@ -162,7 +162,7 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
 
 
 def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
-    """A trajectory begins with one opening. In built-in loops, model turns and answers alternate after it."""
+    """Check that a trajectory has one opening, at its start. In built-in loops, turns and answers alternate."""
     first, *others = operations
     if first.kind not in OPENINGS:
         yield first, "kind", "an opening", first.kind
@@ -191,7 +191,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
 
 
 def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
-    """Whether a model turn of a later trajectory started this trajectory, and had ended before it was opened."""
+    """Whether a model turn of a later trajectory started this one, and ended before the trajectory was opened."""
     ended = rollout.operations[: max(0, first.num_before)]
     turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
     return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)
@@ -205,7 +205,7 @@ def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:
 
 
 def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
-    """The opening of a trajectory. If the saved format is `auto` (no tools), the recorded format is used."""
+    """The expected opening in a built-in loop. If the configured format is `auto` (no tools), use the recorded one."""
     parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":

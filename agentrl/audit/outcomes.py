@@ -23,7 +23,8 @@ class CallLimits:
     """Check a conversation's calls against the limits, turn by turn.
 
     Attributes:
-        reported: whether the model got the error that no calls are left, in this trajectory or in one before a restart.
+        reported: whether the model got the error that no calls are left, in this trajectory or in one that this
+            trajectory continues.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class CallLimits:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
-        """Number of calls that were left; fewer if parallel calls that may have begun first explain what ran."""
+        """Number of calls that were left. If fewer calls ran, parallel conversations may have used some of them."""
         ran = sum(call.outcome != "limit_error" for call in made)
         parallel = self._known.limit("max_parallel_calls") or 1
         return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
-        """Whether a custom loop passed on calls after its conversation had ended, for example by the simulated user."""
+        """Whether a custom loop passed on calls after the conversation ended, for example by the simulated user."""
         last = number == len(self._trajectory.turns) - 1
         return self._rollout.own and last and bool(made) and all(call.result == ENDED for call in made)
 

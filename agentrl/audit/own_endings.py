@@ -19,7 +19,7 @@ def _num_turns(end: Ending) -> int:
 
 
 def _num_users(end: Ending) -> int:
-    """Number of turns of the simulated user in the trajectory and those it continues: each has a turn reward."""
+    """Number of simulated-user turns (each has a turn reward) in the trajectory and all that it continues."""
     parents = {trajectory.number: trajectory.parent for trajectory in end.rollout.trajectories}
     chain = [end.trajectory.number]
     while (parent := parents.get(chain[-1])) is not None and parent < chain[-1]:
@@ -56,7 +56,7 @@ def _max_calls(end: Ending) -> str:
     made = [(len(end.rollout.calls_of(end.trajectory, i)), turn) for i, turn in enumerate(end.trajectory.turns)]
     used = ((count, (turn.num_used or 0) + turn.num_beside) for count, turn in made if turn.num_used is not None)
     reported = any(count > limit - most for count, most in used)
-    return "" if reported else "earlier error that no calls are left"
+    return "" if reported else "an earlier error that no calls are left"
 
 
 def _no_summary(end: Ending) -> str:
@@ -99,7 +99,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
 
 
 def check_own_ending(ends: Sequence[Ending]) -> None:
-    """Check that the stop reason is possible for one of the conversations, and the limits of each."""
+    """Check the limits of each conversation, and that the stop reason is possible for at least one conversation."""
     for end in ends:
         _check_limits(end)
     condition = CONDITIONS.get(ends[0].rollout.stop) if ends else None

@@ -14,7 +14,7 @@ from agentrl.audit.template import TemplateOracle
 
 OWN_SCORE = "a custom agent loop may score it itself"
 _SLACK_S = 1e-3
-"""Tolerance in seconds: clocks are not read at the same moment."""
+"""Tolerance in seconds, because the clock is read at slightly different moments."""
 
 
 def check_rewards(check: Checker) -> None:
@@ -141,7 +141,7 @@ def check_times(check: Checker, first_turn: int) -> None:
     check.require("times", "tool_calls.duration_s", within | ~here, "a call within its rollout")
     ran = here & (started > 0)  # calls that did not run have no start time
     late = np.zeros(len(rows), np.bool_)
-    latest: dict[int, tuple[int, float, float]] = {}  # row -> (turn, end of its calls, end of all calls before)
+    latest: dict[int, tuple[int, float, float]] = {}  # row -> (turn, end of its calls, end of earlier turns' calls)
     trajectories = step["tool_calls.trajectory"]
     for index in np.flatnonzero(ran & (trajectories == 0)).tolist():
         row, turn, end = int(rows[index]), int(turns[index]), float(ended[index])
@@ -149,4 +149,4 @@ def check_times(check: Checker, first_turn: int) -> None:
         floor = before[2] if before[0] == turn else max(before[1], before[2])
         late[index] = started[index] < floor - _SLACK_S
         latest[row] = (turn, max(end, before[1]) if before[0] == turn else end, floor)
-    check.require("times", "tool_calls.started_s", ~late, "a call after the turn before")
+    check.require("times", "tool_calls.started_s", ~late, "a start time after the calls of earlier turns")

@@ -163,7 +163,8 @@ class TemplateOracle:
         """Return the text pieces around the model's turns: one piece more than turns.
 
         The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates
-        change a turn once messages follow (they drop thoughts). For these, each prefix up to a turn is rendered.
+        change a turn once messages follow (they drop thoughts). With such templates, each prefix up to a turn
+        is rendered.
 
         Raises:
             TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
@@ -181,7 +182,7 @@ class TemplateOracle:
         ]
 
     def _after_calls(self, piece: str) -> str:
-        """The text from the end of a turn with calls."""
+        """Drop the rest of the last call from the piece after a turn, so that the piece starts with the end token."""
         return piece[max(0, piece.find(self.ends.calls or "")) :]
 
     def _at_once(self, shown: Conversation, num_turns: int, tools: Sequence[Json]) -> list[str]:
@@ -267,7 +268,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 def load_oracle(
     folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` that has `hashes`, else the first tokenizer. Or return None and the reason.
+    """Load the first tokenizer in `folders` that has `hashes`, else the first one. If there is none, return the reason.
 
     Nothing is downloaded, and code that ships with a tokenizer is never run.
 
@@ -293,7 +294,7 @@ def load_oracle(
 
 
 def _template_text(path: Path) -> str:
-    """Read a template file. Only regular files of limited size are read: a run may name any path of this machine."""
+    """Read a template file. Only regular files of limited size are read, because a run may name any path."""
     if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
         raise ValueError(f"'{path}' is not a chat template")
     return path.read_text(encoding="utf-8")

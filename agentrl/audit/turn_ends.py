@@ -1,4 +1,4 @@
-"""Where a model turn ends in the text of a chat template, found by rendering small conversations."""
+"""Find where a model turn ends in the text of a chat template, by rendering small conversations."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def turn_ends(render: Render, added: re.Pattern[str], form: CallForm, refused: t
 
     Args:
         added: matches the text of any added token.
-        refused: what `render` raises if the template refuses a conversation.
+        refused: the exception that `render` raises if the template refuses a conversation.
     """
 
     def after(conversation: Conversation, *, prompt: bool) -> str:

@@ -94,7 +94,7 @@ def _extends(message: Mapping[str, Json], before: Mapping[str, Json]) -> bool:
 
 
 def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Parse every turn again and compare with its message and calls; check the calls' results, outcomes and order."""
+    """Parse every turn again; compare it with its message and calls; check the calls' results, outcomes and order."""
     why = _why_not(rollout, known)
     names = ("calls", "answers", "outcomes")
     check_outcome_names(check, rollout)
@@ -156,7 +156,7 @@ def read_turn(trajectory: AuditedTrajectory, turn: Turn) -> reading.ParsedTurn:
 
 
 def _read_plain(trajectory: AuditedTrajectory, turn: Turn) -> reading.ParsedTurn:
-    """Read a turn whose calls are not parsed."""
+    """Parse the thoughts and the content of a turn, but not its calls."""
     read = reading.PLAIN_READERS.get(trajectory.wording.turn_format, reading.ParsedTurn)
     return read(whole_text(trajectory, turn))
 
@@ -187,7 +187,7 @@ def _check_turn(
 
 
 def _check_text(check: Checker, row: int, column: str, message: Mapping[str, Json], parsed: reading.ParsedTurn) -> None:
-    """Compare content and thoughts of a message with the text without calls."""
+    """Compare content and thoughts of a message with the parsed turn."""
     content, thoughts = message.get("content"), message.get("reasoning_content")
     told_apart = reading.told_apart(parsed)
     if thoughts is None and (parsed.thoughts is None or parsed.together is not None):
@@ -298,7 +298,7 @@ def _check_results(
         check.ledger.skip("answers", f"text of tool answers: {OWN_WORDING}")
         return
     replied, ids = turn.replies, [entry.get("id") for entry in message_calls(turn)]
-    if trajectory.wording.form == "gateway":  # calls without an answer, and messages between the answers
+    if trajectory.wording.form == "gateway":  # may have unanswered calls, and messages between answers
         replied = [
             message for message in turn.replies if message["role"] == "tool" and message.get("tool_call_id") in ids
         ]

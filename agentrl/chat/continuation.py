@@ -10,7 +10,8 @@ from agentrl.chat.template import Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.types.messages import Message, ToolSchema
 
-MAX_SHAPES = 1024  # more than a run needs; unlimited growth is possible, because the model chooses the number of calls
+# More than a run needs. The cache needs a limit, because the model chooses the number of calls in a turn.
+MAX_SHAPES = 1024
 
 
 class Continuations:
@@ -27,7 +28,7 @@ class Continuations:
         start of a text differently.
 
         Args:
-            history: the conversation up to the model turn; if empty, the conversation has no earlier model turns.
+            history: the conversation up to the model turn; if empty, the tokens are those after a first model turn.
         """
         end = self._template.end_before(messages)
         if history and (self._template.history_matters or not all(map(_has_names, messages))):

@@ -38,7 +38,7 @@ class Frame:
 
 
 class TextEncoder:
-    """Encoder with the results of `tokenizer.encode(text, add_special_tokens=False)`, but several times faster.
+    """Encoder that returns the same ids as `tokenizer.encode(text, add_special_tokens=False)`, several times faster.
 
     Text in a message must not end or start a turn. If message text may contain the text of a control token, call `hide`
     before rendering and `encode_hidden` afterwards. This encodes such text as ordinary characters.

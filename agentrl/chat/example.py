@@ -57,9 +57,10 @@ def example_arguments(schema: ToolSchema) -> dict[str, JsonValue]:
 def example_conversation(
     start: Sequence[Message], schemas: Sequence[ToolSchema], num_calls: int, *, user_turn: bool, thoughts: bool = True
 ) -> list[Message]:
-    """Continue `start` with tool calls (if `num_calls` is not 0), their results, an answer, and a further question.
+    """Continue `start` with tool calls (if `num_calls` is not 0), their results, and an answer.
 
     Args:
+        user_turn: whether a further question and its answer follow.
         thoughts: whether model turns have thoughts.
     """
     messages = list(start)

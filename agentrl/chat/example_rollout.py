@@ -1,4 +1,4 @@
-"""Converts an example conversation to a trajectory, as of a rollout. The chat template writes the model turns."""
+"""Converts an example conversation to a trajectory like that of a rollout. The chat template writes the model turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def example_rollout(chat: ChatFormat, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
-    """Convert messages to a trajectory. Model turns have no thoughts, and close thoughts that the prompt opens.
+    """Convert messages to a trajectory. Model turns have no thoughts. If the prompt opens thoughts, a turn closes them.
 
     Raises:
         TemplateError: the template refuses the messages.
@@ -34,7 +34,7 @@ def example_rollout(chat: ChatFormat, messages: Sequence[Message], schemas: Sequ
 
 
 def _runs(messages: Sequence[Message], first: int) -> Iterator[tuple[int, list[Message]]]:
-    """Yield (start position, group) from `first` on. A group is a model turn, or all messages up to the next one."""
+    """Yield (start position, group) from `first` on. A group is a model turn, or all messages up to the next turn."""
     numbered = enumerate(messages[first:], start=first)
     for _, group in groupby(numbered, key=lambda each: each[1]["role"] == "assistant"):
         run = list(group)
@@ -43,7 +43,7 @@ def _runs(messages: Sequence[Message], first: int) -> Iterator[tuple[int, list[M
 
 def _turn(chat: ChatFormat, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
     made = [call["function"] for call in message.get("tool_calls", ())]
-    calls = [(call["name"], cast(Arguments, call["arguments"])) for call in made]  # examples have objects, not text
+    calls = [(call["name"], cast(Arguments, call["arguments"])) for call in made]  # example arguments are not text
     text = written_turn(chat, schemas, calls, message_text(message))
     if text is None:
         raise TemplateError("the chat template does not write the model's turn after the generation prompt")

@@ -115,8 +115,7 @@ class ChatFormat:
     def opened(self) -> str:
         """End of the generation prompt, from the mark that opens the model's thoughts; "" if it opens no thoughts.
 
-        After this text, the model samples only the rest of its thoughts. So this text and the sampled text together are
-        the complete turn.
+        The sampled text begins inside these thoughts. So this text and the sampled text together are the complete turn.
         """
         try:
             return opened_thoughts(self.template)
@@ -170,8 +169,8 @@ class ChatFormat:
     ) -> list[int]:
         """Return the tokens of a conversation as a chat server renders it, including the generation prompt.
 
-        Arguments and errors as for `start`. Text of the messages after the first `num_opening` never becomes a control
-        token.
+        Arguments and errors are the same as for `start`. Text of the messages after the first `num_opening` messages
+        never becomes a control token.
         """
         self._refuse_images(messages)
         ids = served_ids(self.template, self._encoder, messages, schemas, num_opening, only=self._place_token)
@@ -252,12 +251,12 @@ class ChatFormat:
         prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
         if whole_ids[: len(prompt_ids)] == prompt_ids:
             return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # encoded alone: a token would span the boundary
+        return self._encoder.encode(turn)  # encoded separately, because a token would span the boundary
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
             return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
-        # prompt text must not become placeholders: there must be as many placeholders as images
+        # prompt text must not become placeholders, because there must be as many placeholders as images
         hidden = self._place_encoder.hide(list(messages))
         return self._place_encoder.encode_hidden(self.template.render(hidden, schemas, prompt=True))
 

@@ -1,4 +1,4 @@
-"""Thoughts of earlier turns: how a chat template shows them, and whether its generation prompt begins new ones."""
+"""Thoughts of earlier turns: how a chat template shows them; and whether its generation prompt opens new thoughts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ModelCheck:
     Attributes:
         tool_format: the format of tool calls; None if there is none.
         parallel_calls: whether one turn may have several calls.
-        thoughts: None if the template refuses an earlier turn.
+        thoughts: the thoughts of earlier turns that the template shows; None if it refuses earlier turns.
         stop_tokens: the tokens that end a model turn.
         conversation: the longest example conversation that the template accepts; None if it accepts no example.
         unsaved: why saved conversations cannot be trained on (SFT, DPO); "" if they can.
@@ -161,7 +161,7 @@ def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_forma
 def _conversation(
     chat: ChatFormat, schemas: Sequence[ToolSchema], start: Sequence[Message], num_calls: int, user_turn: bool
 ) -> tuple[Trajectory | None, str]:
-    """Return the longest accepted example, and why no example is accepted as a saved conversation, or ""."""
+    """Return the longest accepted example, and why no example is accepted as a saved conversation ("" if one is)."""
     reason = ""
     examples = [(num_calls, user_turn), (num_calls, False), (0, False)]
     for (calls, user), thoughts in product(examples, (True, False) if _has_thoughts(chat) else (False,)):

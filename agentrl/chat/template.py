@@ -96,7 +96,7 @@ class Template:
 
     @cached_property
     def own_end(self) -> str | None:
-        """The added token that the template writes after an assistant message at the end; None if there is none."""
+        """The added token that the template writes after an assistant message that ends the conversation; else None."""
         return self.first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
 
     def first_added(self, text: str) -> str | None:
@@ -161,7 +161,7 @@ class Template:
         """Return the text after the end of a model turn: `messages` and the generation prompt.
 
         Tool messages are rendered after a turn that calls their tools: with one call per message, or with a single call
-        if the template accepts only one. If the template has no calls, they are rendered after a turn of text.
+        if the template accepts only one. If the template has no calls, tool messages are rendered after a turn of text.
 
         Args:
             history: the conversation up to the model turn. Its contents do not matter, only its calls do.

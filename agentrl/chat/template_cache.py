@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Text `literals[0] + values[slots[0]] + literals[1] + ...`; slots are indices into the list of `values_of`.
+    """Text `literals[0] + values[slots[0]] + literals[1] + ...`; slots are indices into the result of `values_of`.
 
     The values at the indices in `contents` are transformed by `form`.
     """

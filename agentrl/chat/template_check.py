@@ -1,4 +1,4 @@
-"""Check before a run: can the chat template be continued turn by turn?"""
+"""Check, before a run, that the chat template can be continued turn by turn."""
 
 from __future__ import annotations
 

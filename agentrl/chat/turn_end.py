@@ -60,8 +60,9 @@ def end_of_text(template: Template, new: Sequence[Message]) -> EndOfTurn:
 def end_of_calls(template: Template) -> EndOfTurn:
     """Return the end of an assistant turn with calls, before the answers of the tools.
 
-    If the template ends this turn like a turn without calls, return that end. Otherwise return the first added token
-    that follows the calls and is not part of them: `<|call|>` in gpt-oss, `<|observation|>` in GLM.
+    If the template ends turns with and without calls in the same way, return the end of a turn without calls. Otherwise
+    return the first added token that follows the calls and is not part of them: `<|call|>` in gpt-oss,
+    `<|observation|>` in GLM.
 
     Raises:
         TemplateError: the template writes no added token there.

@@ -26,7 +26,7 @@ _OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
 
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
-"""Name of the resolver for files shipped with agentrl: `${agentrl:examples/calculator/tool.py}` in a YAML file."""
+"""In a YAML file, `${agentrl:examples/calculator/tool.py}` is the path of a file that is shipped with agentrl."""
 
 
 def compose_config(
@@ -38,7 +38,7 @@ def compose_config(
         overrides: in Hydra's grammar. Keys of agentrl need no `+`, because every key has a default.
         config_dir: a folder of your own YAML files, searched before agentrl's.
         checks: additional rules, as for `validate_config`.
-        file: a YAML file of nested or dotted keys, overridden by `overrides`; it may have `defaults`.
+        file: a YAML file of nested or dotted keys, overridden by `overrides`; it may have Hydra's `defaults` list.
 
     Raises:
         ConfigError: the configuration cannot be composed or is invalid; one line per mistake.
@@ -53,7 +53,7 @@ def compose_config(
         values = _composed([override for override in overrides if override not in unread], config_dir, file)
         config = validate_config(values, *checks)
     except ConfigError as error:
-        # a missing key may be in one of the invalid overrides
+        # a missing key may be in one of the invalid overrides, so it is not reported
         further = [each for each in error.problems if not unread or each.kind is not Kind.MISSING]
         raise ConfigError(*unread.values(), *further) from None
     if unread:

@@ -17,7 +17,7 @@ def show_run(config: RunConfig, *, keys: bool, explain: bool) -> None:
     """Show the run without starting it. Write nothing.
 
     Args:
-        keys: print every key that differs from its default. Automatically chosen values get a reason.
+        keys: print every key that differs from its default, and why a value was chosen automatically.
         explain: print the overview that a started run prints.
     """
     resolved, choices = choose(config)

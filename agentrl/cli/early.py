@@ -29,7 +29,7 @@ _READ = (
 )
 """Files that a run reads."""
 _UNREAD_OFFLINE = ("rollout.", "reward.")
-"""Sections that training on saved rollouts without validation ignores."""
+"""Sections that are not used for training on saved rollouts without validation."""
 
 
 def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
@@ -49,7 +49,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
 
 
 def check_data_early(config: RunConfig) -> None:
-    """Refuse missing files of `agentrl data check`. A model folder needs only the tokenizer and chat template.
+    """Refuse missing files of `agentrl data check`. A model folder without weights is accepted.
 
     Raises:
         ConfigError: one line per problem.

@@ -49,7 +49,7 @@ def _make(folder: Path) -> None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """Return the newest checkpoint if the folder is a run's, else the folder itself."""
+    """Return the newest checkpoint if `path` is a run folder, else `path` itself."""
     if not path.is_dir():
         raise ConfigError.keyless(f"there is no folder '{path}'")
     return newest(path) or path.resolve()

@@ -49,7 +49,7 @@ def key_for(name: str) -> str | None:
 
 
 def of_flag(word: str, flags: Collection[str], takes_keys: bool) -> str:
-    """Return the hint for an unknown flag, which ends the error message."""
+    """Return the hint for an unknown flag, to append to the error message."""
     if near := difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.75):
         return f" (did you mean '{near[0]}'?)"
     name, _, value = word.lstrip("-").partition("=")

@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory, times and price of a run before it starts, and predicted times of a finished run."""
+"""`agentrl plan`: memory, times and price of a run before it starts; predicted and measured times of a finished run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Saved:
         self._where, self.measured, self.device = where, read_run(where), device_of_run(where)
 
     def config(self, changes: Mapping[str, object] = NO_CHANGES) -> RunConfig:
-        """The configuration of the run, with other values under dotted keys."""
+        """Return the configuration of the run. `changes` contains other values for some keys (dotted names)."""
         from agentrl.plan.saved_config import config_of_run
 
         return config_of_run(self._where, changes)
@@ -154,7 +154,10 @@ def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: Tim
 
 
 def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
-    """The configuration of the command line. With `--from` and no experiment: the saved run's one, with overrides."""
+    """Return the configuration of the command line.
+
+    With `--from` and without an experiment, `--verl` or `--config`: the saved run's configuration with overrides.
+    """
     composed = any(override.startswith("+") for override in options.overrides)
     if saved is None or composed or options.verl or options.config:
         return read_config(options)
@@ -182,7 +185,10 @@ def _read(override: str) -> tuple[str, object]:
 
 
 def _shape(config: RunConfig) -> Shape:
-    """The shape of the model, from its `config.json`. Families without a formula need torch, which takes seconds."""
+    """Return the shape of the model, read from its `config.json`.
+
+    Only for model families that `counts` does not know, torch is imported, which takes seconds.
+    """
     if config.model.path == NO_MODEL:
         raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")
     if not (content := model_content(config.model.path)):
@@ -204,7 +210,7 @@ def _shape(config: RunConfig) -> Shape:
 
 
 def _lengths(file: Path | None, measured: Measured | None, config: RunConfig) -> Lengths:
-    """Return the lengths in a file or of the saved run. If there are neither, assume lengths and print them."""
+    """Return the lengths in the file, else those of the saved run. Without both, assume lengths and print them."""
     if file is not None:
         return _read_lengths(file)
     if measured:

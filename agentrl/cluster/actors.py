@@ -10,8 +10,8 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 Actor: TypeAlias = Any
-"""Any: Ray's types know only methods with Ray's decorator. These classes have none, because they also work without
-Ray."""
+"""The type is Any, because Ray's types know only methods with Ray's decorator. The methods of agentrl's actors do not
+have the decorator, because their classes also work without Ray."""
 
 
 def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:

@@ -19,7 +19,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to the Ray cluster. When it disconnects, the processes that it started there end.
+    """Connect this process to the Ray cluster. At the end of the block, the processes that it started there end.
 
     Args:
         address: address of the cluster. None: `RAY_ADDRESS`, or if that is not set, the cluster that runs on this
@@ -51,7 +51,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_port(address: str) -> None:
-    """Connect once, to fail early: Ray itself would retry for minutes."""
+    """Connect once, to fail early, because Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), CONNECT_S).close()

@@ -127,7 +127,7 @@ class _Agent(LocalElasticAgent):
         return self.get_worker_group().spec.max_restarts - self._remaining_restarts
 
     def _exit_barrier(self) -> None:
-        """Do not wait for other nodes: their ranks have ended the process group together, or the run has failed."""
+        """Do not wait for other nodes: all ranks have ended the process group together, or the run has failed."""
 
     def interrupt(self) -> None:
         """Send Ctrl-C to rank 0."""

@@ -149,8 +149,9 @@ def placed(config: RunConfig) -> Iterator[Placement]:
 def in_order(demands: Demands) -> dict[str, list[Bundle]]:
     """Return the bundles of each pool in the order in which they are reserved.
 
-    Bundles with custom resources come first, because other bundles may take the CPUs of their nodes. Otherwise training
-    nodes come first, because they need the largest part of a node, and tool workers come last.
+    Bundles with custom resources come first, because other bundles might take the CPUs of the nodes that have these
+    resources. The other pools follow in this order: training nodes, which need the largest part of a node, servers,
+    tool workers.
     """
     pools = {"nodes": demands.nodes, "servers": demands.servers, "tool_workers": demands.tool_workers}
     asked = {name: bundles for name, bundles in pools.items() if bundles}
@@ -167,5 +168,5 @@ def nodes_there() -> dict[str, Bundle]:
 def _in_use(config: RunConfig, bundles: Sequence[Bundle]) -> Problem:
     free = _shown(ray.available_resources())  # type: ignore[no-untyped-call]  # Ray has no type for it
     asked = " and ".join(_shown(bundle) for bundle in bundles)
-    text = f"is over: the run needs {asked}, but others use a part of this; free in the whole cluster: {free}"
+    text = f"has passed: the run needs {asked}, but other jobs use part of it; free in the whole cluster: {free}"
     return wrong("cluster.wait_s", text, Kind.OTHER, value=config.cluster.wait_s)

@@ -38,7 +38,10 @@ class Output:
 
 
 class NodeProcess:
-    """Runs one Python module at a time on the node of this object. The actor needs two threads, as `output` blocks."""
+    """Runs one Python module at a time on the node of this object.
+
+    The actor needs two threads, because `output` blocks its thread.
+    """
 
     def __init__(self) -> None:
         self._pieces: queue.Queue[tuple[int, bytes]] = queue.Queue()

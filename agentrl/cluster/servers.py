@@ -20,7 +20,7 @@ from agentrl.engines.sglang.servers.server import LocalServer
 CHECK_S = 0.5
 STOP_S = 10.0
 START_S = 60.0
-"""Seconds that an actor may take to start, in addition to its server."""
+"""Seconds that an actor may take to start, in addition to the time that its server takes to start."""
 
 
 class ServerActor:
@@ -46,7 +46,9 @@ class ServerActor:
 
 
 class RemoteServer:
-    """See `Server`. If the node is lost, a restart may move the server to another node.
+    """An SGLang server on a node of the cluster; see `Server`.
+
+    If the node is lost, a restart may move the server to another node.
 
     Args:
         group: reserved resources, one bundle for each server.

@@ -1,4 +1,4 @@
-"""Processes of tools and rewards on other nodes: each tool worker, an actor, starts and calls processes on its node."""
+"""Processes of tools and rewards on other nodes. A tool worker is an actor that starts and calls them on its node."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ToolWorkers:
         give_up = time.monotonic() + PLACE_S
         while not (there := self._there()):
             if time.monotonic() > give_up:
-                raise EndedError(f"cannot start: no tool worker was there for {PLACE_S:g} s")
+                raise EndedError(f"cannot start: no tool worker was running for {PLACE_S:g} s")
             time.sleep(CHECK_S)
         return there[next(self._turns) % len(there)]
 

@@ -43,9 +43,9 @@ class WorkerGroup:
         return await self._each(method, [arguments] * len(self._workers), timeout_s)
 
     async def split(self, method: str, rows: Sequence[Any], *arguments: object, timeout_s: float | None = None) -> Any:
-        """Call a method with a part of `rows`, and `arguments`, on each worker; return one list of all results.
+        """Call a method on each worker, with a part of `rows` and with `arguments`; return one list of all results.
 
-        The parts are consecutive and differ in length by at most 1. Any: rows and results of any kind.
+        The parts are consecutive and differ in length by at most 1. `Any` stands for the types of rows and results.
 
         Raises:
             WorkerError, Exception: see `call`.

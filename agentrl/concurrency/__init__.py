@@ -2,8 +2,8 @@
 
 A coroutine runs on a separate event-loop thread, a plain function on a daemon thread. A coroutine past its deadline
 is cancelled. If the coroutine blocks its event loop, a new event loop replaces the blocked one. A plain function cannot
-be stopped, so its thread is abandoned. A `CircuitBreaker` counts abandoned calls until they end. If there are too many,
-it refuses new calls.
+be stopped, so its thread is abandoned. A `CircuitBreaker` counts abandoned calls until they end. If too many abandoned
+calls still run, the `CircuitBreaker` refuses new calls.
 """
 
 from agentrl.concurrency.circuit_breaker import MAX_ABANDONED, CircuitBreaker

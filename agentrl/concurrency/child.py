@@ -22,13 +22,13 @@ from agentrl.registry import child_path
 MAX_ANSWER_BYTES = 64 * 2**20
 """Maximum size of an answer; a process with a larger answer is killed."""
 CLOSE_S = 5.0
-"""Maximum seconds that `close` waits for a thread that still uses the process, and then for the process to end."""
+"""Timeout of each of the two waits in `close`: for a thread that still uses the process, and for the process to end."""
 _POLL_MS = 200
 _CHUNK = 2**16
 
 
 class EndedError(Exception):
-    """The process did not answer. The text is the reason, worded to follow the subject "the process"."""
+    """The process did not answer. The error text is a phrase that follows the subject "the process"."""
 
 
 class ChildProcess:
@@ -142,7 +142,7 @@ class ChildProcess:
 
     def _has_ended(self) -> bool:
         """Whether the process has ended. The process stays a zombie until `close`, so that its id is not reused."""
-        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has none before 3.13
+        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS: only since Python 3.13
             return self._process.poll() is not None
         with suppress(ChildProcessError):
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -13,7 +13,7 @@ T = TypeVar("T")
 MAX_ABANDONED = 512
 """Maximum number of abandoned calls at a time; each may block a thread."""
 RETRY_S = 10.0
-"""Seconds after the circuit breaker opens, or after the last trial call, until one trial call is allowed."""
+"""Seconds until one trial call is allowed, after the circuit breaker has opened and after each trial call."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class CircuitBreaker:
             self._last_try = time.monotonic()
 
     def ended(self) -> None:
-        """Record that a call ended in time; the count of abandoned calls in a row restarts."""
+        """Record that a call ended in time; the count of abandoned calls in a row restarts at 0."""
         if self._in_row:
             self._earlier += self._in_row
             self._in_row = []

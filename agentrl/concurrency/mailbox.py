@@ -19,8 +19,9 @@ class Mailbox:
     """Queue of callbacks that other threads send to an event loop; they are called in order of arrival.
 
     Waking a loop needs a pipe write and a thread switch, which takes longer than a quick call. So a loop wakes another
-    loop only once per iteration, after all ready callbacks. A coroutine that blocks its loop therefore delays replies
-    of other coroutines in the same iteration. Then the waiting calls reach their deadlines.
+    loop only once per iteration, after all ready callbacks. This has a price: a coroutine that blocks its loop delays
+    the replies of other coroutines in the same iteration, and the calls that wait for these replies reach their
+    deadlines.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -58,10 +58,10 @@ def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     """Call `function` on another thread and wait for the result. Use it if this thread runs an event loop.
 
     On Ctrl-C, or if the calling task is cancelled, the `run_loop` of the other thread is interrupted, and this function
-    waits for its end. A second Ctrl-C stops the waiting.
+    waits until the other thread ends. A second Ctrl-C stops the waiting.
     """
     cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
-    # not an executor, which does not wait for its thread if Ctrl-C arrives while the thread is being started
+    # not an executor: it would not wait for its thread if Ctrl-C arrived while the thread is being started
     thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
     try:
         with stop_on_signals():
@@ -84,7 +84,10 @@ def _call(function: Callable[[], R], future: Future[R], ending: _Ending) -> None
 
 
 def _cancellations() -> int:
-    """Return how often the current task was cancelled: under `asyncio.run`, the first Ctrl-C only cancels the task."""
+    """Return how often the current task was cancelled.
+
+    Under `asyncio.run`, the first Ctrl-C only cancels the task; it raises no KeyboardInterrupt.
+    """
     task = asyncio.current_task()
     return task.cancelling() if task else 0
 
@@ -98,7 +101,7 @@ def _result(future: Future[R], cancelled: int) -> R:
 
 
 class _Ending:
-    """Request from one thread to end another thread's event loop, also before the loop starts or after it ends."""
+    """Lets one thread end the event loop of another thread, also before the loop starts or after the loop has ended."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -59,8 +59,8 @@ class Child(Protocol):
 
 
 MakeChild = Callable[..., Child]
-"""(module, *arguments) -> a process; `start` waits until it is ready."""
-_remote: list[tuple[MakeChild, int]] = []  # global, because a process takes part in one run
+"""(module, *arguments) -> a process. The `start` method of the process waits until the process is ready."""
+_remote: list[tuple[MakeChild, int]] = []  # global, because a process takes part in only one run
 
 
 def start_remotely(make: MakeChild, size: int) -> None:

@@ -57,7 +57,7 @@ class Running(Generic[T]):
         task = self.reply.task
         at_fault = self.reply.cut or (task is not None and asyncio.current_task(self._thread.loop) is task)
         self._breaker.abandon(self.reply, at_fault=at_fault)
-        if not self.reply.cut:  # the loop is blocked, so the cancellation was not even processed
+        if not self.reply.cut:  # the loop has not processed the cancellation, so the loop is blocked
             self._offload.replace(self._thread)
         if not at_fault:
             raise UnavailableError("another call blocked the loop")

@@ -47,9 +47,9 @@ def ended_by_signals() -> Iterator[None]:
     immediately, even while the process exits. If a command was not interrupted, Ctrl-C is ignored while the process
     exits.
 
-    Python runs a signal handler only when the main thread executes Python code, so never while C code hangs. Therefore
-    a thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are
-    written under a temporary name and renamed, so only files that are being written are lost.
+    Python runs a signal handler only when the main thread executes Python code, so no handler runs while C code hangs.
+    Therefore a thread watches the file descriptor that the C-level handler writes to, and ends the process itself.
+    Files are written under a temporary name and renamed, so only files that are being written are lost.
     """
     _asked_by.clear()
     stop.announced = True  # the watcher thread prints the message
@@ -65,7 +65,7 @@ def ended_by_signals() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell's background job ignores SIGINT
-            at_exit = signal.SIG_DFL  # ends the process without a traceback, even if a library hangs at exit
+            at_exit = signal.SIG_DFL  # Ctrl-C ends the process without a traceback, even if a library hangs at exit
         signal.signal(signal.SIGINT, at_exit)
         raise
     finally:

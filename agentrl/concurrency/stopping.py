@@ -37,7 +37,10 @@ stop = _Stop()
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Make the first signal in the block only request a stop, if `stop.finishes` is set. Main thread only."""
+    """Make the first signal in the block only request a stop, if `stop.finishes` is set.
+
+    On other threads than the main thread, this has no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -53,7 +56,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def finishing_steps() -> Iterator[None]:
-    """Make a run in the block finish its step before it stops, from `begin_steps` on."""
+    """Inside the block, a run finishes its step before it stops, once it has called `begin_steps`."""
     stop.finishes = stop.asked = False
     try:
         yield

@@ -42,7 +42,7 @@ class Watchdog:
         return slot
 
     def abandoned(self, slot: int, name: str) -> None:
-        """Record that a call is past its deadline but does not hold the interpreter lock, because other code runs."""
+        """Record that a call is past its deadline. It does not hold the interpreter lock, because other code runs."""
         self._write(slot, time.monotonic(), 1.0, name)
 
     def leave(self, slot: int) -> None:
@@ -69,8 +69,8 @@ class Watchdog:
     def finish(self) -> None:
         """Stop the watchdog, unless a call still runs: the call may hold the interpreter lock while this process exits.
 
-        In that case the watchdog ends with this process. A watchdog that starts later does not watch the pipe of the
-        signals, because the caller closes the pipe.
+        A watchdog that is not stopped ends with this process. A watchdog that starts later does not watch the pipe of
+        the signals, because the caller closes the pipe.
         """
         if len(self._free) == NUM_SLOTS:
             self.stop()

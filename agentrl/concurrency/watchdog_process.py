@@ -29,9 +29,12 @@ SIZE = HEAD.size + NUM_SLOTS * SLOT.size
 BEAT_S = 0.5
 
 GRACE_S = 10.0
-"""Seconds until the run is ended: for a call past its deadline without heartbeat, and for an unhandled signal."""
+"""Seconds until the run is ended if a call is past its deadline and the heartbeat has stopped.
+
+The run is ended after the same time if it does not handle a signal.
+"""
 GRACE_ABANDONED_S = 120.0
-"""`GRACE_S` for an abandoned call. Such a call released the lock at its deadline, so the run may only be suspended."""
+"""`GRACE_S` for an abandoned call. It released the lock at its deadline, so perhaps the run is only suspended."""
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5
 
@@ -47,7 +50,7 @@ class Watch:
     def verdict(self, now: float) -> str | None:
         """Return why the run must be ended, or None.
 
-        Called periodically. If the watchdog process itself was suspended, its timers restart.
+        This method is called periodically. If the watchdog process itself was suspended, its timers restart.
         """
         (beat,) = HEAD.unpack_from(self._memory)
         was_asleep, self._looked_at = now - self._looked_at > 4 * _POLL_S, now

@@ -26,7 +26,9 @@ class Dialogue(NamedTuple):
 
 
 def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
-    """Load the dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, also as JSON text).
+    """Load the dialogues of `files` from the columns `messages` and, if present, `tools`.
+
+    `tools` is a list of schemas, or this list as JSON text.
 
     `config.system_prompt` is prepended to dialogues without a system message.
 

@@ -54,10 +54,10 @@ class Inspection:
         columns: column name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
-        exact: one digest per row of `table`, of the prompt and the arguments of the tools and the simulated user.
+        exact: one digest per row of `table`; it covers the prompt, and the arguments of tools and simulated user.
         normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
-        answers: one digest per row of `table`, of the ground truth; for a pair, of both conversations.
+        answers: one digest per row of `table`; it covers the ground truth, or both conversations of a pair.
         sources: number of rows of each `data_source`.
         tools: tool -> number of rows with the tool in `tools_kwargs` or its schema in `tools`.
         num_without_truth: number of tasks without ground truth.
@@ -77,7 +77,7 @@ class Inspection:
 
 
 def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) -> Inspection:
-    """Read all rows, or the first `max_samples` if that is not negative. The first row determines the kind of all rows.
+    """Read all rows, or the first `max_samples` if not negative. The first row determines the kind of all rows.
 
     Raises:
         DataError: there are no rows, or no row can be read.
@@ -210,7 +210,10 @@ def _text(message: Message) -> str:
 
 
 def duplicates(found: Inspection) -> list[Finding]:
-    """Find repeated rows: equal, with a different ground truth, or equal as `normalised` text."""
+    """Find repeated rows.
+
+    A row is repeated if an earlier row is equal, differs only in the ground truth, or has the same `normalised` text.
+    """
     exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with a different answer"), Finding(_NEAR)
     first_exact: dict[bytes, int] = {}
     first_near: dict[bytes, int] = {}
@@ -219,9 +222,9 @@ def duplicates(found: Inspection) -> list[Finding]:
         first = first_near.setdefault(like, row)
         if before < row:
             finding = exact if found.answers[before] == found.answers[row] else contrary
-            finding.add(found.table.where(row), f"as {found.table.where(before)}")
+            finding.add(found.table.where(row), f"same as {found.table.where(before)}")
         elif first < row:
-            near.add(found.table.where(row), f"as {found.table.where(first)}")
+            near.add(found.table.where(row), f"same as {found.table.where(first)}")
     return [exact, contrary, near]
 
 
@@ -231,9 +234,9 @@ def leaks(train: Inspection, val: Inspection) -> list[Finding]:
     first_exact, first_near = _first(train.exact), _first(train.normalised)
     for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):
         if key in first_exact:
-            exact.add(val.table.where(row), f"as {train.table.where(first_exact[key])}")
+            exact.add(val.table.where(row), f"same as {train.table.where(first_exact[key])}")
         elif like in first_near:
-            near.add(val.table.where(row), f"as {train.table.where(first_near[like])}")
+            near.add(val.table.where(row), f"same as {train.table.where(first_near[like])}")
     return [exact, near]
 
 

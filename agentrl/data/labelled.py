@@ -24,11 +24,11 @@ class Labelled(NamedTuple):
 def load_labelled(
     files: Sequence[str], config: DataConfig, *, label_key: str, of_turns: bool, max_samples: int = -1
 ) -> Table[Labelled]:
-    """Load the rows of `files`: the columns of `load_dialogues`, and labels, which are numbers or booleans.
+    """Load the rows of `files`: the columns that `load_dialogues` reads, and labels (numbers or booleans).
 
     Args:
         label_key: the column of the labels.
-        of_turns: True: a row has a list of labels, one per assistant turn. False: it has one label, of the last turn.
+        of_turns: True: a row has a list of labels, one per assistant turn. False: it has one, for the last turn.
 
     Raises:
         DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.

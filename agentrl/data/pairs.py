@@ -19,7 +19,7 @@ _EXPECTED = "text or a list of messages"
 
 
 class Pair(NamedTuple):
-    """Two conversations with a common prompt of `num_shared` messages. An assistant turn follows it in both."""
+    """Two conversations with a common prompt of `num_shared` messages, which an assistant turn follows in both."""
 
     chosen: Dialogue
     rejected: Dialogue

@@ -112,7 +112,7 @@ def cut_prompt(task: Task, measure: Measure, limit: int, side: Side) -> Task:
     The rest of the prompt is unchanged: tools, system message, earlier turns, tokens of the chat template.
 
     Raises:
-        FieldError: there is no user text, or the prompt is too long even without it.
+        FieldError: there is no user text, or the prompt is too long even without this text.
     """
     users = [index for index, message in enumerate(task.messages) if message["role"] == "user"]
     text = task.messages[users[-1]].get("content") if users else None

@@ -66,7 +66,7 @@ class GenerateRequest:
         token_ids: the full context, [T]; at least one token.
         session: name of the conversation; the engine keeps the KV between requests of one session.
         deadline_s: timeout in seconds; None means no timeout. On timeout, the tokens so far are returned as an `abort`.
-        priority: requests with higher priority are scheduled first, where the engine supports it.
+        priority: requests with higher priority are scheduled first, if the engine supports priorities.
         images: data URLs, in the order of their positions in the context; an engine without image support raises
             ValueError.
         image_starts: position in the context of the first token of each image. Image tokens at other positions, which a
@@ -93,8 +93,8 @@ class Completion:
         policy_versions: policy version of each span of tokens; the spans cover all N tokens.
         num_cached_tokens: number of context tokens whose KV was reused from the cache.
         matched_stop: the stop string that ended the completion, if a stop string did.
-        routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
-            None if experts were not requested.
+        routed_experts: [T + N - 1, layers, top k] int32: the experts of every token of context and completion, except
+            the last token. None if experts were not requested.
     """
 
     token_ids: Sequence[int]
@@ -165,7 +165,7 @@ class Colocated(Engine, Protocol):
         ...
 
     async def release_memory(self, *, weights: bool) -> None:
-        """Free the memory of the KV cache, and of the weights if `weights`. No request may run."""
+        """Free the memory of the KV cache and, if `weights` is True, of the weights. No request may run."""
         ...
 
     async def resume_memory(self, *, weights: bool) -> None:

@@ -44,8 +44,8 @@ class ScriptedEngine:
             repeats after its end. A reply is token ids or text.
         tokenizer: needed for text replies and for stop strings.
         of_text: if True, `reply` is a function of the decoded context.
-        stop_token_id: stop token of requests without `stop_token_ids`; None: no stop token. A reply that contains no
-            stop token of its request gets the first one appended.
+        stop_token_id: stop token of requests without `stop_token_ids`; None: no stop token. If a reply contains none of
+            its request's stop tokens, the request's first stop token is appended.
         logprob: log-probability reported for every token.
         delay_s: delay of each reply in seconds.
     """
@@ -119,7 +119,7 @@ class ScriptedEngine:
         }
 
     async def _wait(self, request: GenerateRequest) -> bool:
-        """Wait for the end of the pause and the delay; False when aborted or past the deadline."""
+        """Wait for the end of the pause and the delay. Return False if the request was aborted or timed out."""
         task = asyncio.ensure_future(self._turn(self._resumed))
         self._sessions[task] = request.session
         if self._resumed is None:

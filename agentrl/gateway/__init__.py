@@ -1,1 +1,1 @@
-"""Endpoint through which an unchanged agent program samples from the model of a run, one key per rollout."""
+"""Endpoint through which an unchanged agent program samples from a run's model; each rollout has its own key."""

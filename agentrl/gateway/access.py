@@ -1,4 +1,4 @@
-"""Access to the gateway: finds the key of a request, and refuses requests of web pages."""
+"""Access to the gateway: finds the key of a request, and refuses requests that web pages send."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Keys(Generic[_T]):
         self._opened: dict[bytes, _T] = {}
 
     def add(self, opened: _T, key: str = "") -> str:
-        """Add a key ("": a new random one) and return it."""
+        """Add a key that opens an object, and return the key ("": a new random key)."""
         key = key or secrets.token_urlsafe(32)
         self._opened[_digest(key)] = opened
         return key
@@ -40,7 +40,7 @@ def _digest(key: str) -> bytes:
 
 
 def path_of(key: str) -> str:
-    """Return the path prefix of the endpoints of a key."""
+    """Return the path prefix of a key's endpoints."""
     return f"/{_PREFIX}/{key}"
 
 
@@ -60,10 +60,10 @@ def key_and_endpoint(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
 
 
 class Callers:
-    """Accepts requests of programs, and refuses requests of web pages.
+    """Accepts requests that programs send, and refuses requests that web pages send.
 
-    A page in a browser on this machine could reach the gateway. Its requests have a header Origin. If the page's host
-    name resolves to this machine (DNS rebinding), their header Host contains that name.
+    A page in a browser on this machine could reach the gateway. The page's requests have a header Origin. If the page's
+    host name resolves to this machine (DNS rebinding), the header Host of the requests contains this host name.
     """
 
     def __init__(self, host: str, public_name: str | None) -> None:

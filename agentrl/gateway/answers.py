@@ -15,8 +15,8 @@ def answer_of(
     """Return the answer for a turn.
 
     Args:
-        identity: letters and digits that no other turn has.
-        stop: the stop strings of the request. The one that ended the turn is removed, because clients do not expect it.
+        identity: letters and digits, unique to the turn.
+        stop: the stop strings of the request. Clients expect an answer without the stop string that ended the turn.
     """
     calls = tuple(
         AnswerCall(f"call_{identity}{at:02d}", call.name, call.arguments, call.error or "")

@@ -19,7 +19,7 @@ class Finish(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a request is refused; each dialect has its own code and HTTP status for it."""
+    """Why a request is refused; each reason has an HTTP status, and a code that clients check."""
 
     INVALID = "invalid"  # 400: malformed, or has a parameter that the gateway does not support
     KEY = "key"  # 401: no such key
@@ -49,7 +49,7 @@ class TurnRequest:
         stop: strings that end the turn.
         images: content hash -> bytes of the images in the messages.
         is_retry: whether the client marked the request as a repetition.
-        ignored: parameters of the request that have no effect, such as `temperature`: the run's configuration decides.
+        ignored: parameters that have no effect, such as `temperature`, which the run's configuration sets.
     """
 
     messages: Sequence[Message]
@@ -112,7 +112,7 @@ class GatewaySession(Protocol):
         ...
 
     def delivered(self, turn_id: str) -> None:
-        """Record that the client has received the complete answer. The same request then gets a new answer."""
+        """Record that the client has received the complete answer. A repetition of the request then gets a new turn."""
         ...
 
     def count_tokens(self, request: TurnRequest) -> int:

@@ -20,11 +20,11 @@ class Candidate:
     """A trajectory of a rollout, for the functions of `rollout.gateway`.
 
     Attributes:
-        messages: all messages of the trajectory, including those copied from the trajectory from which it branches off.
+        messages: all messages of the trajectory, including messages copied from another trajectory.
         tools: names of the tools that the trajectory's requests offered.
         num_turns: number of turns of the trajectory, without copied turns.
         is_main: whether the trajectory has the tools and system texts of the conversation with the most turns.
-        is_branch: whether its beginning is copied from another trajectory.
+        is_branch: whether the beginning of the trajectory is copied from another trajectory.
         is_discarded: whether the client used another answer to the same request.
     """
 
@@ -37,7 +37,10 @@ class Candidate:
 
 
 Choice = Callable[[Sequence[Candidate]], Sequence[float]]
-"""Function that returns one number per trajectory. `train`: whether it is trained. `credit`: its weight."""
+"""Function that returns one number per trajectory.
+
+For `train`, the number says whether the run trains on the trajectory; for `credit`, it is the trajectory's weight.
+"""
 
 
 def _all(candidates: Sequence[Candidate]) -> Sequence[float]:
@@ -66,10 +69,10 @@ _CREDIT: dict[str, Choice] = {"shared": _all, "per_trajectory": _per_trajectory}
 
 
 class CreditRule:
-    """The rule of a run that selects and weights trajectories.
+    """The rule with which a run selects and weights trajectories.
 
     Raises:
-        UnknownNameError: a function of the configuration cannot be loaded.
+        UnknownNameError: a function that the configuration names cannot be loaded.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -77,7 +80,7 @@ class CreditRule:
         self._credit = _CREDIT.get(config.credit) or load_object(config.credit)
 
     def apply(self, lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> None:
-        """Set the weight of each trajectory; `lines` are the lines of the trajectories.
+        """Set the weight of each trajectory; `lines` has the turns of each trajectory, in the same order.
 
         Raises:
             ConfigError: a function did not return one finite number for each trajectory.

@@ -25,7 +25,7 @@ class ClientGoneError(Exception):
 
 @dataclass(slots=True)
 class Opened:
-    """A session with a key.
+    """An open session, and the state of its requests.
 
     Attributes:
         answers: asyncio tasks that produce the session's answers.
@@ -50,7 +50,7 @@ class Opened:
 
     @contextmanager
     def bugs_noted(self) -> Iterator[None]:
-        """Keep an exception that is not a refusal as `bug`, and refuse the request."""
+        """Store any exception other than a refusal in `bug`, and refuse the request."""
         try:
             yield
         except (RequestError, ClientGoneError, web.HTTPException):
@@ -107,9 +107,9 @@ async def _answer(task: asyncio.Task[TurnAnswer]) -> TurnAnswer:
 async def _opened_stream(
     request: web.BaseRequest, dialect: Dialect, task: asyncio.Task[TurnAnswer], keep_alive_s: float
 ) -> web.StreamResponse | None:
-    """Keep a stream alive until the answer is ready.
+    """Keep the connection alive until the answer is ready, and return the stream that was opened for this.
 
-    None if the answer is ready before the first keep-alive message: an error can then still set the HTTP status.
+    Return None if the answer is ready before the first keep-alive message. An error can then still set the HTTP status.
     """
     stream = None
     while not (await asyncio.wait({task}, timeout=keep_alive_s))[0]:

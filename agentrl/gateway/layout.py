@@ -1,4 +1,4 @@
-"""Converts the lines of a session to the trajectories of one rollout, with their operations and tool calls."""
+"""Converts a session's lines (paths of turns) to the trajectories, operations and tool calls of one rollout."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Builder:
         )
 
     def keep_experts(self, line: Line) -> None:
-        """Keep the routed experts of the line and of everything before it."""
+        """Keep the routed experts of the line and of all turns before it."""
         kept = [turn.experts for turn in line.turns[-1].path if turn.experts is not None]
         if kept:
             import torch
@@ -113,9 +113,9 @@ class _Builder:
 
 
 def _calls(turn: Turn, following: Turn, trajectory: int, number: int) -> list[ToolCall]:
-    """Return the calls of a turn, answered by the tool messages before the following turn; none without such messages.
+    """Return the calls of a turn, with results from the tool messages before the following turn.
 
-    All tokens that the answers added are counted for the first call.
+    Return no calls if there are no such messages. The first call counts the tokens that all results added.
     """
     results = {
         each.get("tool_call_id", ""): message_text(each) for each in following.messages if each["role"] == "tool"

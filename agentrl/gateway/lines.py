@@ -33,10 +33,10 @@ class Line:
 def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
-    Conversations come last if they have the tools and system texts of the conversation with the most turns. These are
-    in the order in which they started. Other conversations, and conversations with a discarded first turn, come before.
-    A line that branches off comes before the line from which it branches off. So the last line is the end of the main
-    conversation.
+    The main conversations have the tools and system texts that occur in the most turns. They come after all other
+    conversations. Of the main conversations, those with a discarded first turn come first; the others are in the order
+    in which they started. A line that branches off comes before the line from which it branches off. So the last line
+    is the end of the last main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)
@@ -68,7 +68,7 @@ class _Cut:
             self._heights[turn] = 1 + max((self._heights[each] for each in self._children[turn]), default=0)
 
     def lines(self, turn: Turn, conversation: bytes, counts: bool) -> Iterator[Line]:
-        """Yield the lines that branch off after `turn`, then the line that begins with it."""
+        """Yield the lines that branch off after `turn`, then the line that begins with `turn`."""
         turns = [turn]
         while children := self._children[turns[-1]]:
             following = max(children, key=lambda each: (_counts(each, children), self._heights[each], each.number))
@@ -97,7 +97,11 @@ def _ended_before(root: Turn, later: Turn) -> bool:
 
 
 def _counts(turn: Turn, siblings: Sequence[Turn]) -> bool:
-    """Whether the client used this turn: a later request contains the turn, or else the turn was delivered last."""
+    """Whether the client used this turn, and not another answer to the same request.
+
+    A turn was used if a later request contains it. If later requests contain none of the answers, the last delivered
+    answer counts as used.
+    """
     same = [each for each in siblings if each.place.prompt == turn.place.prompt]
     continued = [each for each in same if each.children]
     if continued:

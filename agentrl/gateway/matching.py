@@ -1,4 +1,4 @@
-"""Recognises messages that a client sends back in another form: cleaned messages and their digests.
+"""Cleans and hashes messages, to recognise messages that a client sends back in another form.
 
 Clients change what they send back. They rewrite arguments (`2.0` becomes `2`), drop thoughts, split or join texts, and
 add cache marks. A digest covers what such changes do not affect: the role, the text without thoughts, and the names and
@@ -43,15 +43,15 @@ def message_digest(message: Message) -> bytes:
 
 
 def answer_digest(content: str, calls: Sequence[AnswerCall]) -> bytes:
-    """Return the digest of an answer. The assistant message in which a client sends the answer back has the same."""
+    """Return the digest of an answer. The assistant message in which a client sends it back has the same digest."""
     return _digest("assistant", content, ((call.name, call.arguments) for call in calls))
 
 
 def tools_digest(tools: Sequence[ToolSchema]) -> bytes:
-    """Return the digest with which a conversation with these tools begins."""
+    """Return the digest of the tools, from which the digest of a conversation is computed."""
     functions = [tool.function for tool in tools]
     shown = [(each.name, each.description, each.parameters) for each in functions]
-    # several times faster than JSON; from format version 3 on, the bytes would depend on shared objects
+    # marshal is several times faster than JSON; from its version 3 on, the bytes would depend on shared objects
     return blake2b(marshal.dumps(shown, 2), digest_size=_SIZE).digest()
 
 

@@ -29,7 +29,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """Renders with one chat format. `images` are the bytes of all images of the rollout, by name."""
+    """Renders messages with one chat format. `images` are the bytes of all images of the rollout, by name."""
 
     chat: ChatFormat
     images: dict[str, bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Renderer:
 
 
 def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Message]]:
-    """Yield the messages, then variants with user messages in place of system messages, which a template may refuse.
+    """Yield the messages, then variants with user messages in place of system messages that a template may refuse.
 
     Args:
         first: number of leading messages that may be system messages in any template.
@@ -116,7 +116,7 @@ class _Calls:
         self._known.update(zip(self._waiting, named, strict=False))
 
     def answered(self, message: Message) -> Message:
-        """Return a tool message with the id and name of its call. A message without id answers the next call."""
+        """Return a tool message with the id and name of its call. A message without id answers the next open call."""
         given = message.get("tool_call_id", "")
         known = given if given in self._known else next(iter(self._waiting), None) if not given else None
         if known is None:
@@ -128,7 +128,7 @@ class _Calls:
 
 
 def _named(messages: Sequence[Message], calls: _Calls) -> list[Message]:
-    """Return messages whose tool messages name their calls; calls of assistant messages get new ids."""
+    """Return the messages: tool messages get the name of their call, and calls of assistant messages get new ids."""
     result: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -144,7 +144,7 @@ def _named(messages: Sequence[Message], calls: _Calls) -> list[Message]:
 
 
 def _own_call(call: MessageToolCall, call_id: str) -> MessageToolCall:
-    """Return the call with arguments as an object, as chat templates expect, if they can be read."""
+    """Return the call with another id. Arguments that are JSON become an object, as chat templates expect."""
     function = FunctionCall(name=call["function"]["name"], arguments=_read(call["function"]["arguments"]))
     return MessageToolCall(id=call_id, type="function", function=function)
 

@@ -57,7 +57,7 @@ class GatewayServer:
 
     Args:
         host, port: address on which the server listens; port 0: a free port.
-        public_url: the address that clients use, if it differs, for example the address of a tunnel.
+        public_url: the address that clients use, if not host and port, for example the address of a tunnel.
         model_name: the model that `/v1/models` lists. Requests may name any model.
         max_bytes: maximum size of a request body.
         keep_alive_s: seconds between two keep-alive messages in a stream that waits for the model.
@@ -127,7 +127,7 @@ class GatewayServer:
         return self._keys.find(key) is not None
 
     def open(self, session: GatewaySession, key: str = "") -> Address:
-        """Open a session and return its address, with a new key, or with `key`, which no other session may have."""
+        """Open a session and return its address. No other session may have this `key`; "": a new key."""
         key = self._keys.add(Opened(session), key)
         return Address((self._public_url or self.local_url) + path_of(key), key)
 
@@ -219,7 +219,7 @@ def _wrong_path(endpoint: str, methods: tuple[str, ...]) -> web.Response:
 
 
 class SharedServer:
-    """One server for the rollouts of a process. It starts with the first open session and ends with the last one.
+    """One server for the rollouts of a process. It starts when the first session opens and ends when the last closes.
 
     Args:
         make: returns a server that has not started.

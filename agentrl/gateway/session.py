@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Session:
-    """The conversations of one rollout with a client that knows one key. Implements `GatewaySession`.
+    """All conversations that a client has with one key; they form one rollout. Implements `GatewaySession`.
 
     A request that contains a turn of this session and then new messages continues from the tokens of that turn. Any
     other request begins a conversation. A repeated request is sampled again only if its answer was delivered.
@@ -52,8 +52,8 @@ class Session:
         ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
             after that.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which requests after the end of the rollout wait, at most until `close`. Meanwhile the
-            program is stopped, so that its effects after the end do not depend on timing.
+        hold_s: seconds for which a request after the end of the rollout waits, at most until `close`. During this time
+            the program is stopped, so that what it does after the end does not depend on timing.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Session:
             self._end(Stop.MAX_ASSISTANT_TURNS)
             raise RequestError(Refusal.ENDED, "rollout.multi_turn.max_assistant_turns is reached")
         place, rendered = self._rendered(place, messages, request)
-        if (turn := self._tree.repeated(place, request)) is not None:  # the place may have changed
+        if (turn := self._tree.repeated(place, request)) is not None:  # `_rendered` may have changed the place
             return turn
         turn = Turn(
             *(len(self._tree.turns), place, asked(request), rendered.messages, rendered.token_ids, request.tools),
@@ -201,7 +201,7 @@ class Session:
         return replace(self._sampling, stop=tuple(dict.fromkeys(stop)), max_new_tokens=most)
 
     def _reached(self, lines: Sequence[Line]) -> Stop | None:
-        """Return the limit of the rollout that was reached, else the limit of the main conversation's last turn."""
+        """Return the limit that ended the rollout, else the limit that ended the main conversation's last turn."""
         refused = Stop.MAX_RESPONSE_TOKENS if self._prompt_refused else None
         return self._stop or (lines[-1].turns[-1].stop if lines else refused)
 
@@ -235,7 +235,7 @@ class Session:
         return self._drawn[context] - 1
 
     async def _sampled(self, turn: Turn, sampling: SamplingParams) -> TurnAnswer:
-        """Sample a turn and keep it. Raise `RequestError` if sampling failed or was aborted, as at the deadline."""
+        """Sample and keep a turn. Raise `RequestError` if sampling fails or is aborted, for example at the deadline."""
         context = turn.context
         try:
             completion = await self._completion(turn, context, sampling)
@@ -280,7 +280,7 @@ class Session:
     def _identity(self, turn: Turn, context: Sequence[int]) -> str:
         """Return letters and digits that identify the turn among all rollouts.
 
-        They are the same if the run is repeated, because some clients write call ids into their prompts.
+        A repeated run must get the same ids, because some clients write call ids into their prompts.
         """
         name = f"{self._name}/{ids_digest(context)}/{turn.draw}"
         return blake2b(name.encode(), digest_size=12).hexdigest()
@@ -308,10 +308,10 @@ def _note_ignored(names: Sequence[str]) -> None:
     for name in names:
         if name not in _NOTED:
             _NOTED.add(name)
-            _LOGGER.warning("the gateway ignores '%s' of requests: the run's configuration decides", name)
+            _LOGGER.warning("the gateway does not support '%s' in requests and ignores it", name)
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """Return the error of a full context. LiteLLM knows "maximum context length"; after other texts it retries."""
+    """Return the error of a full context. LiteLLM retries if the text has no "maximum context length"."""
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)

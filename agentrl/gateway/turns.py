@@ -42,7 +42,7 @@ class Turn:
 
     Attributes:
         number: position in the order in which the turns were requested.
-        asked: further parameters of the request. A repetition of the request has the same.
+        asked: parameters of the request besides messages and tools; a repetition of the request has the same.
         messages: the messages since the parent's answer, as passed to the template.
         token_ids: the tokens since the parent's answer; without a parent, the whole prompt.
         schemas: the tools of the request.
@@ -53,8 +53,8 @@ class Turn:
         segment: the sampled segment; None before sampling, or if no token was sampled.
         parsed, message: the parsed turn, and the turn as a message.
         answer: the answer for the client; None before the turn was sampled.
-        experts: routed experts of the tokens that the turn added to those of its path.
-        stop: the limit that ended the turn, or, if `refused`, the limit because of which its continuation was refused.
+        experts: routed experts of the tokens that this turn added to its path.
+        stop: the limit that ended the turn, or, if `refused`, the limit because of which the next turn was refused.
         delivered: position in the order in which answers were delivered; None: not delivered.
     """
 
@@ -169,7 +169,7 @@ class Tree:
             turn.parent.children.append(turn)
 
     def answered(self, turn: Turn, answer: TurnAnswer) -> None:
-        """Record the answer of a turn, so that a later request that contains it is recognised."""
+        """Record the answer of a turn, so that a later request that contains the answer is recognised."""
         turn.answer = answer
         digest = answer_digest(answer.content, answer.calls)
         self._answered.setdefault(chained(turn.place.prompt, digest), []).append(turn)
@@ -184,7 +184,11 @@ class Tree:
                 return
 
     def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
-        """Return the turn whose answer ends conversation `digest`; of several, by call ids, then the last delivered."""
+        """Return the turn whose answer ends the conversation with this digest.
+
+        If there are several, return the turn with the most call ids of `messages` in its path; of equals, the turn that
+        was delivered last.
+        """
         found = self._answered.get(digest, ())
         if len(found) < 2:
             return next(iter(found), None)

@@ -13,7 +13,7 @@ from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.task import Task
 
 _NOT_RUN, KILLED = 126, 137
-"""Exit codes as in bash: the command cannot run; the command was ended by signal 9."""
+"""Exit codes as in bash: of a command that cannot run, and of a command that signal 9 ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class CommandResult:
 
     Attributes:
         output: standard output and standard error, in the order of writing. The middle of a long output is left out.
-        exit_code: negative after a signal; 137 if the command ended the sandbox. The next command then gets a new
-            sandbox.
+        exit_code: negative after a signal; 137 if the command ended the sandbox. After that, the next command gets a
+            new sandbox.
         timed_out: whether the command was ended after `timeout_s`.
     """
 
@@ -43,7 +43,7 @@ class TaskCommands:
 
     Attributes:
         folder: see the argument.
-        failure: the error that drops the rollout, even if the harness caught it; None if there is none.
+        failure: the error because of which the rollout is dropped, even if the harness caught this error; else None.
         failed: event that is set together with `failure`.
     """
 

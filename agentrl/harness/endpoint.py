@@ -9,12 +9,12 @@ from agentrl.harness.commands import CommandResult, TaskCommands
 
 
 class FunctionFailedError(Exception):
-    """A function in another interpreter raised an exception; the text is its traceback."""
+    """A function in another interpreter raised an exception. The text of this error is the exception's traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses of the model, and commands in the sandbox.
+    """Addresses of the model, and a method that runs commands in the sandbox.
 
     Attributes:
         base_url: address that ends with /v1, for the Chat Completions and Responses interfaces.

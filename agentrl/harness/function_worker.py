@@ -45,7 +45,7 @@ class CommandResult:
 
 
 class Endpoint:
-    """Addresses of the model, and commands in the sandbox: see `agentrl.harness.endpoint`."""
+    """Addresses of the model, and a method that runs commands in the sandbox: see `agentrl.harness.endpoint`."""
 
     def __init__(self, worker: Worker, number: int, values: dict[str, str]) -> None:
         self.base_url, self.root_url = values["base_url"], values["root_url"]
@@ -74,7 +74,7 @@ class Endpoint:
             self._results.pop(call, None)
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Pass on the result of a command."""
+        """Pass the result of a command to the call that waits for it."""
         result = self._results.get(message["return"])
         if result is None or result.done():
             return
@@ -108,7 +108,7 @@ class Worker:
         self._answers.flush()
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Start, cancel or continue a request."""
+        """Start or cancel a request, or pass it the result of a command."""
         if "cancel" in message:
             if message["cancel"] in self._running:
                 task, endpoint = self._running[message["cancel"]]
@@ -134,7 +134,7 @@ class Worker:
 
 
 def plain(returned: object) -> Any:  # Any: JSON
-    """Return None or a score as JSON, and any other result as text, which the run rejects as a score."""
+    """Return a JSON value for a result: None, a score, or text for any other result. The run rejects text."""
     try:
         if returned is None or (isinstance(returned, (int, float)) and math.isfinite(returned)):
             return returned if returned is None or isinstance(returned, bool) else float(returned)
@@ -160,7 +160,7 @@ def load(target: str) -> Callable[[Any, Endpoint], Awaitable[object]]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file as a module with the file's name, unless a library has that name."""
+    """Import a file as a module. The module has the name of the file, unless a library has the same name."""
     sys.path.append(str(path.parent))
     found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if found is not None and found.origin == str(path):
@@ -217,7 +217,7 @@ def main() -> None:
     """Load the function and answer requests."""
     target, num_threads = sys.argv[1], int(sys.argv[2])
     own = str(Path(__file__).resolve().parent)
-    sys.path[:] = [folder for folder in sys.path if folder != own]  # this file's folder has no modules of the user
+    sys.path[:] = [folder for folder in sys.path if folder != own]  # this folder's modules must not hide the user's
     requests, answers = own_pipes()
     try:
         function = load(target)

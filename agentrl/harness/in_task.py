@@ -25,7 +25,7 @@ SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
 """Port of the gateway in the sandbox. Tasks should use other ports."""
 _LONGEST_S = 1e7
-"""Timeout that the sandbox requires; the deadline of the harness ends the command earlier."""
+"""Timeout of the command, because the sandbox requires one. The deadline of the harness ends the command earlier."""
 _BOOTSTRAP = """
 import json, os, sys
 with open(sys.argv[1]) as file:
@@ -40,7 +40,7 @@ names["main"](job)
 
 
 class TaskHarness:
-    """A running harness; see `HarnessProcess`."""
+    """A harness that runs in the sandbox of a task folder; see `HarnessProcess`."""
 
     def __init__(self, running: RunningCall[RunResult], mark: str) -> None:
         self._running, self._mark = running, mark

@@ -21,13 +21,13 @@ def instruction_of(task: Task) -> Instruction:
     """Return the instruction of a task: one user message, after any number of system messages.
 
     Raises:
-        DataError: the task has other messages, or images. The message does not name the row.
+        DataError: the task has other messages, or images. The error text does not name the row.
     """
     *before, last = task.messages or [{"role": "none"}]
     roles = [message["role"] for message in task.messages]
     if last["role"] != "user" or any(message["role"] != "system" for message in before):
         raise DataError(
-            f"field 'prompt': a harness gets one instruction: expected a user message, after system messages at most,"
+            f"field 'prompt': a harness gets one instruction: expected one user message, maybe after system messages,"
             f" not the roles {', '.join(roles) or 'of no message'}"
         )
     if image_names(task.messages):

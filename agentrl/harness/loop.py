@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HOLD_S = 10.0
-"""Maximum seconds for which requests wait after a limit is reached, until the harness is stopped."""
+"""After a limit of the rollout is reached, requests wait until the harness is stopped, but at most for this time."""
 _ABORT_S = 0.5
 """Seconds to wait after the deadline for the engine to return the turn that the deadline cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Objects that a rollout passes to its harness, in all steps.
+    """Objects that a rollout uses in every run of its harness.
 
     Attributes:
         end: deadline on the monotonic clock; None: no deadline.
@@ -183,7 +183,7 @@ class HarnessLoop(AgentLoop):
                     return stopped()
                 result = await _until(process.wait(), use)
                 ended = result or await process.end()
-        except SandboxEndedError as error:  # by a program in the sandbox: counts as an action of the policy
+        except SandboxEndedError as error:  # a program ended its sandbox: counts as an action of the policy
             result = ended = Ended(KILLED, f"{error}; its files are lost")
         except SandboxUnavailableError as error:
             raise InfraError(str(error)) from error
@@ -220,7 +220,7 @@ def _left(end: float | None) -> float | None:
 
 def _finished(ended: Ended, score: float | None, use: _Use, *, by_itself: bool) -> Finished:
     limited = use.session.ended.is_set()
-    code = None if limited else ended.exit_code  # how far a harness gets after a limit depends on timing
+    code = None if limited else ended.exit_code  # after a limit, the exit code would depend on timing
     ended = replace(ended, exit_code=code, output=without(use.address.key, ended.output))
     return Finished(ended, by_itself=by_itself, limited=limited, score=score)
 

@@ -28,7 +28,7 @@ class Finished:
 
     Attributes:
         by_itself: whether the harness ended without being stopped.
-        limited: whether the session had ended: a limit was reached, or sampling failed.
+        limited: whether the session had ended because a limit was reached or sampling failed.
         score: the number that a function returned.
         problem: the problem at the end of the harness; "" if there is none.
         num_runs: number of runs of the harness.
@@ -52,7 +52,10 @@ def stopped(output: str = "") -> Finished:
 
 
 def joined(before: Finished, last: Finished) -> Finished:
-    """Return the joint result of two consecutive runs of a harness. The first problem determines the exit code."""
+    """Return the joint result of two consecutive runs of a harness.
+
+    The exit code is that of the first run with a problem. If no run had a problem, it is that of the last run.
+    """
     output = shortened(before.ended.output + last.ended.output, MAX_OUTPUT_BYTES)
     code = before.ended.exit_code if before.problem else last.ended.exit_code
     return replace(

@@ -39,7 +39,7 @@ class Values:
         root_url: address of the gateway without /v1, for clients that add /v1 themselves.
         folder: folder of the settings file.
         cwd: folder in which the run was started.
-        row: further columns of the row, for `{row.column}`.
+        row: `extra_info` of the task, for `{row.column}`.
     """
 
     root_url: str

@@ -1,4 +1,4 @@
-"""Place in which a harness runs: the command that isolates it, and its folders."""
+"""The place in which a harness runs: the command that isolates the harness, and the folders of the harness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
     """Place in which one harness runs.
 
     Attributes:
-        enclose: makes the command that runs a program in the place.
+        enclose: function that returns the command that runs a program in the place.
         contained: whether all processes in the place end with its first process.
         socket: path of the gateway's socket in the place, if the place has its own network.
         template: folder that is copied to the working folder.
@@ -66,7 +66,7 @@ def open_place(harness: Harness, gateway: Path | None, template: str | None) -> 
     """Return a new place for one rollout.
 
     Args:
-        gateway: socket of the gateway; None: the harness reaches it over the network of this machine.
+        gateway: socket of the gateway; None: the harness reaches the gateway over the network of this machine.
         template: folder whose content is copied to the working folder.
     """
     settings = harness.settings

@@ -23,9 +23,9 @@ MAX_OUTPUT_BYTES = 20_000
 """Bytes of the output that are kept: half from its start, half from its end."""
 _CHUNK = 2**16
 _PAUSE_S = 0.01
-"""Pause after a complete chunk of output, so that endless output costs little."""
+"""Pause after a full chunk of output, so that endless output costs little CPU time."""
 _REST_S = 0.5
-"""Seconds to read the rest of the output after the end."""
+"""Seconds to read the rest of the output after the harness has ended."""
 _END_S = 5.0
 """Seconds that the supervisor has to end a harness that runs without namespaces."""
 _MAX_REPORT_BYTES = 2**16
@@ -38,7 +38,10 @@ job, names = json.loads(line), {"__name__": "supervisor"}
 exec(job["source"], names)
 names["main"](job)
 """
-"""Reads the job with the supervisor's source from standard input: an argument would appear in process lists."""
+"""Reads the job, which contains the supervisor's source, from standard input.
+
+The job is not an argument, because arguments appear in process lists.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Job:
     stdin: str = ""
 
     def values(self) -> dict[str, JsonValue]:
-        """Return the job for the supervisor, in a place without its own folders, limits and descriptors."""
+        """Return the job as the supervisor reads it, for a place that has no folders, limits and descriptors."""
         files: dict[str, JsonValue] = {**self.files}
         return {
             "command": [*self.command],
@@ -155,7 +158,7 @@ class HarnessProcess:
             if self._process.returncode is None:
                 await self.end()
         finally:
-            if not self._place.contained:  # a harness can kill its supervisor
+            if not self._place.contained:  # a harness may have killed its supervisor, which would end the processes
                 self._signal(signal.SIGKILL)
             self._reading.cancel()
             # without this, the pipes stay open if another process has inherited them
@@ -197,7 +200,7 @@ class HarnessProcess:
             os.killpg(self._process.pid, number)
 
     def _ended(self) -> Ended:
-        """Read the report, which is not trusted: the harness could have written it."""
+        """Read the report. It is not trusted, because the harness could have written it."""
         return ended_of(_read_report(self._status), self.output)
 
 

@@ -29,9 +29,9 @@ from agentrl.types.task import Task
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_VARIABLE_CHARS = 30_000
-"""Longer values are not passed as AGENTRL_ variables: Linux limits an environment variable to 128 KiB."""
+"""Longer values are not passed as AGENTRL_ variables, because Linux limits an environment variable to 128 KiB."""
 _MAX_ARGUMENT_BYTES = 131_071
-"""Linux limits an argument of a program, or an environment variable, to 128 KiB with its final null byte."""
+"""Linux limits an argument of a program, or an environment variable, to 128 KiB including the final null byte."""
 _WITH_FOLDER = "`sandbox: task` of the harness needs a task folder (docs/harnesses.md#task-folders)"
 _WITHOUT_SANDBOX = (
     "a command works on a task folder only with `sandbox: task` in the settings of the harness; or use `function`"
@@ -71,7 +71,7 @@ class HarnessRun:
         """Check that the task can be passed to the harness.
 
         Raises:
-            DataError: the task cannot be passed. The message does not name the row.
+            DataError: the task cannot be passed. The error text does not name the row.
         """
         values = self._values(instruction_of(task), task, _NOWHERE)
         if self.function is None and (folder_of(task) is not None) != self.settings.in_task:
@@ -141,7 +141,7 @@ class HarnessRun:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
-            self._folder.chmod(0o711)  # a sandbox may run as another user; requests need a key anyway
+            self._folder.chmod(0o711)  # for sandboxes that run as another user; requests need a key anyway
         return self._folder / "socket"
 
     def _new_server(self) -> GatewayServer:
@@ -184,7 +184,7 @@ class HarnessRun:
         )
 
     def start_folder(self, folder: TaskFolderState) -> None:
-        """Reserve the sandbox of a task folder; with `sandbox: task`, the gateway can be reached from it."""
+        """Reserve the sandbox of a task folder; with `sandbox: task`, this sandbox can reach the gateway."""
         gateway = self._socket if self.settings.in_task else None
         folder.start_with(() if gateway is None else ((gateway.parent, in_task.SOCKET_FOLDER),))
 
@@ -198,7 +198,7 @@ class HarnessRun:
 
 
 def _variables(values: Values) -> dict[str, str]:
-    """Variables for scripts, such as shell commands in which a placeholder would need quotes."""
+    """Environment variables for scripts, for example for shell commands, in which placeholders would need quotes."""
     found = {
         "AGENTRL_BASE_URL": values.base_url,
         "AGENTRL_API_KEY": values.key,

@@ -19,7 +19,7 @@ from agentrl.utils.shipped import shipped
 
 KEY = "rollout.harness"
 _OF_COMMANDS = ("stdin", "env", "files", "workdir", "sandbox", "network", "readonly", "disk_mb", "max_starting")
-"""Keys without effect for a function."""
+"""Keys that have no effect if the harness is a function."""
 _TASK = "task"
 _OTHER_KINDS = ("docker", "podman", "e2b", "sandbox_fusion")
 
@@ -36,7 +36,7 @@ class HarnessSettings(Section):
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command, or `python`, gets these and PATH, HOME and LANG only."""
+    """Environment variables. The command, or the interpreter `python`, gets only these, PATH, HOME and LANG."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
@@ -57,7 +57,7 @@ fail: the rollout is dropped."""
     readonly: tuple[Path, ...] = ()
     """Without a sandbox: folders below /tmp of this machine that the harness can read."""
     disk_mb: PositiveInt = 1024
-    """Without a sandbox: size of /tmp in MiB. It is in memory, and contains HOME and the working folder."""
+    """Without a sandbox: size of /tmp in MiB. /tmp is in memory, and contains HOME and the working folder."""
     max_running: PositiveInt = 64
     """Maximum number of harnesses at a time; further rollouts wait."""
     max_starting: PositiveInt = 4
@@ -95,7 +95,7 @@ class Harness:
 
 
 def read_harness(named: str) -> Harness:
-    """Read a YAML file, or agentrl's file with that name.
+    """Read the YAML file `named`, or the file with this name among the files that come with agentrl.
 
     Raises:
         ConfigError: there is no such file, or it has mistakes; the message lists all of them, one per line.

@@ -48,10 +48,11 @@ class WatchedSession:
 
 
 class Slots:
-    """Slots for harnesses; the start of a harness ends with its first request.
+    """Slots for harnesses. A harness counts as starting until its first request.
 
     Args:
-        max_starting: maximum number of harnesses that start at a time: most of their CPU work is at the start.
+        max_starting: maximum number of harnesses that start at a time. A separate limit is useful because a harness
+            does most of its CPU work at its start.
     """
 
     def __init__(self, max_running: int, max_starting: int) -> None:

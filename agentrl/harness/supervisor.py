@@ -1,8 +1,8 @@
 """Program that starts a harness as its child, and ends all processes that the harness started.
 
 The place's Python, 3.9 or later, runs the source of this file, which `process.py` and `in_task.py` send. The first
-argument is the file descriptor to which the report is written, after the text `mark`. When a file descriptor in
-`watched` closes, agentrl has ended, and the supervisor ends the harness.
+argument is the file descriptor to which the report is written, after the text in the job's key `mark`. When a file
+descriptor in the job's key `watched` closes, agentrl has ended, and the supervisor ends the harness.
 """
 
 # without pathlib and contextlib, because importing them would slow down each start
@@ -45,7 +45,7 @@ def main(job: dict[str, Any]) -> None:
     if job["folder"]:
         shutil.rmtree(job["folder"], ignore_errors=True)
     os.write(status, (job["mark"] + json.dumps(report)).encode() + b"\n")
-    os._exit(0)  # does not wait for threads that still forward
+    os._exit(0)  # does not wait for threads that still forward bytes
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     try:
         process = start(job)
     except OSError as error:
-        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # else the folder is missing
+        missing = error.errno in NOT_A_PROGRAM and error.filename == job["command"][0]  # else the workdir is missing
         return {"failed": f"{error.strerror}: {error.filename}", "missing": missing}
     except ValueError as error:  # a null character in an argument
         return {"failed": str(error)}
@@ -182,7 +182,7 @@ def descendants() -> set[int]:
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         parents[int(name)] = int(fields[1])
     found, last = {os.getpid()}, 0

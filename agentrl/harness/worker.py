@@ -82,7 +82,7 @@ class _Calls:
         self._closed = False
 
     def receive(self, message: Message) -> None:
-        """Receive a message of the process, on the thread that reads it."""
+        """Receive a message of the process. The thread that reads the messages calls this method."""
         with suppress(RuntimeError):  # the event loop has ended, and with it the rollout
             self._loop.call_soon_threadsafe(self._receive, message)
 
@@ -113,7 +113,7 @@ class _Calls:
 
 
 def _interpreter(harness: Harness) -> Path:
-    """Return the interpreter: a path relative to the settings' folder or the working folder, or a name in PATH."""
+    """Find the interpreter: a path relative to the settings' folder or to the working folder, or a program in PATH."""
     named = str(harness.settings.python)
     path = Path(named).expanduser()
     found = [harness.folder / path, Path.cwd() / path] if os.sep in named else [Path(shutil.which(named) or path)]

@@ -38,7 +38,7 @@ def variables_of(python: Path, kept: Sequence[str] = ()) -> dict[str, str]:
     """Return environment variables for a process of an interpreter; the interpreter's folder comes first in PATH.
 
     Args:
-        kept: prefixes of the names of further variables of this process to pass on.
+        kept: variables of this process are passed on too if their names start with one of these prefixes.
     """
     path = f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     own = {name: value for name, value in os.environ.items() if kept and name.upper().startswith(tuple(kept))}
@@ -50,7 +50,7 @@ class _Waiting:
     """A request that has no answer yet.
 
     Attributes:
-        receive: called on a thread with each message about the request that is not its answer.
+        receive: function that the reading thread calls with each message about the request except its answer.
     """
 
     receive: Callable[[Message], object] | None
@@ -94,7 +94,8 @@ class WorkerProcess:
         """Return the answer to a request. If the caller is cancelled, the request is cancelled too.
 
         Args:
-            receive: called on a thread with each message with `call` or `stop` about the request.
+            receive: function that the reading thread calls with each message about the request that has the key
+                `call` or `stop`.
 
         Raises:
             InfraError: the process does not start, has ended, or sent an invalid message.
@@ -180,7 +181,7 @@ class WorkerProcess:
     def _receive(self, line: bytes) -> None:
         message = read_json(line)
         if not isinstance(message, dict):
-            raise UnreadableAnswerError(f"{line[:100]!r} in place of an object")
+            raise UnreadableAnswerError(f"sent {line[:100]!r}, expected a JSON object")
         if message.get("ready"):
             with suppress(InvalidStateError):  # the process failed before, or sent "ready" twice
                 self._ready.set_result(None)
@@ -208,7 +209,7 @@ class WorkerProcess:
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
-        self._process = None  # the system may reuse the process id, and `close` must not end that process
+        self._process = None  # the system may reuse the process id, and `close` must not end the new process
         atexit.unregister(self.close)
 
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:

@@ -15,7 +15,7 @@ from agentrl.types.task import Task
 
 
 class Sample(Protocol):
-    """Samples an answer to messages with the run's engine and current weights. The sampled tokens are never trained."""
+    """Samples an answer to messages with the run's engine and current weights. No step trains on the sampled tokens."""
 
     async def __call__(
         self, messages: Sequence[Message], *, seed: int, temperature: float = 1.0, max_tokens: int = 512

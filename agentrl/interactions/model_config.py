@@ -50,7 +50,7 @@ class ModelUserConfig(Section):
     stop: Text | None = "[END]"
     """Text with which the user model ends the conversation."""
     stop_when: Code | None = None
-    """Function of the messages and the row's arguments; true ends the conversation."""
+    """Function that gets the messages and the row's arguments; if it returns true, the conversation ends."""
     max_turns: PositiveInt = 20
     """Maximum number of answers of the user in a conversation."""
     max_conversation_tokens: PositiveInt | None = None
@@ -58,7 +58,7 @@ class ModelUserConfig(Section):
     prices: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
     """Price of a million prompt tokens, and of a million sampled tokens."""
     max_cost: PositiveFloat | None = None
-    """Maximum cost of all requests of this process."""
+    """Maximum cost of all requests of this process, in the currency of `prices`."""
     score: Code | None = None
     """ask: the user model scores the model's last turn. Otherwise: a function that scores the turn. null: score 0."""
     score_range: Annotated[tuple[float, float], AfterValidator(_ordered)] = (0.0, 10.0)
@@ -91,7 +91,7 @@ class ModelUserConfig(Section):
         if self.engine and (unused := [name for name in _OF_ENDPOINT if name in self.model_fields_set]):
             raise ValueError(f"'{unused[0]}' has no effect with 'engine: policy'")
         if (self.prices is None) != (self.max_cost is None):
-            raise ValueError("'prices' and 'max_cost' need each other")
+            raise ValueError("set both 'prices' and 'max_cost', or neither")
         if "score_range" in self.model_fields_set and self.score != ASK:
             raise ValueError(f"'score_range' has no effect without 'score: {ASK}'")
         return self

@@ -24,8 +24,8 @@ class RecordedAnswers:
     """The recorded answers of one rollout. An answer is used only if the conversation before it is the recorded one.
 
     Args:
-        unrecorded: list to which a line is added for each missing answer; the interaction is then not asked. None: the
-            interaction gives the missing answers.
+        unrecorded: list to which a line is added for each missing answer, instead of asking the interaction for the
+            answer. None: the interaction gives the missing answers.
     """
 
     def __init__(self, rollout: Rollout, unrecorded: list[str] | None = None) -> None:
@@ -61,7 +61,7 @@ class RecordedSession(InteractionSession):
         """Answer the model's last turn.
 
         Raises:
-            InfraError: the answer was not recorded, and the interaction may not be asked, or failed.
+            InfraError: the answer was not recorded, and the interaction failed or must not be asked.
         """
         if not self._is_live and (answer := self._recorded.find(messages)) is not None:
             return answer
@@ -88,7 +88,7 @@ class RecordedSession(InteractionSession):
 
 
 def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages with thoughts separate from the content: older runs have thoughts in the content."""
+    """The messages with thoughts separate from the content, because older runs saved thoughts in the content."""
     return [_with_thoughts(message) if message["role"] == "assistant" else {**message} for message in messages]
 
 
@@ -98,7 +98,7 @@ def _with_thoughts(message: Message) -> dict[str, object]:
 
 
 def _known(rollout: Rollout, reward: TurnReward) -> tuple[Sequence[Message], Answer] | None:
-    """Return the conversation up to the scored turn, and the user's answer; None if it lacks this sampled turn."""
+    """Return the conversation up to the scored turn, and the user's answer; None if the rollout lacks this turn."""
     trajectory = rollout.trajectories[reward.trajectory]
     turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
     replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]

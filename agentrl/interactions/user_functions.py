@@ -1,4 +1,4 @@
-"""A user's functions that score a turn of the model, or end a conversation."""
+"""Functions, named in the settings of a simulated user, that score a turn of the model or end the conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFFLOAD = Offload()
 
 
 class UserFunction:
-    """Calls a function with the messages and the row's keyword arguments, with a timeout. It may be async.
+    """Calls a function with the messages and the row's keyword arguments, with a timeout. The function may be async.
 
     Raises:
         ConfigError, UnknownNameError: `name` cannot be imported, or is not a function.

@@ -1,4 +1,4 @@
-"""Output of the plan about time: a one-line verdict, a table, and JSON."""
+"""Output of the predicted times: a one-line verdict, a table, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best division of the devices into trainer and engine: its keys, and why other divisions are slower."""
+"""The best division of the devices between trainer and engine: its keys, and why other divisions are slower."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl.plan.split.search import search
 NUM_SHOWN = 3
 """Number of divisions that are shown after the best one."""
 NOTICEABLE = 1.03
-"""A division counts as faster if a step of the configuration takes more than this many times as long."""
+"""A division counts as faster than the configuration if the division's step is shorter by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Best:
 def best_of(
     config: RunConfig, shape: Shape, fleet: Fleet, lengths: Lengths, calibration: Calibration | None = None
 ) -> Best:
-    """Search for the division with the shortest step whose devices have enough memory."""
+    """Among the divisions whose devices have enough memory, search for the division with the shortest step."""
     within = _Memory(config, shape, fleet.hardware.memory_gib * GIB, fleet.hardware.devices_per_node)
     checks = within.trainer_lacks, within.serves, within.together
     return Best(config, fleet, search(shape, fleet, lengths, config, *checks, calibration))
@@ -55,7 +55,7 @@ def _keys(config: RunConfig, per_node: int, layout: Layout, servers: Servers) ->
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Checks that trainers and servers fit into the memory of their devices, and that their keys are valid."""
+    """Checks that trainers and servers fit into the memory of their devices, and that a division's keys are valid."""
 
     config: RunConfig
     shape: Shape

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentrl.plan.measured import Measured  # imports the reader of saved rollouts
 
 FEWEST_STEPS, ENOUGH_ROLLOUTS = 4, 1_024
-"""Smallest number of steps, and number of rollouts, that are simulated to fit the times of a run."""
+"""To fit the times of a run, about `ENOUGH_ROLLOUTS` rollouts are simulated, but at least `FEWEST_STEPS` steps."""
 _HALVINGS = 20
 _MOST = 1e4
 _WIDENING = 4.0
@@ -50,7 +50,7 @@ class Calibration:
         return Scaled(speed, self.engine_factor)
 
     def publishing_s(self, shape: Shape, layout: Layout, servers: Servers, hardware: Hardware) -> float:
-        """Return the seconds of publishing, measured in the run or else predicted."""
+        """Return the measured seconds of publishing; without a measurement, the predicted seconds."""
         return publish_s(shape, layout, servers, hardware, hardware) if self.publish_s is None else self.publish_s
 
 
@@ -87,7 +87,7 @@ def calibrate(measured: Measured, shape: Shape, hardware: Hardware, config: RunC
 
 
 def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Hardware:
-    """Return the hardware with the share of the peak for which predicted updates take as long as measured."""
+    """Return the hardware, with a share of the peak at which predicted updates take as long as the measured ones."""
     steps = [samples_of(measured.lengths, config, step) for step in range(_num_steps(measured, config))]
     layout, passes = layout_of(config), passes_of(config)
 
@@ -100,7 +100,7 @@ def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: Ru
 
 
 def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> float:
-    """Return the engine factor for which simulated rollouts, with the run's tool latencies, take as long as measured.
+    """Return the engine factor at which simulated rollouts, with the run's tool latencies, take as long as measured.
 
     The factor is 1 for runs with staleness, because they do not report the time of a step's rollouts.
     """
@@ -117,7 +117,10 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
 
 
 def _num_steps(measured: Measured, config: RunConfig) -> int:
-    """Return how many steps are simulated: about `ENOUGH_ROLLOUTS` rollouts, at most all measured steps."""
+    """Return how many steps are simulated: enough for about `ENOUGH_ROLLOUTS` rollouts, but at least `FEWEST_STEPS`.
+
+    At most all measured steps are simulated.
+    """
     of_step = config.data.train_batch_size * config.group_size
     return min(max(FEWEST_STEPS, ENOUGH_ROLLOUTS // of_step), len(measured.steps))
 
@@ -128,9 +131,10 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 
 
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
-    """Return the factor, 1 / _MOST to _MOST, at which an increasing function equals `seconds`; 1 if there is none.
+    """Return the factor at which `seconds_of`, which grows with the factor, equals `seconds`.
 
-    The search starts at 1, because a simulation of much longer times takes minutes.
+    The factor is between 1 / _MOST and _MOST; 1 if there is none. The search starts at 1 and not at the limits, because
+    it takes minutes to simulate times that are much too long.
     """
     low = high = 1.0
     while seconds_of(high) < seconds:

@@ -1,4 +1,4 @@
-"""Predicted and measured seconds of a finished run by phase."""
+"""Predicted and measured seconds of each phase of a finished run."""
 
 from __future__ import annotations
 

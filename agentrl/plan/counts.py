@@ -12,7 +12,7 @@ FAMILIES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe"),
 )
-"""Values of `model_type` whose weights are counted here. `meta` counts the weights of other models."""
+"""Values of `model_type` whose weights this module counts. The module `meta` counts the weights of other models."""
 NO_MODEL = "the folder of the run's model, which is gone"
 """Value of `model.path` if the model of a saved run is not in a folder of this machine."""
 _BIASED_KEYS = ("qwen2", "qwen2_moe")
@@ -25,7 +25,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def shape_of(content: Mapping[str, object]) -> Shape | None:
-    """Return the shape of a model of `FAMILIES`; None for other models, and if `content` lacks a size.
+    """Return the shape of a model. Return None if its family is not in `FAMILIES`, or if `content` lacks a size.
 
     Args:
         content: the content of `config.json`.
@@ -181,7 +181,7 @@ def _layer(content: Mapping[str, object], sizes: Sizes, *, sparse: bool) -> Weig
 
 
 def _grouped(content: Mapping[str, object], sizes: Sizes) -> tuple[int, int]:
-    """Weights of the projections, and of their norms."""
+    """Number of weights of the projections, and of their norms."""
     of, family = sizes.attention, content.get("model_type")
     queries, keys = of.heads * of.head_dim, of.kv_heads * of.head_dim
     biased = family in _BIASED_KEYS or (content.get("attention_bias") is True and family not in _UNBIASED)

@@ -11,7 +11,7 @@ from agentrl.plan.layout import devices_of, layout_of, num_used, servers_of
 
 MAX_ROLLOUTS, MAX_DEVICES = 200_000, 100_000
 _SAME_MEMORY = 0.1
-"""Largest accepted relative difference between a GPU's memory and the memory in the hardware file of its name."""
+"""Largest accepted relative difference between a GPU's memory and the memory in the GPU's hardware file."""
 _ARGS = "rollout.sglang.server_args"
 _RAY_TYPE = "accelerator_type:"
 """Start of the names of Ray's own resources for kinds of GPUs, such as `accelerator_type:H100`."""
@@ -21,9 +21,9 @@ def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tu
     """Return the devices of a plan, and the configuration with the sizes of all servers.
 
     Args:
-        text: the value of `--gpus`, such as `64xH100`; without a number, the devices that the configuration uses. None:
-            the kind comes from `actor.device=cpu`, else from `cluster.trainer_resources`, the saved run or this
-            machine's GPU.
+        text: the value of `--gpus`, such as `64xH100`. Without a number, the plan has as many devices as the
+            configuration uses. None: the kind of device comes from `actor.device=cpu`, else from
+            `cluster.trainer_resources`, else from the saved run, else from this machine's GPU.
         of_run: name of the device of the saved run.
 
     Raises:
@@ -49,7 +49,7 @@ def too_many(config: RunConfig, fleet: Fleet) -> str | None:
 
 
 def is_divided(config: RunConfig, fleet: Fleet) -> bool:
-    """Whether devices can be divided between training and rollouts: several GPUs, and a run that trains and samples."""
+    """Whether devices can be divided between training and rollouts: there are several GPUs, and the run does both."""
     both = config.algorithm.live and config.trainer.mode == "train"
     return both and fleet.num_devices > 1 and fleet.hardware.name != CPU
 
@@ -89,7 +89,7 @@ def _of_this_machine() -> str | None:
     """Return the kind of this machine's first GPU; None if it is unknown.
 
     Raises:
-        ConfigError: the GPU's memory differs from the hardware file of its name, for example for an A100 with 40 GB.
+        ConfigError: the GPU's memory differs from the memory in its hardware file, for example on an A100 with 40 GB.
     """
     name, memory = gpu_name() or "", (gpu_memory() or 0) / GIB
     known = hardware_in(name)
@@ -102,7 +102,7 @@ def _of_this_machine() -> str | None:
 
 
 def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
-    """Return the configuration with equal sizes of all servers: they share the devices not used for training."""
+    """Return the configuration with servers of equal size, which use all devices that training does not use."""
     servers, training = servers_of(config), layout_of(config).devices
     tensor, rest = divmod(fleet.num_devices - training, servers.replicas * servers.pipeline)
     if tensor < 1 or rest:

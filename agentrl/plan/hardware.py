@@ -16,11 +16,11 @@ from agentrl.errors import ConfigError, suggestion
 from agentrl.utils.shipped import shipped
 
 Number = Literal["bf16", "fp8", "fp32"]
-"""Data types that have a peak."""
+"""Data types for which a hardware file can contain a peak."""
 Share = Annotated[float, Field(gt=0, le=1)]
 
 GIB = 2.0**30
-"""Bytes."""
+"""Bytes of one GiB."""
 CPU = "CPU"
 """Name of the hardware whose devices are CPU processes."""
 _FLEET = re.compile(r"(?:(\d{1,7})\s*[xX*]\s*)?(\S.*)")
@@ -52,10 +52,10 @@ class Hardware(Section):
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python."""
     row_overhead_ms: NonNegativeFloat = 0
-    """Fixed time of each row of a decode step, in milliseconds: sampling and Python."""
+    """Fixed time of each row (request) of a decode step, in milliseconds: sampling and Python."""
     layer_overhead_ms: NonNegativeFloat = 0
     """Time that the CPU needs to launch the kernels of one transformers layer in a forward pass, in milliseconds.
-    0: launches take no time of their own; `share_of_peak` includes the time of all operations."""
+    0: launches take no extra time; `share_of_peak` includes the time of all operations."""
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, in addition to its passes and memory traffic."""
     overlaps: bool = True
@@ -118,7 +118,10 @@ def load_hardware(name: str) -> Hardware:
 
 
 def hardware_in(text: str) -> str | None:
-    """Return the name of the known hardware in a text, as one or two words: h100 for `NVIDIA H100 80GB HBM3`."""
+    """Return the known hardware whose name is a word or two adjacent words of a text; None if there is none.
+
+    Example: h100 for `NVIDIA H100 80GB HBM3`.
+    """
     words = [word.lower() for word in re.split(r"[\s_-]+", text)]
     pairs = map("".join, pairwise(words))
     return next((word for word in (*words, *pairs) if word in _known()), None)

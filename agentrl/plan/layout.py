@@ -22,7 +22,7 @@ class Layout:
         devices: number of devices, with one process each.
         fsdp_size: number of processes that shard one copy of the weights (FSDP2); 1 otherwise.
         ulysses: number of processes that each compute a slice of the positions of the same samples (FSDP2).
-        megatron: the layout of Megatron; its default for other backends.
+        megatron: the sizes of Megatron's layout; other backends have the default sizes.
     """
 
     kind: Kind
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether the TP processes also divide the positions between layers."""
+        """Whether, between layers, the TP processes also divide the positions of the samples."""
         return self.megatron.sequence_is_parallel
 
     @property
@@ -83,7 +83,7 @@ class Layout:
         return self.devices // parts if self.kind == "megatron" else 1
 
     def stages(self, num_layers: int) -> list[list[int]]:
-        """Return the numbers of the layers of each pipeline stage."""
+        """Return the layer indices of each pipeline stage."""
         counts = self._layers_per_chunk(num_layers)
         found: list[list[int]] = [[] for _ in range(self.pipeline)]
         start = 0

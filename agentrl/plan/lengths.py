@@ -1,4 +1,4 @@
-"""Lengths of rollouts: turns, tokens and tool latencies, drawn from a stated distribution."""
+"""Lengths of rollouts: turns, tokens and tool latencies, drawn from a configured distribution."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class RolloutLengths:
         turns: the turns, in order.
         trajectories: number of tokens of each trajectory in training.
         prompt: number of first tokens that all rollouts of a task have in common.
-        shared: number of first tokens of each trajectory that it has in common with another trajectory of the task.
-            With `actor.share_prefixes`, training computes them once. Empty: no shared tokens.
+        shared: number of first tokens that each trajectory has in common with another trajectory of the task.
+            With `actor.share_prefixes`, training computes these tokens once. Empty: no shared tokens.
     """
 
     turns: tuple[Turn, ...]
@@ -64,10 +64,10 @@ class RolloutLengths:
         return sum(self.trajectories)
 
     def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
-        """Yield a sample for each trajectory; its token ids are the positions that training computes.
+        """Yield a sample for each trajectory; the sample's token ids are the positions that training computes.
 
         Args:
-            share: leave out shared tokens.
+            share: whether to leave out shared tokens.
         """
         shared = self.shared if share and self.shared else (0,) * len(self.trajectories)
         for length, start in zip(self.trajectories, shared, strict=True):
@@ -98,7 +98,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Lengths of rows that are trained without sampling: the trajectories of `lengths`, without turns."""
+    """Lengths of dataset rows that are trained on without sampling: the trajectories of `lengths`, without turns."""
 
     lengths: Lengths
 
@@ -140,9 +140,10 @@ class Spread(Section):
 
 
 class LengthsConfig(Section):
-    """A stated distribution of lengths. The rollouts of a task have the same prompt; all other numbers are independent.
+    """A distribution of lengths. The rollouts of a task have the same prompt; all other numbers are independent.
 
-    Example, as means: 4 turns of 300 tokens (95% below 900), and between turns 2 s for tools that return 500 tokens.
+    Example, with means: 4 turns of 300 tokens each (95% of the turns are below 900 tokens). Between two turns, tools
+    take 2 s and return 500 tokens.
 
         {prompt_tokens: {mean: 1000}, turns: {mean: 4, p95: 9}, turn_tokens: {mean: 300, p95: 900},
          tool_tokens: {mean: 500}, tool_s: {mean: 2, p95: 6}}

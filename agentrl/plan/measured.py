@@ -1,4 +1,4 @@
-"""Lengths and seconds of a finished or running run, read from its folder. Nothing that a run names is executed."""
+"""Lengths and seconds of a finished or running run, read from its folder. No code that the run names is executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.types.trajectory import Author
 MAX_WAIT_S = 86_400.0
 """Upper bound on the tool seconds of a turn, because a saved duration may be any number."""
 MAX_ROLLOUTS = 4_096
-"""Maximum number of rollouts that are read, from the last steps."""
+"""Maximum number of rollouts that are read; the rollouts of the last steps are read first."""
 COLUMNS = ("uid", "trajectories.segments", "tool_calls")
 
 
@@ -74,7 +74,7 @@ def read_run(where: str) -> Measured:
 def lengths_of(rollout: Rollout) -> RolloutLengths:
     """Return the lengths of a saved rollout.
 
-    If a trajectory starts with the same tokens as the trajectory before it, it reuses the KV cache of these tokens.
+    If a trajectory starts with the same tokens as the trajectory before it, the KV cache of these tokens is reused.
     """
     turns, number, before = list[Turn](), 0, list[int]()
     for trajectory in rollout.trajectories:
@@ -92,7 +92,10 @@ def lengths_of(rollout: Rollout) -> RolloutLengths:
 
 
 def _lengths_of_group(rollouts: Sequence[Rollout]) -> list[RolloutLengths]:
-    """Return the lengths of a task's rollouts. `shared` counts common first tokens of neighbours in sorted order."""
+    """Return the lengths of a task's rollouts.
+
+    To compute `shared`, all trajectories are sorted, and each is compared with the trajectory before it.
+    """
     tokens = [[list(each.token_ids) for each in rollout.trajectories] for rollout in rollouts]
     shared, before = [[0] * len(each) for each in tokens], list[int]()
     places = [(rollout, number) for rollout, each in enumerate(tokens) for number in range(len(each))]

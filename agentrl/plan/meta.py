@@ -1,4 +1,4 @@
-"""Count the weights of any transformers model, built on the meta device. Importing torch takes seconds."""
+"""Count the weights of any transformers model, built on the meta device. A slow import: it loads torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATTERNS = {
     "router": r"mlp\.gate\.|router|block_sparse_moe\.gate\.",
     "attention": r"attn|attention",
 }
-"""Part of a layer -> pattern of its weights' names, tried in this order; all other weights are dense."""
+"""Part of a layer -> pattern of the names of its weights. Patterns are tried in this order; other weights are dense."""
 
 
 def counted(content: Mapping[str, object]) -> Shape:

@@ -1,4 +1,4 @@
-"""Configuration and device of a saved run, for a plan. Nothing that a run names is executed or contacted."""
+"""Configuration and device of a saved run, for a plan. No code or server that the run names is used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config_of_run(where: str, changes: Mapping[str, object] = NOTHING) -> RunCon
 
     Raises:
         DataError: there is no run.
-        ConfigError: the configuration is not valid in agentrl, or a change is invalid; one line per mistake.
+        ConfigError: the saved configuration or a change is invalid; one line per mistake.
     """
     saved = open_saved(where).config
     values = trusted_values(saved)

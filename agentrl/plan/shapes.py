@@ -92,7 +92,8 @@ class Shape:
         outer: the weights outside of the layers.
         hidden: width of the states between layers.
         intermediate: width of a dense feed-forward layer.
-        experts, experts_per_token, expert_size: routed experts of a layer, experts chosen per token, width of one.
+        experts, experts_per_token, expert_size: routed experts of a layer, experts chosen per token, width of an
+            expert.
         shared_size: width of all shared experts together.
         windows: the sliding window of each layer, in tokens; None for full attention.
         tied: the head and the embeddings are the same weight.
@@ -132,7 +133,7 @@ class Shape:
 
     @property
     def active(self) -> int:
-        """Number of weights used for one token: only its chosen experts, and without the embeddings."""
+        """Number of weights that are used for one token: only the chosen experts count, and no embeddings."""
         found = self.weights
         chosen = found.experts * self.experts_per_token // self.experts if self.experts else 0
         head = self.vocabulary * self.hidden if self.tied else 0

@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[int, str, int]
 T = TypeVar("T")
 
 ALL = "all"
-"""Name of the row over all steps or data sources."""
+"""Name of the table row for all steps, or for all data sources."""
 
 Cell: TypeAlias = str | int | float | Estimate | None
 
@@ -64,7 +64,7 @@ class Options:
     """Command-line options other than the modes.
 
     Attributes:
-        rewards: `path/to/file.py:function` or names of built-in rewards. Tables use them as names of the scores.
+        rewards: `path/to/file.py:function` or names of built-in rewards. Tables use these texts as score names.
         overrides: nested configuration keys that replace the run's saved values (`replay.settings`).
         tokenizer: folder or name of a tokenizer to use instead of the run's own tokenizer.
         other: the run that `compare` compares with, `PATH[@STEP]`.
@@ -103,7 +103,7 @@ class Replay:
     scores: dict[str, dict[Key, float]] = field(default_factory=dict)
 
     def score(self, stored: StoredRollout) -> float | None:
-        """The score that later modes use: that of the first new reward, or without new rewards the saved score."""
+        """The score that later modes use: the first new reward's score; without new rewards, the saved score."""
         if not self.scores:
             return stored.rollout.rewards.get("score")
         return next(iter(self.scores.values())).get(key_of(stored))
@@ -127,7 +127,7 @@ def key_of(stored: StoredRollout) -> Key:
 
 
 def by_task(values: Iterable[tuple[Hashable, T]]) -> list[list[T]]:
-    """Group (task, value) pairs by task. Intervals need these groups: rollouts of one task are not independent."""
+    """Group (task, value) pairs by task. Intervals need these groups because rollouts of a task are not independent."""
     tasks: dict[Hashable, list[T]] = defaultdict(list)
     for task, value in values:
         tasks[task].append(value)

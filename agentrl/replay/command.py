@@ -67,7 +67,7 @@ def replay_modes(
     Raises:
         AgentRLError: the rollouts or one of the modes do not exist.
     """
-    run = open_saved(where, split)  # before loading the modes, which import torch
+    run = open_saved(where, split)  # opened first, because loading the modes imports torch
     functions = {name: find_mode(name).load() for name in modes}
     console = Console(quiet=silent, highlight=False)
     print_heading(run, console)

@@ -109,7 +109,7 @@ class SavedRun:
         return self._saved_tokenizer(override).tokenizer
 
     def tokenizer_note(self, override: str | None = None) -> str:
-        """Note about `tokenizer(override)`; empty if it is known to be the rollouts' own tokenizer."""
+        """Note about `tokenizer(override)`; empty if this tokenizer is known to be the rollouts' own."""
         return self._saved_tokenizer(override).note
 
     def _saved_tokenizer(self, override: str | None) -> SavedTokenizer:

@@ -30,7 +30,7 @@ REWARD_CODE = ("reward.custom_reward_function.path",)
 CREDIT_CODE = ("algorithm.adv_estimator", "actor.policy_loss.loss_mode")
 
 NO_MODEL = "unknown"
-"""`model.path` if the command line names no model: the path saved in a run is never used."""
+"""Value of `model.path` if the command line names no model, because the path saved in a run is never used."""
 
 
 def replay_config(replay: Replay) -> RunConfig:

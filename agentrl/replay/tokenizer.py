@@ -25,7 +25,7 @@ PARTS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 
 @dataclass(frozen=True, slots=True)
 class SavedTokenizer:
-    """A tokenizer, and a note to report. The note is empty if this is known to be the rollouts' own tokenizer."""
+    """A tokenizer, and a note to report. The note is empty if the tokenizer is known to be the rollouts' own."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str

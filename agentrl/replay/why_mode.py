@@ -24,17 +24,18 @@ _ADVICE = {
     Excluded.FAILED: "the agent loop raised an error: fix the loop or its environment",
     Excluded.INFRA_ERROR: "the infrastructure of a tool or reward failed: check its service and timeouts",
     Excluded.NO_TRAINED_TOKENS: "the model sampled no token: raise data.max_response_length or shorten the prompt",
-    Excluded.EQUAL_REWARDS: "algorithm.filter_groups filtered its group, whose rewards are equal: use tasks of another"
-    " difficulty, or raise rollout.n",
-    Excluded.TOO_FEW: "algorithm.filter_groups filtered its group, which has fewer than two valid rollouts: find out"
-    " why the others failed",
-    Excluded.STALE: "its group became older than trainer.max_staleness, and its task was requeued with a new uid: raise"
-    " trainer.max_staleness, or limit long rollouts",
-    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps used; its group was not used in"
-    " time, and its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
-    Excluded.OVERLONG: "algorithm.overlong_filter dropped it: raise data.max_response_length, or disable the filter",
+    Excluded.EQUAL_REWARDS: "algorithm.filter_groups filtered the rollout's group, whose rewards are equal: use"
+    " tasks of another difficulty, or raise rollout.n",
+    Excluded.TOO_FEW: "algorithm.filter_groups filtered the rollout's group, which has fewer than two valid rollouts:"
+    " find out why the others failed",
+    Excluded.STALE: "the rollout's group became older than trainer.max_staleness, and its task was requeued with a new"
+    " uid: raise trainer.max_staleness, or limit long rollouts",
+    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps used; the rollout's group was not"
+    " used in time, and its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
+    Excluded.OVERLONG: "algorithm.overlong_filter dropped the rollout: raise data.max_response_length, or disable the"
+    " filter",
     Excluded.NO_ADVANTAGE: "the algorithm drops rollouts with advantage 0: use tasks with different rewards in a group",
-    Excluded.REJECTED_BY_CORRECTION: "algorithm.rollout_correction.rollout_rs rejected all its tokens: widen"
+    Excluded.REJECTED_BY_CORRECTION: "algorithm.rollout_correction.rollout_rs rejected all tokens of the rollout: widen"
     " algorithm.rollout_correction.rollout_rs_threshold, or reduce the mismatch",
     Excluded.NOT_CREDITED: "no advantages were computed: validation and rollout_only do not train",
 }

@@ -130,7 +130,7 @@ def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[
     """Return tick labels with enough digits to differ, all in the same notation."""
     scale, unit = (100, "%") if write is percent else (1, "")
     apart = scale * (ticks[1] - ticks[0])
-    last_digit = exponent(apart * (1 + 1e-9))  # 0.3 - 0.2 is slightly below 0.1
+    last_digit = exponent(apart * (1 + 1e-9))  # as floats, 0.3 - 0.2 is slightly below 0.1
     readable = is_plain(scale * max(map(abs, ticks)))
 
     def label(value: float) -> str:

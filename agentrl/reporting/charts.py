@@ -14,9 +14,9 @@ from agentrl.telemetry.metrics import find_metric
 Point = tuple[float, float]
 """(step, value)"""
 History = Sequence[Mapping[str, float]]
-"""One mapping per step, with the step under `step`; finite numbers only."""
+"""One mapping per step: metric -> finite value, and the number of the step under the key `step`."""
 FLAT = 1e-6
-"""A series with a smaller relative spread is drawn as constant: float32 cannot represent the differences."""
+"""A series with a smaller relative spread is drawn as constant, because float32 cannot represent its differences."""
 
 _LARGEST = 1e300  # larger values are not drawn: their sums and differences overflow
 _PARTS_AFTER = 2  # reward components follow the first two charts, success and reward
@@ -33,7 +33,7 @@ class Chart(NamedTuple):
     """Lines that share their axes.
 
     Attributes:
-        unit: unit of the values; the name of the y-axis.
+        unit: unit of the values, which is also the name of the y-axis.
         noise: differences up to this size are rounding noise.
         always: whether the chart is drawn even if its values never change.
     """

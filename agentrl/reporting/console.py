@@ -26,7 +26,7 @@ from agentrl.types.rollout import Outcome
 __all__ = ["ConsoleTracker", "print_comparison", "print_samples", "sparkline"]
 
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
-_RATE_STEPS = 20  # number of last steps from which the time left is estimated
+_RATE_STEPS = 20  # the time left is estimated from this number of latest steps
 
 
 def _seconds(value: float) -> str:
@@ -60,7 +60,7 @@ class ConsoleTracker:
     Args:
         total_steps: number of steps of the run.
         live: whether to redraw a panel in place; None: only if the output is a terminal that can redraw.
-        val_sampling: how validation samples, such as `greedy`; this text is shown with the validation metrics.
+        val_sampling: how validation rollouts are sampled, such as `greedy`; shown with the validation metrics.
     """
 
     def __init__(
@@ -142,7 +142,10 @@ class ConsoleTracker:
         return None if pace_s is None else pace_s * (self._total_steps - self._step)
 
     def _between_s(self) -> float:
-        """Return the mean seconds per step for validating and saving, over the run: only few steps do either."""
+        """Return the mean seconds per step for validation and saving.
+
+        The mean is over all steps of the run so far, because only few steps validate or save.
+        """
         (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
         return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
 
@@ -216,5 +219,5 @@ def _tools(metrics: Mapping[str, float]) -> str:
 
 
 def _is_terminal(console: Console) -> bool:
-    """Return whether a panel can be redrawn. Rich's own check is also true if FORCE_COLOR is set, as in CI."""
+    """Return whether a panel can be redrawn. Rich's own check is not used: it is true in CI if FORCE_COLOR is set."""
     return console.file.isatty() and not console.is_dumb_terminal

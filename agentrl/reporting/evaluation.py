@@ -52,7 +52,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results of all rollouts, and by data source, sorted by name."""
+    """Results of all rollouts, and of each data source; data sources are sorted by name."""
 
     overall: Summary
     sources: Mapping[str, Summary]

@@ -28,7 +28,7 @@ def print_evaluation(
     """Print the tables, then notes on sampling and on excluded rollouts.
 
     Args:
-        file: the file with all results; None if none was written.
+        file: the file with all results; None if no file was written.
         sampling: how the rollouts were sampled; None if unknown.
     """
     console = console or Console()

@@ -33,7 +33,7 @@ class Suspect:
         number: index of the rollout in its group.
         others: mean score of the group's other rollouts; None if no other rollout has a score.
         components: reward components by name, without guards.
-        excerpt: text addressed to the grader, otherwise the end of the rollout.
+        excerpt: the text that the model addressed to the grader; if there is none, the end of the model's text.
     """
 
     step: int
@@ -168,7 +168,7 @@ def _components(rewards: Mapping[str, float]) -> dict[str, float]:
 
 
 def excerpt(rollout: Rollout) -> str:
-    """Return the text addressed to the grader with its context, otherwise the end of the model's text."""
+    """Return the text that the model addressed to the grader, with context; if there is none, the end of its text."""
     messages = [message for dialogue in rollout.dialogues for message in dialogue]
     turns = [message_text(message) for message in messages if message["role"] == "assistant"]
     text = "\n".join(turns).strip()

@@ -36,7 +36,7 @@ from agentrl.utils.yaml_text import yaml_text
 
 _SPECIAL_TOKEN = re.compile(r"(<[|｜][^<>\s]{1,40}[|｜]>)")
 _ABSENT = {"data_source": "", "ground_truth": None, "error": None, "num_turns": 0}
-"""What the report shows of a sample in a file that lacks it."""
+"""Values that the report shows for fields that a saved sample lacks."""
 
 
 def write_report(

@@ -65,7 +65,7 @@ def axes(drawing: Drawing) -> list[str]:
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "middle") -> str:
-    """Return a line of text. `kind` contains its CSS classes: "title", or "name" and a class of `COLORS`."""
+    """Return a line of text. `kind`: the CSS classes of the text: "title", or "name" and a class of `COLORS`."""
     named = f' class="{kind}"' if kind else ""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{named}>{escape(content)}</text>'
 

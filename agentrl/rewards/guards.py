@@ -4,7 +4,7 @@
 |------------------|--------------------------------------------------------------------------------------------|
 | repetition       | most 4-grams of a turn are repeated, or the turn compresses to almost nothing; or at least |
 |                  | half of the turns repeat another turn                                                      |
-| length           | a rollout is several times as long, or as short, as the median of its group                |
+| length           | a rollout is several times longer or shorter than the median of its group                  |
 | format_only      | an answer has format but no content: `<answer></answer>`, `\\boxed{}`, or only tags         |
 | grader_injection | the text addresses the grader, contains its own verdict, or imitates the markup of a       |
 |                  | conversation                                                                               |
@@ -79,7 +79,7 @@ class Guards:
         self._watching = _watching(config)
 
     def __call__(self, rewards: Mapping[str, float], turns: Sequence[str]) -> dict[str, float]:
-        """Return `rewards` with guard/<name> (0 or 1) for each text guard, minus the penalty if one is set.
+        """Return `rewards` with guard/<name> (0 or 1) for each text guard. The penalty, if set, reduces the score.
 
         Args:
             turns: text of each model turn.
@@ -152,7 +152,7 @@ def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] |
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """Number of different final answers in the last turn, in the answer format that has most of them."""
+    """Number of different final answers in the last turn, counted in the answer format that has the most."""
     text = turns[-1] if turns else ""
     found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
     return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)

@@ -142,7 +142,7 @@ class AutoReward:
 
 
 def _chosen(config: RewardConfig, given_models: Mapping[str, Reward]) -> Reward:
-    """Return the configured reward, called as the reward manager requires."""
+    """Return the configured reward; the reward manager decides how a reward function is called."""
     if config.custom_reward_function.path is not None:
         return _custom(config.custom_reward_function, config)
     if config.name in given_models:

@@ -106,7 +106,7 @@ class Mixture:
         return values is not None and (least is None or values["score"] >= least)
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
-        """Return which component with a priority counts: the first that reaches its `verdict_from`, else the last."""
+        """Return the component with a priority that counts: the first to reach `verdict_from`, else the last."""
         with_score = [name for name in self._ranked if name in found]
         sure = [name for name in with_score if self._is_sure(name, found[name])]
         return sure[0] if sure else with_score[-1] if with_score else None
@@ -131,7 +131,7 @@ def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -
 
 
 def component_config(component: ComponentConfig, config: RewardConfig) -> RewardConfig:
-    """Return `reward.*` for one component: with its name and arguments, without the options of the mixture's score.
+    """Return `reward.*` for one component: with the component's name and arguments, without the options of the mixture.
 
     Raises:
         ConfigError: an argument is not a key of the component's section.

@@ -40,8 +40,8 @@ async def collect(
 ) -> list[Group]:
     """Run `n` rollouts of every task; groups are in the order of the tasks.
 
-    If a rollout raises an exception (a user mistake or a bug), all others are cancelled and cleaned up. Then the
-    exception is raised. If the caller is cancelled, all rollouts are cancelled and cleaned up.
+    If a rollout raises an exception (a user mistake or a bug), all other rollouts are cancelled and cleaned up. Then
+    the exception is raised. If the caller is cancelled, all rollouts are cancelled and cleaned up.
 
     Args:
         slots: limits concurrent rollouts; each running rollout holds one slot.
@@ -91,9 +91,10 @@ def attempts_at(
 
 
 def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
-    """Make a group of the first `n` rollouts. If a greedy rollout follows, its score becomes their `baseline`.
+    """Make a group of the first `n` rollouts.
 
-    No baseline is added if the greedy rollout failed or has no score.
+    If a greedy rollout follows, its score becomes the reward part `baseline` of the first `n` rollouts. No baseline is
+    added if the greedy rollout failed or has no score.
 
     Raises:
         RewardError: the reward function itself returns a reward part `baseline`.
@@ -111,7 +112,7 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
-    """Run `attempts` concurrently; return their rollouts in order. If one raises, cancel the others, then raise."""
+    """Run `attempts` concurrently; return their rollouts in order. The first error cancels all others and is raised."""
 
     async def one(attempt: Attempt) -> Rollout:
         async with slots:

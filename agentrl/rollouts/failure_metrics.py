@@ -34,7 +34,9 @@ def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> d
 
 
 def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Estimate how much infrastructure failures of tools shift the means; empty without such failures.
+    """Estimate how much infrastructure failures of tools shift the mean number of calls and the mean score.
+
+    The result is empty without such failures. The remaining rollouts are the rollouts that did not fail.
 
     - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
     - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts

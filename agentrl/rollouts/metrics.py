@@ -18,7 +18,7 @@ from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
     """Return metrics by name. Failed rollouts count only in `rollouts/`, `success_all`, `left_out/` and `harness/`.
 
-    - `reward/mean`, `reward/std`, `reward/<name>` (reward parts), `success`, `success/<data_source>`: only if scored
+    - `reward/mean`, `reward/std`, `reward/<name>` (reward parts), `success`, `success/<data_source>`: only with scores
     - `response_length/mean`, `/max`: tokens after the prompts of a rollout's trajectories; `num_turns/mean`, `/max`
     - `rollout_s/mean`, `/max`: duration in seconds
     - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call with outcome `ok`

@@ -57,7 +57,7 @@ class RowNames:
         """Look up the agent loop, tools and simulated user of a row.
 
         Raises:
-            DataError: the row has an unknown name, or arguments that its tool does not accept. The message does not
+            DataError: the row has an unknown name, or arguments that the tool does not accept. The message does not
                 name the row.
             ConfigError, UnknownNameError: the default agent loop is unknown.
         """
@@ -162,7 +162,7 @@ class RowCheck(RowNames):
             _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)
 
     def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
-        """Refuse the run if the tool format must be chosen for the chat template, and no format fits."""
+        """Refuse the run if every tool format is `auto`, and no format fits the chat template."""
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
         if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)

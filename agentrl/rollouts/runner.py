@@ -207,7 +207,8 @@ class RolloutRunner:
     async def _score(self, task: Task, rollout: Rollout, environment: object | None) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
-        bounds = self._config.reward.range if "score" in rollout.rewards else None  # the reward checks its own scores
+        # the range is checked only for a score that the loop set: the reward checks the range of its own scores
+        bounds = self._config.reward.range if "score" in rollout.rewards else None
         if "score" not in rollout.rewards:  # a loop may set the score itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()

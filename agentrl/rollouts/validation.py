@@ -47,7 +47,7 @@ def _check_facts(facts: object) -> None:
         raise TypeError(f"rollout.facts must be a dict, not {type(facts).__name__}")
     for name, value in facts.items():
         if not isinstance(name, str):
-            raise TypeError(f"the names of rollout.facts must be texts, not {name!r:.100}")
+            raise TypeError(f"the names of rollout.facts must be strings, not {name!r:.100}")
         try:
             write_json(value)
         except (TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ def _check_same(segment: Segment, sampled: list[Segment]) -> None:
     if not same and list(segment.logprobs or ()) != [logprob for part in sampled for logprob in part.logprobs or ()]:
         raise ValueError("log-probabilities of sampled tokens are not the engine's")
     if any(part.temperature != segment.temperature for part in sampled):
-        raise ValueError("the temperature of a model segment is not the one it was sampled at")
+        raise ValueError("the temperature of a model segment is not the one at which its tokens were sampled")
 
 
 def salvaged(loop: AgentLoop, stop: Stop) -> Rollout:

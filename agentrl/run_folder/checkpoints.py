@@ -93,7 +93,7 @@ def read_best(run_dir: Path) -> Best | None:
 
 
 def checkpoints_of(run_dir: Path) -> Path:
-    """Return the folder of a run's checkpoints, with links resolved, because it may be on another disk."""
+    """Return the folder of a run's checkpoints. It may be a link to another disk; then return the link's target."""
     return (run_dir / CHECKPOINTS).resolve()
 
 
@@ -140,8 +140,8 @@ def start_of(trainer: TrainerConfig) -> Path | None:
     `latest` by hand has no effect.
 
     Raises:
-        ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists, but no complete
-            checkpoint does; then a new start would delete the records of the saved run.
+        ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists, but there is no
+            complete checkpoint: a new start would delete the records of the saved run.
     """
     if trainer.resume_mode == "path" and trainer.resume_from_path:
         return find_checkpoint(trainer.resume_from_path)

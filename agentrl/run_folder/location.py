@@ -37,7 +37,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     If the run fails before it starts, all created files and folders are removed.
 
     Args:
-        rows: rows passed in Python: file name in the run folder -> the file's lines. `keep_rows` writes the files.
+        rows: the rows that were passed in Python, as file name in the run folder -> lines. `keep_rows` writes them.
         writes_run: False for an evaluation, which may write its results into the folder of a run.
 
     Raises:
@@ -63,7 +63,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
 
 
 def check_free(config: RunConfig) -> None:
-    """Check that the folder contains no run, unless the run is to be resumed.
+    """Check that the folder contains no run, unless the configuration resumes that run.
 
     Raises:
         ConfigError: the folder contains a run; the message lists the differing keys and what to do.
@@ -78,7 +78,7 @@ def check_free(config: RunConfig) -> None:
     more = [f"  and {len(changed) - MAX_LISTED_CHANGES} more keys differ"] if len(changed) > MAX_LISTED_CHANGES else []
     line = (
         f"'{shown(folder)}' holds a run already: trainer.default_local_dir=FOLDER starts a new run in another folder,"
-        " trainer.resume_mode=auto resumes this one"
+        " trainer.resume_mode=auto resumes that run"
     )
     head = Problem("trainer.default_local_dir", Kind.CONFLICT, line + ("; these keys differ:" if lines else ""))
     raise ConfigError(head, *(Problem("", Kind.OTHER, each) for each in [*lines, *more]))
@@ -146,7 +146,7 @@ def _keep(path: Path, lines: str) -> None:
             raise ConfigError.at(
                 "trainer.default_local_dir",
                 Kind.CONFLICT,
-                f"'{path}' was changed after it was written: delete it, or choose another folder",
+                f"'{path}' was changed after the run wrote it: delete it, or choose another folder",
             )
     except OSError as error:
         raise ConfigError.at(

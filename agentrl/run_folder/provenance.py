@@ -1,4 +1,4 @@
-"""Provenance of stored trajectories: hashes of tokenizer and chat template, tool schemas, and configuration."""
+"""Provenance of stored trajectories: configuration, tool schemas, and hashes of the tokenizer and the chat template."""
 
 from __future__ import annotations
 

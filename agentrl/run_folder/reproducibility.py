@@ -27,7 +27,7 @@ class ReproducibilityReport:
     - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
-    - `settings`: only the reasons from the configuration, including configurations before the run was resumed
+    - `settings`: only the reasons from the configurations: from the present one, and from those before resuming
     - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
     - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
       from the engine's cache: `{step, split, what}`; `num_ended_by` is the number of all these events

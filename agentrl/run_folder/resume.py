@@ -49,7 +49,9 @@ FIXED = (
 )
 """Keys that must not change: a checkpoint is invalid with another model or row order."""
 
-_FIXED_IF_SAMPLED = (  # rollout_only resumes by the number of steps, and samples one distribution
+# A rollout_only run computes its position in the data from the number of stored steps, and uses the same sampling
+# parameters for all rollouts.
+_FIXED_IF_SAMPLED = (
     "data.train_batch_size",
     *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
 )
@@ -81,7 +83,7 @@ def run_before(config: RunConfig) -> Path:
     start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
     if start is None or path is None or start.parent == checkpoints_of(folder):
         return folder
-    named = path.absolute().parent.parent  # not from `start`, which may be on another disk
+    named = path.absolute().parent.parent  # `start` has links resolved, so it may be on another disk
     return named if (named / CONFIG_FILE).exists() else start.parent.parent
 
 
@@ -113,13 +115,11 @@ def _print_missing(config: RunConfig, last: int) -> None:
     """Print the steps without stored rollouts; replay and view skip these steps."""
     stored = stored_steps(config)
     if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
-        print(
-            f"'{shown(config.trainer.run_dir / 'trajectories/train')}' lacks the rollouts of step {', '.join(missing)}"
-        )
+        print(f"'{shown(config.trainer.run_dir / 'trajectories/train')}' has no rollouts of step {', '.join(missing)}")
 
 
 def _print_start(start: Path, folder: Path) -> None:
-    """Print the checkpoint from which the run starts. It may be of another run only if this run has no checkpoint."""
+    """Print the checkpoint from which the run starts. A checkpoint of another run is refused if this run has one."""
     if start.parent == checkpoints_of(folder):
         _print_skipped(start, folder)
     elif own := newest(folder):

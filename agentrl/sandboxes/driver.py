@@ -3,7 +3,7 @@
 Before and after each run, every process that a program left running is killed, so a program cannot watch the next one.
 """
 
-# the interpreter of the sandbox may be Python 3.9, and each import takes time at each run
+# no pathlib or contextlib, because each import takes time at each run; the sandbox's Python may be version 3.9
 # ruff: noqa: PTH102, PTH118, PTH123, PTH208, SIM105
 from __future__ import annotations
 

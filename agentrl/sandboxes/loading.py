@@ -18,7 +18,7 @@ class SandboxKind:
     """A kind of sandboxes.
 
     Attributes:
-        settings: class of its settings.
+        settings: class of the kind's settings.
         provider: makes the provider from the settings.
         keeps_state: whether a sandbox keeps variables between calls, and occupies a slot of the pool while it exists.
     """

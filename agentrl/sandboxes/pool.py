@@ -24,7 +24,7 @@ from agentrl.sandboxes.start_rate import StartRate
 
 _LOGGER = logging.getLogger(__name__)
 MAX_IDLE_S = 600.0
-"""A prewarmed sandbox that waited longer is replaced: services end sandboxes after some time."""
+"""A prewarmed sandbox that waited longer is replaced, because services end sandboxes after some time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -244,7 +244,7 @@ class SandboxPool:
             _LOGGER.warning("a sandbox could not be started in advance: %s", error)
         finally:
             self._num_ahead -= 1
-            self._leave_place()  # the next rollout takes the slot with the sandbox
+            self._leave_place()  # the rollout that gets this sandbox takes the slot again
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -100,7 +100,7 @@ class ProcessSandbox:
         try:
             return base64.b64decode(str(reply.get("data", "")), validate=True)[:MAX_FILE_BYTES]
         except ValueError:
-            raise SandboxFileError(f"the sandbox gave no file: {path}") from None
+            raise SandboxFileError(f"the sandbox returned no valid content for the file: {path}") from None
 
     async def end_processes(self) -> None:
         """See `EndsProcesses.end_processes`. A sandbox whose processes do not end is killed."""

@@ -156,7 +156,7 @@ def load(path: str | Path) -> Run:
     """
     folder = Path(path)
     if not any((folder / name).is_file() for name in (CONFIG_FILE, METRICS_FILE)):
-        open_saved(str(folder))  # raises with the reason
+        open_saved(str(folder))  # raises an error, unless the path contains rollouts
     return Run(folder)
 
 

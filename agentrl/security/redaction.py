@@ -30,7 +30,7 @@ _from_environment: set[str] = set()
 
 
 def remember_secret(value: str) -> None:
-    """Redact `value`, which an environment variable contains, in all later texts, unless it is a path or too short."""
+    """Redact `value`, the value of an environment variable, in all later texts, unless it is a path or too short."""
     if len(value) >= MIN_CHARACTERS and not value.startswith(("/", "~", ".")):
         _from_environment.add(value)
 
@@ -52,7 +52,7 @@ def redacted_text(text: str) -> str:
 
 
 def redacted_value(value: JsonValue, *, secret: bool = False) -> JsonValue:
-    """Return `value`, with secrets in texts, lists and mappings redacted. If `secret` is True, redact all its texts."""
+    """Return `value` with the secrets in its texts redacted. If `secret` is True, redact all texts completely."""
     if isinstance(value, Mapping):
         return {name: redacted_value(inner, secret=secret or is_secret_name(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ factor for few clusters:
 - In general the interval is m ± t SE, with t of Student's distribution with G - 1 degrees of freedom.
 - For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is the
   equivalent number of independent rollouts, m (1 - m) / SE^2, at most N (Dean & Pagano 2015). The sample size is G if
-  each cluster is one rollout, and also if all values are equal: then the correlation within a task is unknown.
+  each cluster is one rollout, and also if all values are equal, because the correlation within a task is then unknown.
 - There is no interval for a single cluster. There is also no interval if the values are not a share and all clusters
   have the same mean.
 """
@@ -32,7 +32,7 @@ from agentrl.stats.base import Estimate
 Floats: TypeAlias = NDArray[np.float64]
 
 _BATCH = 100
-"""Bootstrap resamples kept in memory at a time. This does not change results."""
+"""Number of bootstrap resamples kept in memory at a time. It does not change results."""
 
 
 def mean_estimate(
@@ -88,7 +88,7 @@ def bootstrap(
     """Any statistic with a bootstrap interval (bias-corrected and accelerated, BCa; Efron 1987).
 
     Args:
-        values: [observations, ...]; observations must be independent of each other, so use tasks.
+        values: [observations, ...]; observations must be independent of each other, so use one per task.
         statistic: function of a resample, an array of the shape of `values` in which observations may repeat.
         num: number of resamples.
     """
@@ -99,7 +99,7 @@ def bootstrap(
     if count < 2:
         return Estimate(value, None, None, count)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)  # in this case a bound is nan
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # then a bound is nan, as checked below
         found = resampled(
             (np.arange(count),),
             lambda rows: statistic(values[rows]),

@@ -105,10 +105,10 @@ def _messages(text: str) -> list[Message]:
 
 
 def _lists_of(kind: Callable[..., T], array: pa.ListArray, /, **read: Read) -> list[list[T]]:
-    """Convert each struct in the lists of `array` to an object: `kind`, called with the struct's fields in order.
+    """Convert each struct in the lists of `array` to an object, by calling `kind` with the struct's fields in order.
 
     Args:
-        read: converter of a field, by field name; the default is `python_values`.
+        read: field name -> function that converts this field. All other fields are converted by `python_values`.
     """
     parts = zip(array.values.type, array.values.flatten(), strict=True)
     return sliced(array, list(map(kind, *(read.get(field.name, python_values)(part) for field, part in parts))))

@@ -23,7 +23,10 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Segment
 
 ROWS_PER_BATCH = 128
-"""Rollouts per row group, which readers read or skip together. Small row groups avoid a copy of a step in memory."""
+"""Rollouts per row group. Readers read or skip a row group as a unit.
+
+Row groups are small so that writing does not need a copy of a complete step in memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def batches(
             `Rollout.excluded` is saved.
 
     Raises:
-        DataError: a row cannot hold a value; the message names step or task, and column.
+        DataError: a value does not fit its column; the message names step or task, and column.
     """
     rows = _rows(step, split, groups, samples, excluded)
     fields = [field for field in SCHEMA if field.name != SEALS]

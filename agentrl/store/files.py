@@ -55,7 +55,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # slower, and larger files for token ids; zstd compresses them
+        use_dictionary=False,  # dictionaries are slower, and larger for token ids; zstd compresses token ids
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:
@@ -126,7 +126,7 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_experts_hash(path: Path) -> str | None:
-    """Return the saved hash of the header of the routed experts file; None if the rollouts have no routed experts.
+    """Return the hash of the routed experts file's header, saved in `path`; None if there are no routed experts.
 
     Raises:
         DataError: the file cannot be read.
@@ -175,7 +175,7 @@ def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: lis
 
 
 def _row_group(file: pq.ParquetFile, number: int, columns: list[str] | None) -> pa.Table:
-    """Read a row group without threads: its columns are so short that threads would only slow it down."""
+    """Read a row group without threads, because its columns are so short that threads would be slower."""
     return file.read_row_group(number, columns, use_threads=False)
 
 

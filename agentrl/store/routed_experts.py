@@ -1,8 +1,8 @@
 """Routed experts, saved in the folder of the trajectories: `step-000012.experts.safetensors`, a tensor per trajectory.
 
 The file is in safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the
-hash of that header. So readers detect an experts file that is missing, damaged, or from another step. They map the
-file into memory.
+hash of that header. So readers detect an experts file that is missing, damaged, or from another step. Readers map the
+experts file into memory.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def experts_path(path: Path) -> Path:
 
 
 def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
-    """Write the experts of the rollouts that will be saved in `path`. Return the hash to save in `path`.
+    """Write the experts file for the rollouts that will be saved in `path`.
 
+    Return the hash of the experts file's header. The caller saves this hash in the metadata of `path`.
     Return None and write nothing if no trajectory has routed experts.
     """
     known = ((name, trajectory.routed_experts) for name, trajectory in _named(groups))

@@ -17,7 +17,7 @@ VERSION = "8"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
-"""Metadata key for the hash of the header of the routed experts file; missing if there is no such file."""
+"""Metadata key for the hash of the routed experts file's header; missing if there is no routed experts file."""
 
 VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
 CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
@@ -43,7 +43,7 @@ _TEXT, _INTEGER, _FLOAT, _SCORE = pa.string(), pa.int64(), pa.float64(), pa.floa
 _JSON = _TEXT
 _BY_NAME = _list_of(pa.struct(_fields({"name": _TEXT, "value": _FLOAT})))
 _BY_NAME_IN_MAPS = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
-"""Type of such columns in schema versions 2 and 3. It was replaced: the `datasets` library cannot read Arrow maps."""
+"""Type of the columns `BY_NAME` in schema versions 2 and 3; replaced because `datasets` cannot read Arrow maps."""
 
 SPAN = pa.struct(_fields({"version": _INTEGER, "num_tokens": _INTEGER}))
 SEGMENT = pa.struct(

@@ -28,7 +28,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 
 
 def writable(text: str) -> str:
-    """Return `text` as valid UTF-8: lone surrogates and U+FDD0 become U+FDD0 and the hex digits of the code point.
+    """Make `text` valid UTF-8: replace lone surrogates and U+FDD0 by U+FDD0 followed by the code point's hex digits.
 
     Lone surrogates occur because JSON can escape them and models can write them.
 

@@ -67,7 +67,7 @@ class TrajectoryStore:
         samples: Sequence[Sample] = (),
         excluded: Mapping[str, Excluded] = {},
     ) -> Path:
-        """Save the rollouts of `step`, replacing earlier ones; return the file.
+        """Save the rollouts of `step` and return the path of the file. Rollouts saved before for `step` are replaced.
 
         A group without rollouts is not saved. Advantages and `Scores` (saved as float32) come from `samples`, which
         must be in the order of the trajectories in `groups`.
@@ -191,7 +191,7 @@ class TrajectoryStore:
             yield from matching_rollouts(self._path(step), self._of_step(query, step), columns)
 
     def _of_step(self, query: Query, step: int) -> Query:
-        """Add a filter on the step if this is a store of `of_file`. Files of other stores hold only one step."""
+        """Add a filter on the step if `of_file` created this store. Files of other stores hold only one step."""
         return replace(query, rollout={**query.rollout, **_equal({"step": step})}) if self._file else query
 
     def _path(self, step: int) -> Path:

@@ -157,7 +157,7 @@ def _not_writable(recipe: Recipe, folder: str, members: Sequence[Member], *, wit
     """Yield a reason for each file or folder that cannot be written."""
     for each in dict.fromkeys((*recipe.folders, folder, *(name for name, _, _ in members))):
         if is_system(each, with_root=with_root):
-            yield f"'{each}' lies in a system folder"
+            yield f"'{each}' is in a system folder, which cannot be written"
     for name, path, _ in () if with_root else members:
         if name.count("/") == 1 and path.is_file():
             yield f"'{name}' lies in the root folder, which cannot be written"

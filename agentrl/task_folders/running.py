@@ -20,7 +20,7 @@ STEP_S = 60.0
 """Timeout in seconds of one step of the preparation."""
 
 _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
-"""`mkdir` that accepts existing folders: top-level folders that a Dockerfile creates exist from the start."""
+"""`mkdir` that accepts existing folders, because top-level folders that a Dockerfile creates exist from the start."""
 
 
 class PrepareError(SandboxUnavailableError):

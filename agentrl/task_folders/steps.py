@@ -53,9 +53,9 @@ class TaskSteps:
         return filled
 
     async def next(self, sandbox: Sandbox) -> str | None:
-        """Score the current step, and begin the next one. Return the next step's instruction; None if there is none.
+        """Score the current step, begin the next step and return its instruction; return None after the last step.
 
-        After a `SandboxEndedError`, call it again with a sandbox that `filling` has filled.
+        After a `SandboxEndedError`, call this method again with a sandbox that `filling` has filled.
 
         Raises:
             VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify` and `begin_step`.

@@ -46,11 +46,11 @@ async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -
     copied into the sandbox: tests of the task, then tests of the step. The exit code of the tests is not the reward.
 
     Raises:
-        VerifierError: the tests wrote no reward, an empty or a malformed one, or did not end in time.
-        SandboxEndedError: programs in the sandbox ended it before the tests, or left no room for the tests.
+        VerifierError: the tests wrote no reward, an empty reward or a malformed reward, or did not end in time.
+        SandboxEndedError: programs in the sandbox ended the sandbox before the tests, or left no room for the tests.
         SandboxUnavailableError: the sandbox failed.
     """
-    assert isinstance(sandbox, EndsProcesses)  # its kind has `PoolSettings.setups`
+    assert isinstance(sandbox, EndsProcesses)  # true for each kind that has `PoolSettings.setups`
     await sandbox.end_processes()
     try:
         failed = await _send_tests(sandbox, task, step)
@@ -166,7 +166,7 @@ def _limited(data: bytes) -> bytes:
 
 def _finite(name: str, value: JsonValue) -> float:
     if not isinstance(value, int | float):  # true is 1, as in Harbor
-        raise ValueError(f"'{name}' is no number")
+        raise ValueError(f"'{name}' is not a number")
     try:
         number = float(value)
     except OverflowError:

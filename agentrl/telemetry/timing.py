@@ -51,7 +51,7 @@ class Timer:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return a percentile (0 to 100) with linear interpolation, as numpy by default; NaN if there are no values."""
+    """Return a percentile (0 to 100) with linear interpolation, numpy's default; NaN if there are no values."""
     if not values:
         return math.nan
     ordered = sorted(values)

@@ -1,4 +1,7 @@
-"""Trackio tracker, a local dashboard of Hugging Face (`trackio show --project agentrl`). Data folder: TRACKIO_DIR."""
+"""Tracker for Trackio, Hugging Face's local dashboard (`trackio show --project agentrl`).
+
+The environment variable TRACKIO_DIR sets the folder of the data.
+"""
 
 from __future__ import annotations
 

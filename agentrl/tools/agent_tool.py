@@ -1,4 +1,4 @@
-"""A tool that starts an agent: the agent loop `sub_agent` runs it (docs/context.md)."""
+"""A tool that starts a sub-agent, which the agent loop `sub_agent` runs (docs/context.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK = "task"
 """Name of the tool's argument."""
 
 RunAgent = Callable[[str], Awaitable[Answer]]
-"""Runs an agent on the text of its task; returns its answer."""
+"""Function that runs an agent on the text of a task and returns the agent's answer."""
 
 
 def agent_tools(rollout: RolloutConfig) -> Sequence[AgentTool]:

@@ -181,7 +181,7 @@ class BoundTool:
         """
 
     def within(self, deadline_s: float | None) -> Self:
-        """Return a copy with another timeout that shares everything else; without a timeout, the tool itself."""
+        """Return a copy with this timeout, which shares everything else. For None, return the tool itself."""
         if deadline_s is None:
             return self
         other = copy(self)

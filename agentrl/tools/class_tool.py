@@ -87,7 +87,7 @@ class BoundClass(BoundTool):
 
 
 class ClassInstance(ToolInstance):
-    """State of a `BaseTool` for one trajectory. It changes only on the event loop thread of the tools.
+    """State of a `BaseTool` for one trajectory. The state changes only on the event loop thread of the tools.
 
     If a call blocks that event loop, a new event loop replaces it and creates a new instance. An instance that the old
     loop was still creating is released as soon as it exists.

@@ -98,7 +98,7 @@ def functions_of(path: Path) -> list[FunctionTool]:
 
 
 def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[AnyLoaded]:
-    """Yield the tools of a YAML file. They must not have names in `taken`, which are the names of other tools.
+    """Yield the tools of a YAML file. `taken` are the names of other tools, which the file must not use again.
 
     Raises:
         ConfigError: an entry is invalid; the message names file, entry and key.

@@ -70,7 +70,7 @@ class Recording:
         return self._ended and not any(self._waiting.values())
 
     def without(self, names: Collection[str]) -> None:
-        """Drop the recorded calls of these tools. They start agents, and therefore also run in a replay."""
+        """Drop the recorded calls of the tools `names`, which start agents and therefore run again in a replay."""
         for key in [key for key in self._waiting if key[0] in names]:
             del self._waiting[key]
 
@@ -90,13 +90,13 @@ class RecordedToolbox(Toolbox):
     """Tools of a saved run, with the recorded schemas; `playing` sets the recording.
 
     A session for a task other than the recorded one raises DataError. Calls that start agents are not answered from the
-    recording: the agents run again, and the agents' own tool calls are answered from it.
+    recording: the agents run again, and only the agents' own tool calls are answered from the recording.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:
 
     - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
-    - `stub`: the answer says that the call was not recorded; it counts as a `tool_error` and the rollout continues
+    - `stub`: the answer says that the call was not recorded; the outcome is `tool_error`, and the rollout continues
     - `live`: the tool of `live` runs, without the effects of earlier recorded calls
 
     Args:

@@ -46,7 +46,8 @@ class SandboxToolKind:
         """Return the tool of an entry of a YAML file.
 
         Args:
-            pools: setting -> pool, for all tools of the file. Tools with equal settings share a pool and a sandbox.
+            pools: sandbox setting -> pool, for all tools of the file. Tools with equal settings share a pool and a
+                sandbox.
         """
         check_keys(entry, _Entry.model_fields)
         given = _Entry.model_validate(entry)

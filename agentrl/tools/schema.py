@@ -1,4 +1,4 @@
-"""Builds schemas of typed functions, and models that convert the model's arguments to Python values."""
+"""Builds schemas of typed functions, and pydantic models that convert a call's arguments to Python values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def arguments_model(
         if parameter.name not in hints and not untyped:
             raise ConfigError.keyless(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # the alias is the name, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
+        # the name becomes an alias, because pydantic reserves some field names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{len(fields)}"] = (hints.get(parameter.name, Any), field)
     try:

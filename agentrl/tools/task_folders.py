@@ -152,7 +152,7 @@ class TaskFolderState(RolloutState):
             yield running
 
     async def next_step(self) -> str | None:
-        """Score a step of the task, and begin the next one. Return the next step's instruction; None if there is none.
+        """Score the finished step, and begin the next step. Return the next step's instruction; None if there is none.
 
         If the caller is cancelled, for example at the rollout's deadline, the scoring continues; `reward` waits for it.
 
@@ -192,7 +192,7 @@ class TaskFolderState(RolloutState):
         try:
             try:
                 return await self._in_this_sandbox(work)
-            except SandboxEndedError:  # commands of the model ended it; a new sandbox has the task's original files
+            except SandboxEndedError:  # ended by commands of the model; a new one has the task's original files
                 return await self._in_this_sandbox(work)
         except (SandboxUnavailableError, SandboxEndedError) as error:
             raise InfraError(str(error)) from error

@@ -57,7 +57,7 @@ class Toolbox:
                 raise ConfigError.keyless(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
         self.opened_always = opened_always(given)
-        # rewards of the rollout have the names of tools and environments
+        # names must differ, because the rewards of a rollout are stored under the names of tools and environments
         for state in states_of(self.tools, self.opened_always):
             if state.name in self.tools:
                 raise ConfigError.keyless(f"an environment and a tool have the name '{state.name}'")
@@ -94,7 +94,7 @@ class Toolbox:
         return ToolSession(self, task)
 
     def check(self, task: Task) -> None:
-        """Reject a row that names an unknown tool, or has arguments that its tool does not accept.
+        """Reject a row that names an unknown tool, or has arguments that the tool does not accept.
 
         Raises:
             DataError: the row is invalid; the message names the field and the nearest name.
@@ -111,7 +111,7 @@ class Toolbox:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, known)}")
 
     def metrics(self) -> dict[str, float]:
-        """Return `abandoned_calls`: calls that still hang, and `replaced_loops`: event loops replaced since the start.
+        """Return `abandoned_calls` (calls that still hang) and `replaced_loops` (event loops replaced since the start).
 
         Metrics of shared resources, such as `SandboxPool.metrics`, are summed and included.
         """
@@ -283,7 +283,7 @@ class ToolSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Collect the rewards, unless the rollout failed, and release everything."""
+        """Collect the rewards if the rollout did not fail, then release everything."""
         try:
             if kind is None:
                 await self.finish()

@@ -1,4 +1,4 @@
-"""Reads verl's entry of a Sandbox Fusion tool as the tool `python` in a sandbox of kind `sandbox_fusion`."""
+"""Converts verl's entry for a Sandbox Fusion tool to the tool `python` in a sandbox of the kind `sandbox_fusion`."""
 
 from __future__ import annotations
 

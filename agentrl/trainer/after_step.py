@@ -25,7 +25,7 @@ Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
 
 
 class AfterStep:
-    """Stores and logs every step; validates and saves on their own schedules.
+    """Stores and logs every step. Validation and saving have their own schedules.
 
     Args:
         total_steps: the last step, unless `trainer.stop_when` ends the run earlier.

@@ -135,7 +135,7 @@ class Checkpoints:
             await self._saving
 
     async def _write(self, aside: Path) -> None:
-        """Write all state that the next step may change, or copy this state and start to save the copy."""
+        """Write all state that the next step may change. In the background: copy it and start to write the copy."""
         self._files.clear()
         await self._save_model(self._backend, aside)
         for part in self._kept:

@@ -50,7 +50,7 @@ def choose(config: RunConfig, purpose: Purpose | None = None) -> tuple[RunConfig
 def _tool_format(config: RunConfig) -> FoundFormat | None:
     """Find the tool-call format for `auto`; return None if the format is given, not needed or not found.
 
-    If it is not found, the check of the rows refuses the run before a model is loaded.
+    If a needed format is not found, the check of the rows refuses the run before a model is loaded.
     """
     turns = config.rollout.multi_turn
     given = (turns.tool_config_path, turns.function_tool_path, turns.environment, *config.trainer.python_objects)

@@ -63,7 +63,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
     num_groups = num_rollouts = num_failed = 0
     texts: dict[int, list[str]] = {}
     tokens = ["trajectories.segments"] if config.data.output_path else []
-    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # all columns would take minutes
+    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # reading all columns takes minutes
         num_groups += stored.number == 0
         num_rollouts += 1
         num_failed += stored.rollout.failed

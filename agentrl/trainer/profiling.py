@@ -136,7 +136,7 @@ def check_profiler(config: TrainerConfig) -> None:
 
 
 def phases(config: TrainerConfig) -> Callable[[str], AbstractContextManager[None]]:
-    """Return a function that marks a phase of a step, such as `learn`, in nsys's profiles, or does nothing."""
+    """Return a function that marks a phase of a step, such as `learn`, in nsys's profiles; without nsys, a no-op."""
     return _nvtx_range if config.profiler == "nsys" and config.profile_steps else unannotated
 
 

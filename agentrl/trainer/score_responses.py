@@ -30,8 +30,8 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
     """Return one group per row of `file`, with one rollout per text in `column`; each rollout has only rewards.
 
     The reward function is called as in training, as if the text were the only turn of a rollout without tool calls. A
-    column of the file, such as `tool_outcomes`, overrides the default of that key. The reward function gets no
-    token ids and no lengths in tokens.
+    column of the file, such as `tool_outcomes`, overrides the default of the key with the same name. The reward
+    function gets no token ids and no lengths in tokens.
 
     Args:
         column: the column with a text or a list of texts per row.

@@ -14,8 +14,8 @@ class Excluded(StrEnum):
     EQUAL_REWARDS = "equal_rewards"  # dynamic sampling filtered its group
     TOO_FEW = "too_few"  # dynamic sampling filtered its group: fewer than two valid rollouts
     STALE = "stale"  # its group became older than trainer.max_staleness; the task was requeued
-    OVER_SAMPLED = "over_sampled"  # over-sampling: the steps had enough groups without it; the task was requeued
+    OVER_SAMPLED = "over_sampled"  # over-sampling: steps had enough groups without its group; the task was requeued
     OVERLONG = "overlong"  # truncated by a length limit, under algorithm.overlong_filter
     NO_ADVANTAGE = "no_advantage"  # all its advantages are 0, and the algorithm drops such rollouts
     REJECTED_BY_CORRECTION = "rejected_by_correction"  # algorithm.rollout_correction rejected all its tokens
-    NOT_CREDITED = "not_credited"  # no advantages were computed: validation, rollout_only
+    NOT_CREDITED = "not_credited"  # no advantages were computed, in validation or with rollout_only

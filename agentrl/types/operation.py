@@ -1,4 +1,4 @@
-"""Operations of a conversation: which call of its methods added which messages, segments and tool calls."""
+"""Operations: calls of a conversation's methods, each with the messages, segments and tool calls that it added."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class OperationKind(StrEnum):
 
     TASK = "task"  # opened with the messages of the task
     MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent
-    RESTART = "restart"  # opened with rewritten messages; continues the trajectory `parent` of the detail
+    RESTART = "restart"  # opened with rewritten messages; continues trajectory `parent` (see `Operation.detail`)
     RESUME = "resume"  # opened with the beginning of a saved rollout
-    RENDER = "render"  # opened with all messages of trajectory `parent`, and the next ones, rendered again
+    RENDER = "render"  # opened with the messages of trajectory `parent` and the next messages, all rendered again
     BRANCH = "branch"  # opened with a copy of the beginning of trajectory `parent`, up to a turn of the model
     MODEL_TURN = "model_turn"
     TOOL_TURN = "tool_turn"
@@ -31,11 +31,12 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         num_before: number of operations of the rollout that had ended when this operation began.
         first_segment, first_message: number of segments and of messages of the trajectory before the operation.
         num_calls: number of tool calls that the operation recorded.
-        detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (wording of openings and
-            answers: `chat`, `react`, `own` or `gateway`), `call_format`, `tools`, `template_tools` (the tools that the
-            chat template shows), `schemas` (of the tools, with `gateway`), `remark` (a note for the viewer). `parent`
-            is the trajectory that a restart, a re-rendered history or a branch continues, or that started a sub-agent;
-            `segment` is the segment of the turn that started the sub-agent.
+        detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (how opening messages and
+            answers are worded: `chat`, `react`, `gateway`, or `own` for a user's class), `call_format`, `tools`,
+            `template_tools` (the tools that the chat template shows), `schemas` (the schemas of the tools, only if
+            `form` is `gateway`), `remark` (a note for the viewer). `parent` is the trajectory that a restart, a
+            re-rendered history or a branch continues, or that started a sub-agent; `segment` is the segment of the
+            turn that started the sub-agent.
     """
 
     kind: OperationKind

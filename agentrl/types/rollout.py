@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
     OK = "ok"
     FORMAT_ERROR = "format_error"  # the model's mistake: malformed call, unknown tool, bad arguments
-    LIMIT_ERROR = "limit_error"  # over the limit of calls; answered with an error, not run
+    LIMIT_ERROR = "limit_error"  # over the limit of calls: not run, and the model gets an error
     TOOL_ERROR = "tool_error"  # the tool ran and failed
     TIMEOUT = "timeout"  # stopped at its timeout
     INFRA_ERROR = "infra_error"  # infrastructure of the tool failed; not the policy's fault
@@ -74,7 +74,7 @@ class ToolCall:
         arguments: the arguments as the model wrote them (JSON text if they were JSON).
         result: the answer text, as shown to the model.
         duration_s: seconds from the call to its answer.
-        num_tokens: tokens the answer added to the trajectory.
+        num_tokens: number of tokens that the answer added to the trajectory.
         reward: the reward that the tool returned for this call.
         turn: number of the model turn that contains the call, from 0.
         started_s: seconds from the start of the rollout's tool session to the call.
@@ -147,7 +147,7 @@ class Rollout:
     def valid(self) -> bool:
         """Whether the rollout counts in its group: it has trained tokens, and nothing outside the policy failed.
 
-        If the agent loop failed, the rollout has no score. A score of 0 would be best in a group of negative scores.
+        A rollout whose agent loop failed has no score. It does not count as 0, which may be the best score in a group.
         """
         return self.excluded is None
 
@@ -163,7 +163,7 @@ class Rollout:
 
     @property
     def dialogues(self) -> list[list[Message]]:
-        """The messages of each trajectory, except trajectories whose messages all begin a later trajectory."""
+        """The messages of each trajectory. A trajectory is left out if a later one starts with all of its messages."""
         return _longest([trajectory.messages for trajectory in self.trajectories])
 
     @property
@@ -172,7 +172,10 @@ class Rollout:
         return _longest([trajectory.messages for trajectory in self.trajectories if trajectory.weight])
 
     def following(self, number: int) -> Sequence[Message]:
-        """The messages after those of trajectory `number`, if its history was rendered again (`thinking=strip`)."""
+        """The messages after those of trajectory `number`, from the later trajectory that continues it; else empty.
+
+        With `thinking=strip`, a trajectory may be continued by a new trajectory that renders the history again.
+        """
         opened = (each.trajectory for each in self.operations if each.kind is OperationKind.RENDER)
         known = self.trajectories[number].messages
         further = (self.trajectories[each].messages for each in opened if number < each < len(self.trajectories))

@@ -27,7 +27,7 @@ class Sample:
         values: [T], the critic's value before each token is sampled, if the algorithm needs values.
         returns: [T], training targets of the critic; 0 where the mask is 0.
         importance_weights: [T], factors of each token's loss, without gradients; None: all are 1.
-        kl_coef: coefficient of the KL that was subtracted from the reward; 0 if none was.
+        kl_coef: coefficient of the KL that was subtracted from the reward; 0 if no KL was subtracted.
         policy_versions: [T], policy version that sampled each trained token, 0 elsewhere; None for demonstrations.
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports
             them.

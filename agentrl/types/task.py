@@ -85,7 +85,7 @@ def with_observation(task: Task, observation: str) -> Task:
 
 
 def observation_in(task: Task, messages: Sequence[Message]) -> str:
-    """Return the text that `with_observation` added to the task in the messages of a rollout; "" if there is none."""
+    """Find, in the messages of a rollout, the text that `with_observation` added to the task; "" if there is none."""
     last, place = task.messages[-1], len(task.messages) - 1
     for message in messages[place : place + 2]:  # a loop may add a system message before the task's messages
         if added := _added(last.get("content"), message.get("content")):

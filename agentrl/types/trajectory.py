@@ -24,7 +24,7 @@ class Author(StrEnum):
     MODEL = "model"
     TOOL = "tool"
     USER = "user"
-    DEMONSTRATION = "demonstration"  # trained, but not sampled by the policy: SFT, imported dialogues
+    DEMONSTRATION = "demonstration"  # trained on, but not sampled by the policy: SFT, imported dialogues
 
     @property
     def trained(self) -> bool:
@@ -118,7 +118,7 @@ class Trajectory:
     def keep_routed_experts(self, experts: Tensor | None) -> None:
         """Store the experts of all tokens so far except the last, [T - 1, layers, top k]; None is ignored.
 
-        Experts that are already stored are not replaced: they come from the forward pass that sampled the next token.
+        Stored experts are never replaced, because they come from the forward pass that sampled the next token.
 
         Raises:
             ValueError: there are experts for more than T - 1 tokens.

@@ -46,7 +46,8 @@ def normalised(text: object) -> str:
 def boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` of a solution; None if it is missing or not closed.
 
-    This is the format of MATH's solutions (Hendrycks et al. 2021, arXiv:2103.03874), with `\fbox{...}` and `\boxed 5`.
+    This is the format of MATH's solutions (Hendrycks et al. 2021, arXiv:2103.03874). `\fbox{...}` and `\boxed 5` are
+    read, too.
     """
     found = list(_BOX.finditer(text))
     if not found:
@@ -75,7 +76,7 @@ def tagged(text: str, tag: str = "answer") -> str | None:
 
 
 def answer_line(text: str) -> str | None:
-    """Return the text after the last `Answer:` on its line, without emphasis marks; None if there is none.
+    """Return the rest of the line after the last `Answer:`, without emphasis marks; None if there is none.
 
     DAPO's prompts ask for this format (Yu et al. 2025, arXiv:2503.14476).
     """

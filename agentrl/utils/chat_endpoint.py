@@ -43,7 +43,7 @@ class EndpointOptions:
 
     Attributes:
         url: address without /chat/completions.
-        wants: name of an answer in error messages.
+        wants: noun for an answer in error messages, such as "verdict".
         max_concurrent: maximum number of concurrent requests.
         max_per_minute: maximum number of requests per minute; None: no limit.
         timeout_s: timeout of one request, in seconds.
@@ -119,7 +119,7 @@ class ChatEndpoint:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[_Connection]:
-        """HTTP session shared by the running requests. It is closed after the last one, before the event loop ends."""
+        """HTTP session that all running requests share. It is closed when none runs, so before the event loop ends."""
         connection = self._connection
         if connection is None or connection.loop is not asyncio.get_running_loop():
             connection = self._connection = self._connected()

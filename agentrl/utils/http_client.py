@@ -18,7 +18,7 @@ from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read
 from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. uvicorn closes idle connections after 5 s, and a request then could fail."""
+"""Seconds an idle connection is kept. Less than uvicorn's 5 s, because a request on a closing connection may fail."""
 
 
 class NoAnswerError(TryAgainError):
@@ -41,12 +41,12 @@ class HttpAnswer:
 def open_session(
     max_connections: int = 100, api_key: str | None = None, proxy: str | None = None, keeps_cookies: bool = True
 ) -> aiohttp.ClientSession:
-    """Open a session whose connections share a limit. Call this inside an event loop, and close the session.
+    """Open a session with at most `max_connections` connections. Call this in an event loop, and close the session.
 
     Args:
         api_key: sent as bearer token.
         proxy: URL of an HTTP proxy.
-        keeps_cookies: whether cookies of answers are sent again.
+        keeps_cookies: whether cookies from answers are sent with later requests.
     """
     headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
     return aiohttp.ClientSession(
@@ -94,9 +94,10 @@ async def request(
 
 
 def environment_proxy(url: str) -> str | None:
-    """The proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for `url`.
+    """Return the proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for `url`.
 
-    aiohttp's `trust_env` also reads ~/.netrc. It fails if that file contains the host and a request has an API key.
+    aiohttp's `trust_env` is not used, because it also reads ~/.netrc: a request with an API key would fail if that file
+    contains the host.
     """
     address, proxies = urlsplit(url), getproxies()
     return None if proxy_bypass(address.netloc) else proxies.get(address.scheme) or proxies.get("all")

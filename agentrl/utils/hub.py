@@ -1,6 +1,6 @@
-"""Models and datasets of the hub: a fast check whether it has one, and the download of a model.
+"""Models and datasets on the hub: a fast check whether one exists, and the download of a model.
 
-The hub libraries request every file, with retries.
+The check sends one request. The hub's libraries would request every file, with retries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TIMEOUT_S = 5.0
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """Patterns of the files of a model: configuration, weights, and tokenizer."""
 _CODE_FILES = "*.py"
-"""Read only with `model.trust_remote_code`."""
+"""Pattern of a model's Python files, which are used only with `model.trust_remote_code`."""
 _LOGGER = logging.getLogger(__name__)
 
 
 @cache
 def check_hub(name: str, key: str) -> None:
-    """Refuse a model that is neither on the hub nor in its local cache.
+    """Refuse a model that is neither on the hub nor in the hub's local cache.
 
     Args:
         key: the configuration key that contains the name.
@@ -40,7 +40,7 @@ def check_hub(name: str, key: str) -> None:
 
 
 def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
-    """Return the folder of a model in the hub's cache: configuration, weights in safetensors files, and tokenizer.
+    """Return the folder of a model in the hub's cache, with configuration, weights in safetensors files, and tokenizer.
 
     Args:
         key: the configuration key that contains the name.
@@ -63,7 +63,7 @@ def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
 
 
 def _no_weights(name: str, key: str, *, asked: bool) -> ConfigError:
-    """Return the error of a model without safetensors files; `asked`: the hub was asked, if it could be reached."""
+    """Return the error of a model without safetensors files. `asked`: whether the hub was asked for the files."""
     if asked and _is_on_hub(name):
         text = f"{key}: '{name}' has no safetensors files on the hub: convert its weights, and name their folder"
         return ConfigError.at(key, Kind.NOT_SUPPORTED, text)

@@ -14,5 +14,5 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def ids_digest(token_ids: Sequence[int]) -> str:
-    """Return a digest of tokens, as a part of a seed."""
+    """Return a digest of tokens, for use as one of the `parts` of `derive_seed`."""
     return hashlib.blake2b(array("q", token_ids).tobytes(), digest_size=16).hexdigest()

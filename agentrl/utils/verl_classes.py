@@ -49,7 +49,7 @@ TOOLS: Mapping[str, Replacement] = {
     "verl.tools.mcp_search_tool.MCPSearchTool": _refused(_MCP),
     "verl.tools.base_tool.BaseTool": _refused(_BASE_TOOL),
 }
-"""Classes of `class_name` in tool files."""
+"""verl class that `class_name` in a tool file may name -> replacement."""
 
 _BASE_INTERACTION = "subclass agentrl.interactions.base.BaseInteraction and name your class"
 
@@ -62,7 +62,7 @@ INTERACTIONS: Mapping[str, Replacement] = {
     ),
     "verl.interactions.base.BaseInteraction": _refused(_BASE_INTERACTION),
 }
-"""Classes of `class_name` in interaction files."""
+"""verl class that `class_name` in an interaction file may name -> replacement."""
 
 _SCORES = {
     "gsm8k": "gsm8k",
@@ -79,7 +79,7 @@ _SCORES = {
 REWARDS: Mapping[str, str] = {
     f"verl.utils.reward_score.{module}.compute_score": name for module, name in _SCORES.items()
 }
-"""Reward functions -> `reward.name` with the same scores, or with a grader for the same answers."""
+"""verl's reward function -> `reward.name` that returns the same scores, or at least grades the same answers."""
 
 MANAGERS: Mapping[str, str] = {
     **{
@@ -100,7 +100,7 @@ MANAGERS: Mapping[str, str] = {
     },
     "verl.experimental.reward_loop.reward_manager.limited.RateLimitedRewardManager": "rate_limited",
 }
-"""Reward managers -> name that a verl command uses for them."""
+"""verl's reward manager -> the manager's name in verl commands."""
 
 IMPORTS = (
     "verl is not needed: import BaseTool, ToolResponse and OpenAIFunctionToolSchema from agentrl.tools, BaseInteraction"

@@ -1,4 +1,4 @@
-"""Writing of YAML. The C parser is not used for reading: it crashes on deeply nested input."""
+"""Writing of YAML with PyYAML's C library. Reading does not use this library: it crashes on deeply nested input."""
 
 from __future__ import annotations
 

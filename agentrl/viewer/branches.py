@@ -22,9 +22,9 @@ class Branch(TypedDict):
         kind: how it was opened, see `OperationKind`; "" if this is not known.
         parent: the trajectory that this trajectory continues, or that started it; None at the top of the tree.
         turn: the parent's model turn (from 0) that started this trajectory; None if no turn is recorded.
-        segment: the segment of that turn.
+        segment: index of that turn's segment in the parent.
         depth: level in the tree. A trajectory that continues another has the same level.
-        weight: factor of its advantages; 0: not trained on, such as a discarded answer.
+        weight: factor of the trajectory's advantages; 0 if it is not trained on, for example a discarded answer.
         remark: a note by the program that made the rollout, such as why an answer was discarded.
     """
 
@@ -41,7 +41,7 @@ class Branch(TypedDict):
 def branches(rollout: Rollout) -> list[Branch]:
     """Return the trajectories in the order of the tree: each is followed by the trajectories that it started.
 
-    Parents that do not exist, or form a cycle, are ignored: another program may have written the file.
+    Parents that do not exist or form a cycle are ignored. They occur if another program wrote the file.
     """
     found = _opened(rollout)
     children: dict[int | None, list[Branch]] = {}
@@ -67,7 +67,7 @@ def _from_top(children: dict[int | None, list[Branch]]) -> list[Branch]:
 
 
 def _sorted(branches: Sequence[Branch]) -> list[Branch]:
-    """Trajectories that their parent started come before those that continue it."""
+    """Sort trajectories of one parent: those that the parent started come before those that continue the parent."""
     return sorted(branches, key=lambda each: (each["kind"] in _CONTINUES, each["segment"] or 0, each["number"]))
 
 

@@ -36,7 +36,7 @@ class Curves:
         return self._files[0].exists()
 
     def read(self) -> Mapping[str, object]:
-        """Return `steps`; `axes` (see `_axes`); `series`: one value per step, null if missing; and `warnings`."""
+        """Return `steps`, `axes` (see `_axes`), `series` (metric -> values by step, null if missing) and `warnings`."""
         stamps = tuple(map(stamp_of, self._files))
         with self._lock:
             if self._read is None or self._read[0] != stamps:
@@ -55,7 +55,7 @@ def _curves(rows: Sequence[Mapping[str, object]], warnings: Sequence[Mapping[str
 
 
 def overview() -> dict[str, list[str]]:
-    """Return the `metrics` of the overview and the prefixes of the first `groups`, both in order."""
+    """Return the metrics that the overview shows, and the prefixes of the groups after it; both in display order."""
     placed = sorted((metric.viewer, metric.name) for metric in METRICS if metric.viewer is not None)
     return {"metrics": [name for _, name in placed], "groups": list(GROUPS)}
 

@@ -34,7 +34,7 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], Value]]] = {
 }
 _CALL = {"tool": "tools", "outcome": "outcomes"}
 _ASK_FOR_DROPPED = {"split", "excluded", "uid"}
-"""Filters that also list the rollouts of dropped groups."""
+"""With any of these filters, the rollouts of dropped groups are listed too."""
 
 NAMES = (*_EQUAL, *_BOUNDS, *_CALL, "failed", "sort")
 

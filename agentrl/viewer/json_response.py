@@ -39,7 +39,7 @@ _choices: WeakKeyDictionary[Snapshot, dict[str, object]] = WeakKeyDictionary()  
 
 
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:
-    """Return the choices of each filter, all columns, and the columns of guards that were never raised. Cached."""
+    """Return (cached) the choices of each filter, all columns, and the columns of guards that were never raised."""
     if (known := _choices.get(snapshot)) is None:
         known = _choices[snapshot] = _choices_of(snapshot.table)
     return known

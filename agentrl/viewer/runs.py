@@ -112,7 +112,7 @@ def _runs_at(where: str, tokenizer: str | None) -> list[ViewedRun]:
     found = sorted(_inside(folder, DEPTH), key=_changed_at, reverse=True)[:MAX_RUNS]
     names = [str(path.relative_to(folder)) for path in found]
     runs = [ViewedRun(str(path), tokenizer, name) for path, name in zip(found, names, strict=True)]
-    return runs or [ViewedRun(where, tokenizer)]  # raises with the reason
+    return runs or [ViewedRun(where, tokenizer)]  # raises an error that explains why there is no run
 
 
 def _inside(folder: Path, depth: int) -> Iterator[Path]:
@@ -131,7 +131,10 @@ def _changed_at(folder: Path) -> float:
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Return split -> its folder: in a run's `trajectories`, else directly in `folder`, else `folder` itself."""
+    """Return split -> its folder.
+
+    The split folders are in `folder/trajectories`, or directly in `folder`, or `folder` itself is the only one.
+    """
     for parent in (folder / TRAJECTORIES, folder):
         found = {path.name: path for path in _folders(parent) if TrajectoryStore(path).steps}
         if found:

@@ -26,7 +26,7 @@ READ_AT_ONCE = 2
 """With more runs than this, the rollouts of a run are read only when a page first requests them."""
 
 SWITCHES_EVERY_S = 0.001
-"""Thread switch interval, a fifth of Python's default: requests wait less for the thread that reads files."""
+"""Thread switch interval, a fifth of Python's default, so that requests wait less for the thread that reads files."""
 _QUIET: dict[str, Any] = {  # Any: uvicorn's options have different types
     "log_level": "critical",
     "access_log": False,
@@ -42,7 +42,7 @@ def serve(runs: Sequence[ViewedRun], port: int | None = None, open_browser: bool
     """Start the server and print its address; return after Ctrl-C.
 
     Args:
-        port: None: use any free port.
+        port: port to listen on; None: any free port.
 
     Raises:
         ConfigError: the port is not free.

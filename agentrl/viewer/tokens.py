@@ -31,7 +31,7 @@ class TokenTexts:
         self.note = note
 
     def texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """One text per token. If several tokens form a character, the last one gets it; the others get empty texts."""
+        """One text per token. If several tokens form one character, it is the last token's text; the rest are empty."""
         return None if self._tokenizer is None else list(self._split(self._tokenizer, list(token_ids)))
 
     def _split(self, tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:

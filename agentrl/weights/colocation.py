@@ -13,7 +13,7 @@ from agentrl.types.sample import Sample
 
 
 class SharedGpu:
-    """Switches one GPU between an engine and a learner.
+    """Switches one GPU between an engine and a trainer.
 
     Args:
         all_weights: whether every publication sends all weights. If not, the engine keeps its weights in memory,
@@ -30,7 +30,7 @@ class SharedGpu:
 
     async def hand_over(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Step hook: release the engine's memory. The engine is paused until weights are published."""
-        await self._engine.pause("drain")  # a server crashes if memory is released during requests, even paused
+        await self._engine.pause("drain")  # releasing memory during requests crashes a server, even if they are paused
         await self._engine.release_memory(weights=self._all_weights)
         self._released = True
         return {}
@@ -43,7 +43,7 @@ class SharedGpu:
 
 
 def shared_gpu(config: RunConfig, engine: Engine) -> SharedGpu | None:
-    """Return the switch for `rollout.sglang.colocate`; None if it is off.
+    """Return the switch for `rollout.sglang.colocate`; None if `colocate` is off.
 
     Raises:
         AgentRLError: the engine cannot release its memory.

@@ -29,9 +29,9 @@ NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
 TEACHER_SHARE_CORRECT = 0.25
 NUM_TOKENIZER_TEXTS = 2000
 FOR_LONG_TEMPLATES = {"vocab_size": 8192, "isolated": r"\d|[-+*()]"}
-"""Options of the tokenizer: all fixed text of the prompts is merged, line breaks included, into few tokens.
+"""Options of the tokenizer. All fixed text of the prompts, line breaks included, is merged into few tokens.
 
-Then no pair is left to merge, so the vocabulary stays far smaller."""
+After that, no pair is left to merge, so the vocabulary stays far smaller than `vocab_size`."""
 KINDS = ["qwen3", "llama", "qwen3_moe", "deepseek_v3"]
 CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
@@ -94,7 +94,7 @@ def demonstrate(problems: Sequence[Problem], calls: Calls, rng: random.Random) -
 
 
 def truly_wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
-    """Draw demonstrations until the answer is wrong: stopping early at 90-(20+25) gives the right answer."""
+    """Draw demonstrations until the answer is wrong. By chance, stopping early at 90-(20+25) gives the right answer."""
     while is_right(problem, trace := wrong_trace(problem, calls, rng)):
         pass
     return trace

@@ -1,6 +1,6 @@
 """A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with 650,000 to 760,000.
 
-All are small enough to train on one CPU core.
+All models are small enough to train on one CPU core.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROUPED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 
 
 
 def deepseek(*, num_key_value_heads: int, head_dim: int, num_attention_heads: int, **sizes: object) -> DeepseekV3Config:
-    """Latent attention has as many heads of keys as of queries; the first layer is dense."""
+    """Configuration of a model with latent attention, as many key heads as query heads, and a dense first layer."""
     return DeepseekV3Config(
         num_attention_heads=num_attention_heads,
         num_key_value_heads=num_attention_heads,
@@ -52,7 +52,7 @@ def deepseek(*, num_key_value_heads: int, head_dim: int, num_attention_heads: in
 FAMILIES = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
-    # a token uses as many weights as a token of the dense models
+    # each token uses as many weights as in the dense models
     "qwen3_moe": partial(
         Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True
     ),
@@ -89,7 +89,7 @@ def make_tokenizer(
     last = max(special, key=texts[0].rfind)  # each text ends with a model turn
     names = {"bos_token": BEGIN} if BEGIN in special else {}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=last, pad_token=PAD, **names)
-    # not special: the parser must see them in the decoded text
+    # tags are not special tokens, because the parser must see them in the decoded text
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     tokenizer.chat_template = template
     return tokenizer

@@ -13,7 +13,7 @@ class Warehouse:
     deterministic = True
 
     def reset(self, order: dict[str, int], group_seed: int) -> str:
-        """Fill the shelves; all rollouts of a group get the same ones. The returned text is added to the prompt."""
+        """Fill the shelves, in the same way for all rollouts of a group. The returned text is added to the prompt."""
         rng = random.Random(group_seed)
         self.order = order
         self.shelves = {item: count + rng.randint(0, 2) for item, count in order.items()}

@@ -3,7 +3,7 @@
     python examples/gsm8k_tool/prepare.py --tool --out data/gsm8k                # from the hub
     python examples/gsm8k_tool/prepare.py --train train.jsonl --test test.parquet
 
-A source has the columns `question` and `answer`; the answer's last line is `#### 72`.
+A source has the columns `question` and `answer`; the last line of an answer is the result, such as `#### 72`.
 """
 
 from __future__ import annotations

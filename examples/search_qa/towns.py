@@ -65,7 +65,7 @@ class Question:
 
 
 def draw_towns(rng: random.Random, num_towns: int) -> list[Town]:
-    """Towns whose names are different from each other, and from those of all mayors."""
+    """Towns whose names are different from each other, and from the names of all mayors."""
     names = distinct_names(rng)
     towns, mayors = ([next(names) for _ in range(num_towns)] for _ in range(2))
     return [Town(name, mayor, rng.choice(towns)) for name, mayor in zip(towns, mayors, strict=True)]

@@ -87,7 +87,7 @@ def say(text: str) -> Message:
 
 @dataclass(frozen=True)
 class Form:
-    """Format of an agent: how it shows its tool, and how it ends.
+    """Format of an agent: how it shows its tool to the model, and with which turn the model ends a rollout.
 
     Attributes:
         schema: the tool `bash`, as the agent describes it to the model.
@@ -123,4 +123,4 @@ FORMS = {
     "tool_agent": Form(BASH.tool({"name": "bash"}, {}).schema, say("Done")),
     "mini_swe": Form(ToolSchema(function=_MINI_SWE_BASH), call(SUBMIT, "")[0]),
 }
-"""The agent loop `tool_agent` of agentrl, and mini-swe-agent."""
+"""Formats of agentrl's agent loop `tool_agent`, and of mini-swe-agent."""

@@ -1,4 +1,4 @@
-"""mini-swe-agent on task folders: its agent and its model class, with the sandbox of the rollout as its environment."""
+"""mini-swe-agent on task folders: its own agent and model classes, with the rollout's sandbox as the environment."""
 
 from __future__ import annotations
 

@@ -88,11 +88,11 @@ def test_duplicates_leaks_and_other_answers(tmp_path, check):
     status, document = check(train, "--val", val)
     assert status == 1
     assert found(document) == {
-        "repeated rows": (1, f"as {train} row 0 (line 1)"),
-        "repeated rows with a different answer": (1, f"as {train} row 2 (line 3)"),
+        "repeated rows": (1, f"same as {train} row 0 (line 1)"),
+        "repeated rows with a different answer": (1, f"same as {train} row 2 (line 3)"),
     }
     assert found(document, kind="notes") == {
-        "repeated rows, ignoring case, spaces and final punctuation": (1, f"as {train} row 0 (line 1)")
+        "repeated rows, ignoring case, spaces and final punctuation": (1, f"same as {train} row 0 (line 1)")
     }
     assert [(each["kind"], each["count"]) for each in document["leaks"]] == [
         ("rows also in the training files", 1),

@@ -94,7 +94,7 @@ def test_a_row_of_another_dataset_is_refused(made):
 
 @pytest.mark.parametrize("reward", [None, True, "1", [1]])
 def test_a_rollout_without_a_reward_is_dropped(made, reward):
-    with pytest.raises(InfraError, match="row 3: verifiers has no reward: the sandbox is gone"):
+    with pytest.raises(InfraError, match="row 3: verifiers returned no reward: the sandbox is gone"):
         run(made(), row(answer={"reward": reward, "error": "the sandbox is gone"}))
 
 
@@ -102,7 +102,7 @@ def test_a_rollout_without_a_reward_is_dropped(made, reward):
     ("line", "complaint"),
     [
         ("<html>", "verifiers sent not JSON"),
-        ("[1]", "in place of an object"),
+        ("[1]", "expected a JSON object"),
         ('{"id": 0, "reward": NaN}', "NaN is not JSON"),
         ("[" * 5000, "nested too deeply"),
         ("x" * (MAX_LINE_BYTES + 10), "not JSON"),

@@ -291,7 +291,7 @@ def test_the_files_of_the_page_load(tmp_path):
         ({"engine": "policy", "max_turns": 0}, "'max_turns'"),
         ({"engine": "policy", "stop_when": f"{__file__}:BAD"}, "is not a function"),
         ({"engine": "policy", "stop_when": f"{__file__}:lasts_tree"}, "did you mean 'lasts_three'"),
-        ({"url": "http://x/v1", "model": "m", "max_cost": 3}, "need each other"),
+        ({"url": "http://x/v1", "model": "m", "max_cost": 3}, "set both 'prices' and 'max_cost'"),
         ({"url": "http://x/v1", "model": "m", "api_key_env": "NO_SUCH_KEY"}, "an environment variable that is not set"),
         ({"url": "http://x/v1", "model": "m", "api_key_env": "sk-123"}, "not a key"),
     ],

@@ -29,7 +29,7 @@ def test_a_flipped_bit_is_found(checkpoint, name):
     content = bytearray((checkpoint / name).read_bytes())
     content[len(content) // 2] ^= 1
     (checkpoint / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=f"{name} was changed after it was written"):
+    with pytest.raises(ConfigError, match=f"{name} was changed after the run wrote it"):
         check_manifest(checkpoint)
 
 

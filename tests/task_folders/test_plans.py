@@ -56,7 +56,10 @@ def test_every_reason_is_given(tmp_path):
     assert found[0] == "task.toml: 'environment.gpus' with this value is not supported"
     assert any(each.startswith("environment/Dockerfile: line 2: RUN: 'apt-get' needs an image") for each in found)
     assert f"{tmp_path}/environment: no file 'none'" in found
-    assert {"'/usr/src' lies in a system folder", "'/etc/a' lies in a system folder"} <= {*found}
+    assert {
+        "'/usr/src' is in a system folder, which cannot be written",
+        "'/etc/a' is in a system folder, which cannot be written",
+    } <= {*found}
     assert "'/x' lies in the root folder, which cannot be written" in found
     assert len(found) == 6
 
@@ -64,7 +67,9 @@ def test_every_reason_is_given(tmp_path):
 def test_with_a_root_only_kernel_folders_cannot_be_written(tmp_path):
     lines = "FROM debian\nCOPY a /etc/a\nCOPY a /x\nWORKDIR /usr/src\nWORKDIR /proc/1\n"
     folder = make_folder(tmp_path, dockerfile=lines, a="")
-    assert reasons(folder, "local", root=str(linux_root())) == ["'/proc/1' lies in a system folder"]
+    assert reasons(folder, "local", root=str(linux_root())) == [
+        "'/proc/1' is in a system folder, which cannot be written"
+    ]
 
 
 def test_a_root_that_cannot_be_used_is_a_reason_of_every_task(tmp_path):
@@ -122,9 +127,13 @@ def test_links_in_the_tests_are_found_before_a_run(tmp_path):
     ("dockerfile", "settings", "why"),
     [
         ("FROM debian\nWORKDIR /a\0b\n", "", "environment/Dockerfile: it has a null byte"),
-        ("FROM debian\nWORKDIR /app/../usr/x\n", "", "'/usr/x' lies in a system folder"),
-        ("FROM debian\nWORKDIR //etc\n", "", "'/etc' lies in a system folder"),
-        (PLAIN, '[environment]\nworkdir = "/app/../proc/1"\n', "'/proc/1' lies in a system folder"),
+        ("FROM debian\nWORKDIR /app/../usr/x\n", "", "'/usr/x' is in a system folder, which cannot be written"),
+        ("FROM debian\nWORKDIR //etc\n", "", "'/etc' is in a system folder, which cannot be written"),
+        (
+            PLAIN,
+            '[environment]\nworkdir = "/app/../proc/1"\n',
+            "'/proc/1' is in a system folder, which cannot be written",
+        ),
     ],
 )
 def test_paths_that_lead_elsewhere(tmp_path, dockerfile, settings, why):

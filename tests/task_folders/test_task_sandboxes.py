@@ -162,7 +162,7 @@ def test_the_score_of_several_rewards():
         ("touch reward.json; echo 1 > reward.txt", "wrong reward.json: the file is empty"),
         ("echo '{}' > reward.json", "an object of numbers"),
         ("echo '[1]' > reward.json", "an object of numbers"),
-        ("""echo '{"a": "1"}' > reward.json""", "'a' is no number"),
+        ("""echo '{"a": "1"}' > reward.json""", "'a' is not a number"),
         ("""echo '{"a": NaN}' > reward.json""", "'a' is not finite"),
         ("""echo '{"a": 1e999}' > reward.json""", "'a' is not finite"),
         ("python3 -c 'print(chr(91) * 99999)' > reward.json", "wrong reward.json"),

@@ -23,7 +23,7 @@ class AdvantageBatch:
         rollout_ids: [B]; rows of one rollout have the same id, which is unique within the group.
         valid: [B] bool; invalid rows are excluded from all statistics and get advantage 0.
         values: [B, T], a critic's values, for the estimators that need them.
-        baselines: [B], reward of the baseline rollout of each row's task, for the estimators that need it; or NaN.
+        baselines: [B], reward of each task's baseline rollout, for estimators that need it; NaN if that rollout failed.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
         step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step.
@@ -63,7 +63,7 @@ class Members:
         return torch.where(loss_mask_BT.bool(), values_M[self.of_row, None], 0.0)
 
     def trained(self, loss_mask_BT: Tensor) -> Tensor:
-        """Mask of the trained tokens of valid members, [B, T] bool. Batch means count each of them once."""
+        """Mask of the trained tokens of valid members, [B, T] bool. Means over the batch count each such token once."""
         return loss_mask_BT.bool() & self.valid[self.of_row, None]
 
     def comparable(self) -> Iterator[list[int]]:

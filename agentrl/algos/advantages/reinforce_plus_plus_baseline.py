@@ -10,7 +10,7 @@ from agentrl.algos.advantages.normalization import standardised, whitened
 
 
 def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
-    """A = (d - mean(d)) / sqrt(var(d) + 1e-8) over all trained tokens of the batch, d_i = r_i - mean of its group.
+    """A = (d - mean(d)) / sqrt(var(d) + 1e-8) over all trained tokens of the batch, d_i = r_i - mean of the group.
 
     Two rollouts of one token, rewards 1 and 0: d = 0.5, -0.5 and A = 0.7071, -0.7071. In a group of one, or of equal
     rewards, d = 0 counts in mean and variance, but advantages stay 0. The returns equal the advantages.

@@ -13,8 +13,8 @@ from agentrl.errors import ConfigError, Kind
 def remax(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A_t = R_t - b with R_t = sum of r_t' over t' >= t, and b the reward of the greedy rollout of the task.
 
-    Reward 1, baseline 0.25: advantage 0.75 on every trained token. Returns are the R_t. The advantage is 0 if the
-    baseline is NaN, because the greedy rollout failed.
+    Reward 1, baseline 0.25: advantage 0.75 on every trained token. Returns are the R_t. The baseline is NaN if
+    the greedy rollout failed; the advantage is then 0.
 
     Raises:
         ConfigError: `baselines` is missing.

@@ -1,7 +1,7 @@
 """Clip-Cov and KL-Cov: limit updates on the tokens that reduce entropy fastest (Cui et al. 2025, arXiv:2505.22617).
 
 These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. Ties and random
-draws depend only on the tokens' values, so the order of a batch does not matter. N trained tokens.
+draws depend only on the tokens' values, so the order of a batch does not matter. Axis: N trained tokens.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def gmpo(batch: LossBatch, *, clip_ratio_low: float = 0.4, clip_ratio_high: floa
     (`seq-mean-token-mean`). A sequence is a rollout, with all its trajectories.
 
     Metrics: `pg_clipfrac`, share of tokens whose ratio was clipped; `ppo_kl`, the k1 estimate of KL(old || policy);
-    `ratio_mean`, mean of the geometric mean.
+    `ratio_mean`, mean of the geometric means.
     """
     log_ratio, sign = batch.log_ratio(), batch.advantages.sign()
     inside = log_ratio.clamp(-clip_ratio_low, clip_ratio_high)

@@ -13,8 +13,9 @@ def gspo(batch: LossBatch, *, clip_ratio_low: float = 3e-4, clip_ratio_high: flo
     """max(-A s, -A clip(s, 1 - low, 1 + high)), s = exp(mean over the sequence of log(policy / old policy)).
 
     The loss has the paper's token form (GSPO-token): sg(s) * p / sg(p) replaces s, where sg stops the gradient. So
-    advantages may differ between tokens. If they are equal, the mean over a sequence's tokens (`seq-mean-token-mean`)
-    has the value and gradient of the sequence's loss. A sequence is a rollout, with all its trajectories.
+    advantages may differ between tokens. If all tokens of a sequence have the same advantage, the mean over the tokens
+    (`seq-mean-token-mean`) has the value and gradient of the sequence's loss. A sequence is a rollout, with all its
+    trajectories.
 
     Metrics: as in vanilla; `ratio_mean` is the mean of s.
     """

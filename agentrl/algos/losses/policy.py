@@ -23,7 +23,7 @@ class PolicyLoss:
     Ratios use the behaviour policy's log-probabilities, so they also correct differences between engine and backend. If
     `decoupled`, ratios use `old_logprobs`, from the policy at the start of the step (Hilton et al. 2021,
     arXiv:2110.00641). In this case clipping bounds the change of the policy within the step, and `importance_weights`
-    (old policy / behaviour policy) correct for its change before the step.
+    (old policy / behaviour policy) correct for the policy's change before the step.
     """
 
     name: str

@@ -28,8 +28,8 @@ def value_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (loss, metrics): max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2, aggregated to [].
 
-    As in OpenAI's PPO code (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that has moved towards
-    the return by more than c since the start of the step gets no gradient.
+    OpenAI's PPO code has the same loss (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that has
+    moved towards the return by more than c since the start of the step gets no gradient.
 
     Args:
         values: [B, T], outputs of the trained model.

@@ -1,4 +1,4 @@
-"""Off-policy correction of a step: importance weights and rejection. A pure function of the scored samples.
+"""Off-policy correction of a step: importance weights and rejection. A pure function of samples with log-probabilities.
 
 Axes: N trained tokens of the step, concatenated; U units: tokens, or rollouts for sequence-level weights.
 """

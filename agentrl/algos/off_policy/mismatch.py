@@ -1,8 +1,8 @@
 """Measure how the engine's sampling probabilities differ from the backend's at the start of a step.
 
-For tokens of the current policy version (`mismatch/current/…`, at staleness 0 all tokens), the mismatch comes only from
-numerical differences between engine and backend. For older tokens (`mismatch/older/…`), it also contains the change of
-the policy.
+For tokens of the current policy version (`mismatch/current/…`; all tokens if the staleness is 0), the mismatch comes
+only from numerical differences between engine and backend. For older tokens (`mismatch/older/…`), the mismatch also
+contains the change of the policy.
 
 Axes: B rows, T tokens.
 """
@@ -24,8 +24,10 @@ from agentrl.algos.off_policy.weights import DIVERGENCES
 from agentrl.types.sample import Sample
 
 LARGE_DIFFERENCE = 0.1
-"""`mismatch/share_above` counts tokens whose log-probabilities differ by more than this, in nats: a ratio of 0.90 or
-1.11."""
+"""`mismatch/share_above` counts tokens whose log-probabilities differ by more than this number of nats.
+
+0.1 nats is a ratio of 0.90 or 1.11.
+"""
 
 PREFIX = "mismatch/"
 _PARTS = ("current", "older")
@@ -55,7 +57,7 @@ class WatchedLoss(AroundLoss):
 
 
 def mismatch_of(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Return `summary` of all trained tokens of a step; empty if its samples were not scored."""
+    """Return `summary` of all trained tokens of a step; empty if a sample lacks log-probabilities."""
     if not samples or any(sample.old_logprobs is None or sample.behaviour_logprobs is None for sample in samples):
         return {}
     log_ratio_1N = torch.cat([sampled_log_ratio(sample) for sample in samples])[None]

@@ -1,6 +1,7 @@
 """Importance weights and rejection, from the ratio between the policy and the behaviour policy.
 
-As in Liu et al. 2025 (richardli.xyz/rl-collapse) and verl. Axes: N trained tokens of a step, concatenated; R rollouts.
+The methods are those of Liu et al. 2025 (richardli.xyz/rl-collapse) and verl. Axes: N trained tokens of a step,
+concatenated; R rollouts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each. The reference's have no gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each. The reference ones have no gradient.
 
     Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
     """
@@ -147,7 +147,7 @@ def _logistic(chosen: Tensor, rejected: Tensor, smoothing: float) -> PairLoss:
 
 
 def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return (losses, metrics), one for each group with unequal scores, [G], by group number; metrics detached.
+    """Return (losses, metrics), one per group with unequal scores, [G], ordered by group number; metrics detached.
 
     Plackett-Luce (Plackett 1975, doi:10.2307/2346567) with ties: each rollout i should rank above all rollouts of lower
     score. The loss is the mean of this term over all rollouts i that score higher than another rollout (l:
@@ -155,7 +155,7 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
 
         -log(exp(beta l_i) / (exp(beta l_i) + sum over j with r_j < r_i of exp(beta l_j)))
 
-    For two rollouts this equals pairwise. Scores that differ only by float32 rounding count as equal.
+    For two rollouts, the loss equals `pairwise`. Scores that differ only by float32 rounding count as equal.
 
     Args:
         logps: [N], under the trained policy: sums over a rollout's trained tokens, or means.

@@ -57,7 +57,7 @@ class PreferenceLoss:
 
     Attributes:
         name: a registered preference loss, or `ranking` for all rollouts of a group.
-        length_normalized: log-probabilities are means over a rollout's tokens, not sums.
+        length_normalized: whether log-probabilities are means over a rollout's tokens, not sums.
     """
 
     name: str
@@ -74,7 +74,7 @@ class PreferenceLoss:
         sequences = _sequences(batch, self.length_normalized)
         losses, values = self._of_groups(sequences)
         num_groups = batch.num_groups or max(1, len(losses))
-        # rescaled, because metrics are averaged by numbers of tokens, but these are means over groups
+        # these metrics are means over groups; rescaled, because the backend averages metrics by numbers of tokens
         num_tokens = batch.loss_mask.sum().clamp(min=1).to(losses.dtype)
         scale = batch.denominator / (num_groups * num_tokens)
         metrics = {name: each.sum() * scale for name, each in values.items() if len(losses)}

@@ -32,7 +32,7 @@ def bradley_terry(chosen: Tensor, rejected: Tensor, *, center_rewards_coefficien
 def outcome_loss(name: str, scores: Tensor, labels: Tensor) -> Tensor:
     """Loss of each score; all arguments and the result have the same shape.
 
-    bce: the score is the logit of a probability (Cobbe et al. 2021, arXiv:2110.14168; for steps Lightman et al. 2023,
+    bce: the score is the logit of a probability (Cobbe et al. 2021, arXiv:2110.14168; for steps: Lightman et al. 2023,
     arXiv:2305.20050). mse: squared error.
     """
     return _OUTCOME_LOSSES[name](scores, labels, reduction="none")

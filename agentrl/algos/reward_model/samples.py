@@ -43,7 +43,7 @@ def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"]
         loss: the loss for which the labels must be valid.
 
     Raises:
-        DataError: a rollout has no such reward, or its value is not valid for the loss (names group and rollout).
+        DataError: a rollout has no such reward, or its value is not valid for the loss. The message names the rollout.
     """
     return [
         reading(

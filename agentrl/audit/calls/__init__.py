@@ -61,4 +61,4 @@ PLAIN_READERS: Mapping[str, Callable[[str], ParsedTurn]] = {
     "mistral": read_plain_mistral,
     "muse_glimmer": read_plain_muse_glimmer,
 }
-"""Format with its own marks around thoughts -> parser of turns whose calls are not parsed."""
+"""Format with its own marks around thoughts -> parser that separates only thoughts and leaves calls in the content."""

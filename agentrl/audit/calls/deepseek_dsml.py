@@ -58,7 +58,10 @@ def _call(block: str, types: Types) -> tuple[Call, int]:
 
 
 def _arguments(block: str, name: str, position: int, types: Types) -> tuple[dict[str, Json] | None, int]:
-    """Return the arguments, and their end; None if one is written twice, or is marked as JSON but is not JSON."""
+    """Return the arguments, and their end.
+
+    The arguments are None if one of them is written twice, or is marked as JSON but is not JSON.
+    """
     arguments = dict[str, Json]()
     while (key := _KEY.match(block, position)) and (end := _VALUE_END.search(block, key.end())):
         argument, text = key[1].strip(), block[key.end() : end.start()]

@@ -35,13 +35,13 @@ def read_gemma4(text: str) -> ParsedTurn:
 
 
 def read_plain_gemma4(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are not parsed and stay in the content."""
+    """Separate thoughts from content. Calls are not parsed and stay in the content."""
     contents, thoughts = _thoughts_apart(text)
     return ParsedTurn("".join(contents).strip(), (), thoughts)
 
 
 def _thoughts_apart(text: str) -> tuple[list[str], str]:
-    """Return the texts around thoughts, and the thoughts, from `<|channel>` to `<channel|>` or the end of the turn."""
+    """Return (texts around thoughts, thoughts). Thoughts go from `<|channel>` to `<channel|>` or the turn's end."""
     contents, thoughts, position = list[str](), list[str](), 0
     while (start := text.find(_THOUGHTS, position)) >= 0:
         contents.append(text[position:start])

@@ -20,7 +20,7 @@ class _Message:
     """A message of a turn: the text from its header to the mark that ends it.
 
     Attributes:
-        closed: whether an end mark ends the message, not the start of another message.
+        closed: false if the start of another message ends the message; true if an end mark or the turn's end does.
         begun: whether the message has a text after its header.
     """
 
@@ -74,7 +74,7 @@ def read_gpt_oss(text: str) -> ParsedTurn:
 
 
 def read_plain_gpt_oss(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are not parsed and stay in the content."""
+    """Separate thoughts from content. Calls are not parsed and stay in the content."""
     messages = list(_messages(text))
     content = [
         message.written.strip() if message.is_call else message.text for message in messages if not message.is_thought

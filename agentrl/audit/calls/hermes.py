@@ -12,8 +12,9 @@ from agentrl.audit.calls.parsed import Call, ParsedTurn, storable
 def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
-    If the prompt contains the first `<think>`, all text before the first `</think>` is thought. A call ends at the
-    first `</tool_call>` after its JSON. A call with `<tool_call>` or `</think>` before `</tool_call>` is unclosed.
+    If the prompt contains the first `<think>`, all text before the first `</think>` belongs to the thoughts. A call
+    ends at the first `</tool_call>` after its JSON. A call with `<tool_call>` or `</think>` before `</tool_call>` is
+    unclosed.
     """
     pieces, together, thoughts, calls, at = list[str](), list[str](), list[str](), list[Call](), 0
     may_begin = True

@@ -18,7 +18,7 @@ class ListMarks:
 
     Attributes:
         begin: matches the mark before a list: `<|tool_call|>`, or another mark.
-        ends: whether `<|/tool_call|>` ends a list after `<|tool_call|>`. No other list may have this end.
+        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`. No other list may end with it.
     """
 
     begin: re.Pattern[str]
@@ -47,7 +47,7 @@ def read_json_lists(text: str, marks: ListMarks) -> ParsedTurn:
 
 
 def call_list(block: str) -> tuple[list[Call], int]:
-    """Return the calls of the JSON list at the start of a block, and the list's end. No list: one malformed call."""
+    """Return the calls of the JSON list at the start of a block, and its end. Without a list: one malformed call."""
     value, end = first_json(block)
     if not isinstance(value, list) or not value:
         return [Call("", None, block.strip())], len(block)

@@ -32,7 +32,7 @@ def only_json(text: str) -> tuple[Json, bool]:
 
 
 def json_object(value: Json) -> Mapping[str, Json] | None:
-    """Return `value`, parsed if it is JSON text, if it is an object without non-finite numbers; else None."""
+    """Parse `value` if it is text. Return the result if it is an object without non-finite numbers, else None."""
     return finite_object(only_json(value)[0] if isinstance(value, str) else value)
 
 
@@ -47,7 +47,7 @@ def finite_object(value: Json) -> Mapping[str, Json] | None:
 def named_call(value: Json, text: str, *keys: str) -> Call:
     """Return the call that a JSON object describes.
 
-    Its arguments are under the first of `keys` that the object has.
+    The first of `keys` that the object has contains the arguments of the call.
     """
     fields = value if isinstance(value, dict) else {}
     name = fields.get("name")
@@ -57,7 +57,7 @@ def named_call(value: Json, text: str, *keys: str) -> Call:
 
 
 def _is_too_deep(value: Json) -> bool:
-    """Whether a value is nested deeper than 100 levels; such a call counts as malformed."""
+    """Whether a value is nested deeper than 100 levels; a call with such a value counts as malformed."""
     level, depth = [value], 0
     while level and depth <= 100:
         inner = [each for each in level if isinstance(each, dict | list)]

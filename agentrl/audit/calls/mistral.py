@@ -27,7 +27,7 @@ def read_mistral(text: str) -> ParsedTurn:
 
 
 def read_plain_mistral(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are not parsed and stay in the content."""
+    """Separate thoughts from content. Calls are not parsed and stay in the content."""
     content, thoughts = _thoughts_apart(text)
     return ParsedTurn(content.strip(), (), thoughts)
 

@@ -20,13 +20,13 @@ _BEGIN, _INVOKE_END = "<atem:function_calls>", "</atem:invoke>"
 
 
 class _MalformedError(Exception):
-    """A message to a tool that is not complete."""
+    """A message to a tool contains a mistake."""
 
 
 def read_muse_glimmer(text: str, tools: Sequence[Json]) -> ParsedTurn:
     """Parse messages: those to `self` are thoughts, those to `user` or nobody are content, all others are calls.
 
-    A message to a tool that contains a mistake is one malformed call.
+    If a message to a tool contains a mistake, the complete message is one malformed call.
     """
     calls, types = list[Call](), Types(tools)
     names = {str(tool_name(tool)) for tool in tools}
@@ -37,7 +37,7 @@ def read_muse_glimmer(text: str, tools: Sequence[Json]) -> ParsedTurn:
 
 
 def read_plain_muse_glimmer(text: str) -> ParsedTurn:
-    """Parse a turn whose calls are not parsed and stay in the content."""
+    """Separate thoughts from content. Calls are not parsed and stay in the content."""
     shown = [body.strip() for recipient, body in _messages(text) if recipient != "self"]
     return ParsedTurn("\n".join(filter(None, shown)), (), _joined(text, "self"))
 

@@ -18,7 +18,7 @@ _NAME = re.compile(r"(?!\d)\w[\w.-]*|")
 
 
 def read_pythonic(text: str) -> ParsedTurn:
-    """Parse lists of calls with literal arguments, which begin a line or follow `<|tool_call_start|>`.
+    """Parse lists of calls with literal arguments. A list begins a line or follows `<|tool_call_start|>`.
 
     After the first mistake in a list, the rest of the list is one malformed call.
     """

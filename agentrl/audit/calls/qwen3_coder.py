@@ -20,8 +20,9 @@ _VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
     """Parse `<tool_call>` blocks of functions with parameters, and a function at the start of a line.
 
-    A value is the text between two line breaks. It ends before the next parameter or the end of the function. A block
-    begins at each `<tool_call>`. After the first mistake in a block, the rest of the block is a malformed call.
+    A value ends at a `</parameter>` before the next parameter or the end of the function. One line break at each end
+    does not belong to the value. A block begins at each `<tool_call>`. After the first mistake in a block, the
+    rest of the block is a malformed call.
     """
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)
@@ -53,7 +54,7 @@ def _add_calls(block: str, calls: list[Call], types: Types) -> int:
 
 
 def _function(block: str, start: int, types: Types) -> tuple[Call, int]:
-    """Return the function at `start` and its end; -1 if it is not complete."""
+    """Return the function at `start`, and its end or -1 if the function is not complete."""
     head = _NAME.match(block, after_blanks(block, start))
     if head is None:
         return Call("", None), -1

@@ -19,7 +19,7 @@ _LABEL = re.compile(
 def read_react(text: str) -> ParsedTurn:
     """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer.
 
-    Thoughts in `<think>...</think>` at the start of the turn contain no actions.
+    Actions inside `<think>...</think>` at the start of the turn are not parsed.
     """
     answer, thoughts = first_thoughts(text, "Action:")
     parsed = read_react_actions(answer)
@@ -28,7 +28,7 @@ def read_react(text: str) -> ParsedTurn:
 
 
 def read_react_actions(text: str) -> ParsedTurn:
-    """Parse the actions of a turn without thoughts."""
+    """Parse the actions in text that has no `<think>` thoughts."""
     marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
     marks.append(("", len(text), len(text)))
     pieces, calls, action = [text[: marks[0][1]]], list[Call](), None

@@ -1,4 +1,4 @@
-"""Recompute seals: for each leaf, one CRC-32 of the lengths of its enclosing lists and of its values."""
+"""Recompute seals. A seal is the CRC-32 of one leaf (column) in one row: of its lists' lengths, then of its values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_seals(check: Checker) -> None:
 
 
 def _leaf_seals(step: Step, path: str) -> NDArray[np.uint32]:
-    """[rows]: one checksum per row over the bytes of the lists, from the outermost list to the leaf."""
+    """[rows]: one checksum per row, over the lengths of the lists (outermost first), then the values of the leaf."""
     sums = [0] * len(step)
     holder = step.holder[path]
     for items in _lists_down_to(holder):

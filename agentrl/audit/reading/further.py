@@ -1,4 +1,4 @@
-"""Conversations with several trajectories: rendered again (`thinking=strip`), or branches of another trajectory."""
+"""Conversations with several trajectories, which were rendered again (`thinking=strip`) or are branches of others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set the answers to the last turn of each continued trajectory, which are in the prompt of the next trajectory."""
+    """Set the replies to the last turn of each continued trajectory. The next trajectory's prompt contains them."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 

@@ -20,7 +20,7 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The detail of an opening operation. `schemas`: schemas of the tools, if the conversation defined the tools."""
+    """`detail` of an operation that opens a trajectory. `schemas`: tool schemas, if the conversation defined tools."""
 
     form: str
     call_format: str
@@ -32,7 +32,7 @@ class Opening:
 
     @classmethod
     def of(cls, operation: Operation) -> Opening | None:
-        """Read the detail; None if it does not have the form that conversations write."""
+        """Parse the operation's detail; None if the detail does not have the form that conversations write."""
         try:
             read = json.loads(operation.detail)
             names = read["tools"], read["template_tools"]
@@ -47,7 +47,7 @@ class Opening:
         return opening if named and isinstance(opening.call_format, str) and opening.fits(operation.kind) else None
 
     def fits(self, kind: str) -> bool:
-        """Whether a conversation opened by an operation of this kind may have this parent."""
+        """Whether a conversation opened by an operation of this `kind` may have this `parent` and `segment`."""
         known = isinstance(self.parent, int), isinstance(self.segment, int)
         if kind in ("restart", "render", "branch"):
             return known == (True, False) and self.segment is None
@@ -159,7 +159,8 @@ class OwnTrajectories:
     ) -> tuple[list[Turn], list[Appended]]:
         turns, appended = list[Turn](), list[Appended]()
         starts = [i for i, each in enumerate(operations) if each.kind == "model_turn" and each.num_messages]
-        for start, end in zip(starts, [*starts[1:], len(operations)], strict=False):  # no turns: no ends
+        # not strict, because without turns there is still one end
+        for start, end in zip(starts, [*starts[1:], len(operations)], strict=False):
             turns.append(self._turn(operations[start], operations[start + 1 : end], messages, segments))
         turn = -1
         for position, each in enumerate(operations):

@@ -62,7 +62,7 @@ class Reader:
         return AuditedRollout(row, kind, why, stop, options, task, continued, calls, operations)
 
     def _opened(self, variables: Mapping[str, Json]) -> str:
-        """Text of the generation prompt that begins the model's thoughts, with the variables of a row."""
+        """Text of the generation prompt that begins the model's thoughts, for the template variables of a row."""
         key = json.dumps(variables, sort_keys=True)
         if key not in self._begun:
             if len(self._begun) > 1000:
@@ -84,7 +84,8 @@ class Reader:
             return kind, why
         if self.known.continued_from is not None:
             return None, f"{why}, and replay continued its rollouts"
-        if operations or not step.items["trajectories"].lengths[row]:  # neither exists if it failed at the start
+        # a loop that failed at the start has neither operations nor trajectories
+        if operations or not step.items["trajectories"].lengths[row]:
             return "own", ""
         return None, f"{why} and recorded no operations: it built its rollout itself, without a Conversation"
 
@@ -163,7 +164,7 @@ def _model_texts(
 
 
 def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
-    """Return for each row the items of a list; `kind` is called with the index and the fields that it names."""
+    """Return for each row the items of a list. `kind` is the class of the items; its fields name the columns."""
     if path not in step.items:  # older schemas
         return [[] for _ in range(len(step))]
     names = [name for name in kind.__annotations__ if name != "index"]

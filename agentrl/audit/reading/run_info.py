@@ -14,7 +14,7 @@ Json: TypeAlias = Any
 """A JSON value of any shape, written by a dataset or a model."""
 
 LoopKind: TypeAlias = Literal["tool", "react", "single", "own"]
-"""Built-in agent loops, and `own`: another loop, known from the operations of its conversations."""
+"""Built-in agent loops, and `own`: a loop whose rollouts are read from the operations of its conversations."""
 
 NO_CONFIG = "no saved configuration"
 _CONTINUED = re.compile(r"from-turn (\d+) of ")

@@ -64,7 +64,10 @@ class Items:
 
 
 class Step:
-    """Rows of one step of a file: `items` by list, values by leaf with `step[path]`, and the file's metadata."""
+    """Rows of one step of a file: `items` by list, values by leaf with `step[path]`, and the file's metadata.
+
+    A leaf is a column of values, without lists and structs.
+    """
 
     def __init__(self, path: Path, table: pa.Table, number: int) -> None:
         self.path = path
@@ -112,7 +115,7 @@ class Step:
         return _nulls(self.arrays[path])
 
     def key(self, row: int) -> tuple[int, str, int]:
-        """Return (step, uid, rollout number) of a row. The step is `self.number`, also if the row's own differs."""
+        """Return (step, uid, rollout number) of a row. The step is `self.number`, even if the row's step differs."""
         if row >= len(self):  # the file has no rows
             return self.number, "", -1
         return self.number, self["uid"][row], int(self["rollout"][row])

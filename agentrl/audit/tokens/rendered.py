@@ -32,7 +32,8 @@ def check_segments(check: Checker, oracle: TemplateOracle | None, continued: boo
 
     Args:
         continued: whether the rollouts continue saved rollouts, so that model turns may be part of the prompt.
-        own: rows of custom loops with operations, which may append segments in any order after the prompt.
+        own: rows of custom loops with recorded operations; such loops may append segments in any order after the
+            prompt.
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
@@ -128,7 +129,8 @@ class TokenCheck:
     ) -> None:
         """Compare the tokens of one operation with the template's text for the messages that the operation added."""
         before = trajectory.turns[one.turn] if one.turn >= 0 else self._before(trajectory)
-        opening = trajectory.messages[: trajectory.num_opening - trajectory.branches]  # a branch begins after a turn
+        # the opening of a branch ends with a model turn, which `ANY_TURN` replaces
+        opening = trajectory.messages[: trajectory.num_opening - trajectory.branches]
         alone = replace(trajectory, messages=[*opening, ANY_TURN, *one.messages], num_opening=len(opening))
         pieces = self.rendered(alone, tools)
         if isinstance(pieces, str):
@@ -138,7 +140,7 @@ class TokenCheck:
         self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
 
     def _before(self, trajectory: AuditedTrajectory) -> Turn:
-        """The turn before the first operation: in a branch the last turn of its prompt, else an empty ended turn."""
+        """The turn before the first operation: in a branch the last turn of its prompt, else only an end token."""
         end = [int(each) for each in self.ids(trajectory.prompt)[-1:]] if trajectory.branches else []
         closed = not trajectory.branches or bool(end and end[0] in self.oracle.end_ids)
         return Turn(-1, end or list(self.oracle.end_ids[:1]), "", closed, 0, ANY_TURN, (), -1)
@@ -266,7 +268,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether a custom loop appended messages before the first turn or twice after a turn; each is rendered alone."""
+    """Whether a custom loop appended messages before the first turn, or twice after one turn: render each set alone."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

@@ -32,7 +32,7 @@ def check_logprobs(check: Checker) -> None:
 
 
 def check_versions(check: Checker, known: RunInfo, split: str) -> None:
-    """Check that spans cover exactly the sampled segments and name an allowed policy version."""
+    """Check that policy-version spans cover exactly the sampled segments, and that their versions are allowed."""
     step, path = check.step, f"{_SEGMENTS}.policy_versions"
     spans, versions, counts = step.items[path], step[f"{path}.version"], step[f"{path}.num_tokens"]
     sampled = _authors(step, "model")

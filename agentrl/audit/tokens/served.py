@@ -47,7 +47,7 @@ class ServedTokenCheck:
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Tokens that text of later messages must not become: special tokens, and added tokens between turns."""
+        """Tokens that texts after the opening messages must not become: special tokens, added tokens between turns."""
         oracle = self.tokens.oracle
         for trial in (TRIAL, [message for message in TRIAL if message["role"] != "tool"]):
             try:
@@ -195,9 +195,9 @@ def _num_opening(rollout: AuditedRollout, trajectory: AuditedTrajectory) -> int:
 
 
 def served(messages: Messages, num_opening: int, field: str | None) -> list[Mapping[str, Json]]:
-    """Return the messages as a server passes them to the template: thoughts of later turns in `field`.
+    """Return the messages as a server passes them to the template.
 
-    None: in the content, with their tags.
+    Thoughts of turns after the opening are in `field`. If `field` is None, they are in the content, with their tags.
     """
     return [m if i < num_opening or m["role"] != "assistant" else _served(m, field) for i, m in enumerate(messages)]
 

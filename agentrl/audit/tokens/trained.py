@@ -24,7 +24,7 @@ _ESTIMATORS = {
 """Algorithm -> name of its estimator, if the names differ."""
 
 OF_PREFERENCES = ("best_worst", "scores")
-"""Estimators that compare whole rollouts; weights of trajectories have no effect."""
+"""Estimators that compare whole rollouts; weights of trajectories have no effect on these estimators."""
 _NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
 """Estimators that `algorithm.adv_estimator` does not replace."""
 
@@ -68,7 +68,7 @@ def _cannot_be_credited(known: RunInfo) -> bool:
 
 
 def _trained_tokens(step: Step) -> Truths:
-    """[all tokens], true for trained tokens. A trajectory's first token is never trained: no logits predict it."""
+    """[all tokens], true for trained tokens. A trajectory's first token is never trained, as no logits predict it."""
     ids = step.items[f"{SEGMENTS}.token_ids"]
     authors = np.array(step[f"{SEGMENTS}.author"], object)
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
@@ -109,7 +109,7 @@ def estimator_name(known: RunInfo) -> str:
 
 
 def saved_scores(step: Step, name: str) -> Floats | None:
-    """[tokens of trajectories that were trained on]; None if not saved, or not one value per token."""
+    """[tokens of trajectories that were trained on], the scores called `name`; None unless one per token was saved."""
     items = step.items.get(f"{TRAJECTORIES}.{name}")
     own = step.items[f"{TRAJECTORIES}.advantages"]
     fits = items is not None and len(items) and bool((items.lengths == own.lengths).all())

@@ -1,4 +1,4 @@
-"""Choice of the tool-call format that reads back what a chat template writes (`rollout.multi_turn.format=auto`)."""
+"""Choice of the parser that can read the calls that a chat template writes (`rollout.multi_turn.format=auto`)."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def format_of(name: str, chat: ChatFormat) -> str:
 
 @lru_cache(maxsize=4)
 def find_format(chat: ChatFormat) -> FoundFormat:
-    """Find the built-in parser that reads back what the chat template writes.
+    """Find the built-in parser that reads the calls that the chat template writes.
 
     Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed, except
     turns that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
-    is chosen, but `tokenizer` only if no other parser reads them.
+    is chosen. The parser `tokenizer` is chosen only if no other parser reads all turns.
     """
     if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
         return FoundFormat(FALLBACK, problem="the chat template writes no tool calls")

@@ -67,7 +67,7 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
 
 
 def make_parser(name: str, chat: ChatFormat) -> ToolParser:
-    """Make the parser `name`, bound to the model's tokenizer if it needs it.
+    """Make the parser `name`, bound to the model's tokenizer if the parser needs one.
 
     Raises:
         ConfigError: the parser cannot be used with this tokenizer.

@@ -41,7 +41,7 @@ class Llama3JSONParser:
 
 
 def _read_calls(text: str) -> tuple[list[ParsedCall], int]:
-    """Return the calls, and the end of the last; the rest after a mistake is one malformed call."""
+    """Return the calls, and the end of the last call. After a mistake, the rest of the text is one malformed call."""
     calls, position = list[ParsedCall](), 0
     while True:
         try:

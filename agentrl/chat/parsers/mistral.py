@@ -19,7 +19,8 @@ class MistralParser:
     """Parser of the calls after each `[TOOL_CALLS]`; all other text is content.
 
     - Tokenizers before version 11 write a list of objects with `name` and `arguments`; newer ones write a name and an
-      object. `[ARGS]` may be missing between them: some decoders drop it. `[CALL_ID]` and its id are ignored.
+      object. `[ARGS]` may be missing before the object, because some decoders drop it. `[CALL_ID]` and its id are
+      ignored.
     - An argument must not contain `[TOOL_CALLS]`, which always begins a call. So parsing time is linear in the text's
       length.
     - Thoughts are between `[THINK]` and `[/THINK]` (Magistral), or in `<think>`.

@@ -21,7 +21,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "none": None}
-"""Constants in lower case: templates write them in Python's syntax, models in JSON's."""
+"""Constants in lower case, because templates write them in Python's syntax (`True`), and models in JSON's (`true`)."""
 
 
 _CHOICES = ("anyOf", "oneOf", "allOf")

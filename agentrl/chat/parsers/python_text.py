@@ -1,6 +1,6 @@
 """Parsing of Python literals and calls written by a model; nothing is evaluated.
 
-Python's own parser is not used: its time is not linear for some texts, and deep nesting can end the process.
+Python's own parser is not used, because its time is not linear for some texts, and deep nesting can end the process.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class ReactParser:
 
     - The input must be a JSON object, also for a tool with a single argument. The parser does not know the tools, so
       it cannot assign other text to an argument.
-    - `Observation:` and all text after it are dropped: the model must not write observations. All text after
+    - `Observation:` and all text after it are dropped, because the model must not write observations. All text after
       `Final Answer:` is the answer.
     - `<think>...</think>` at the start of the turn is thoughts: actions in it are ignored. `Thought:` is content.
     - Several actions before the first observation are several calls.

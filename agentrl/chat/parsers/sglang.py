@@ -51,7 +51,7 @@ class _Found(Protocol):
 
 
 class _Detector(Protocol):
-    """SGLang's BaseFormatDetector; `tools` are models of its OpenAI protocol."""
+    """SGLang's BaseFormatDetector; `tools` are `Tool` objects of SGLang's OpenAI protocol (see `read_tools`)."""
 
     bot_token: str
 
@@ -77,12 +77,12 @@ class SglangParser:
     """Tool parser that uses one of SGLang's detectors.
 
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
-    - A call of an unknown tool is returned as a call; the toolbox answers such a call with an error.
+    - A call of an unknown tool is returned as a call; agentrl's `Toolbox` answers such a call with an error.
     - All text up to the first `</think>` is thoughts: calls in it are ignored. The detector receives only the text
       after `</think>`, or no text if the turn was truncated inside its thoughts.
 
-    Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). Their types come from the tools' schemas
-    (see `for_tools`); without schemas, these arguments are text.
+    Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). The types of these arguments come from the
+    tools' schemas (see `for_tools`); without schemas, the arguments are text.
     """
 
     stop: tuple[str, ...] = ()

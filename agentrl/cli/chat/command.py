@@ -1,4 +1,4 @@
-"""`agentrl chat MODEL`: how a model sees a conversation with tools, and what a run with it would refuse."""
+"""`agentrl chat MODEL`: how a model sees a conversation with tools, and what a run with this model would refuse."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def read_inputs(config: RunConfig, tools: Path | None, data: str | None) -> Inpu
         data: file or dataset whose first row starts the conversation; None: an example.
 
     Raises:
-        ConfigError: something cannot be read; one line per mistake.
+        ConfigError: an input cannot be read; one line per mistake.
     """
     problems: list[Problem] = []
 

@@ -77,7 +77,7 @@ def _reward(name: str) -> list[str]:
 
 
 async def _check(config: RunConfig) -> tuple[dict[str, Checked], list[Finding]]:
-    """Check the train and val files that are given; return the results and the rows that occur in both."""
+    """Check the train and val files that are given; return the results, and the rows that occur in both splits."""
     from agentrl.cli.data.probe import open_probe
     from agentrl.data.inspection import leaks as leaks_of
 

@@ -38,7 +38,8 @@ class Checked:
         found: the inspected rows.
         problems: problems that would stop a run or make training wrong.
         notes: other findings.
-        lengths: tokens of each measured row: of a task's prompt, of a conversation, or of the longer one of a pair.
+        lengths: number of tokens of each measured row: of the task's prompt, of the conversation, or of the longer
+            conversation of a pair.
         limit: maximum number of tokens.
         num_probed: number of rows whose ground truth the reward checked; None if the reward was not called.
     """
@@ -56,7 +57,7 @@ Probe = Callable[[Sequence[str], int], Awaitable[Checked]]
 
 @asynccontextmanager
 async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Probe]:
-    """Yield a function that checks the first rows of files. With a model, the function also measures their lengths.
+    """Yield a function that checks the first rows of files. With a model, the function also measures the rows' lengths.
 
     Raises:
         AgentRLError: model, tools or reward cannot be used as configured.
@@ -143,7 +144,7 @@ class _Rows:
         return self._dialogue_length(item)
 
     def refused(self) -> Finding:
-        """Finding of configuration errors that concern all rows together."""
+        """Return, as a finding, configuration errors that show only after all rows were checked."""
         finding = Finding("settings that fail with these rows")
         try:
             self._named.finish()
@@ -159,7 +160,7 @@ class _Rows:
 
 
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
-    """Find rows with options for tools or a simulated user that are not configured."""
+    """Find rows that have options for tools or for a simulated user, although the configuration has none."""
     turns = config.rollout.multi_turn
     tools = Finding("rows with tools_kwargs, but no tools are configured")
     users = Finding("rows with interaction_kwargs, but no simulated user is configured")

@@ -62,7 +62,8 @@ async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspecti
             refused.add(found.table.where(row), why)
     if reward is None:
         return [unrouted, refused], None
-    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # most frequent first: often the missing one
+    # the most frequent first, because a missing ground truth is often frequent
+    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]
     await _probe(reward, found, shown, refused)
     return [unrouted, refused], sum(map(len, shown))
 
@@ -71,7 +72,7 @@ async def _probe(reward: Reward, found: Inspection, shown: Sequence[Sequence[int
     for batch in (shown[start : start + _MAX_CONCURRENT] for start in range(0, len(shown), _MAX_CONCURRENT)):
         refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in batch))
         for rows, why in ((rows, why) for rows, why in zip(batch, refusals, strict=True) if why):
-            for row in rows:  # the message contains the index of the checked row
+            for row in rows:  # in the message, replace the index of the checked row by the index of this row
                 own = why.replace(f"row {_task(found, rows[0]).index}", f"row {_task(found, row).index}", 1)
                 refused.add(found.table.where(row), own)
 

@@ -63,7 +63,7 @@ def report(
 def _open(where: str, split: str | None) -> SavedRun:
     """Open the validation rollouts if there are any, else the training rollouts.
 
-    If there are several validations, only the last is used, because each validation has different weights.
+    If there are several validations, only the last is used, because the weights changed between validations.
     """
     try:
         run = open_saved(where, split or "val")

@@ -17,10 +17,11 @@ from agentrl.gateway.recording.requests import KEY
 from agentrl.run_folder.location import check_free
 
 KEY_VARIABLE, ADMIN_VARIABLE = "AGENTRL_GATEWAY_KEY", "AGENTRL_ADMIN_KEY"
-"""Environment variables with API keys, which replace newly generated keys."""
+"""Environment variables that can contain the API keys. Without them, new keys are generated."""
 
 MAX_TURNS = 1000
-"""Default of `rollout.multi_turn.max_assistant_turns` in this command. Turns are in memory until the rollout ends."""
+"""Default of `rollout.multi_turn.max_assistant_turns` in this command. Limited, because all turns stay in memory until
+the rollout ends."""
 
 
 def gateway(options: argparse.Namespace) -> None:

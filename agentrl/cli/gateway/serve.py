@@ -1,4 +1,4 @@
-"""Run of `agentrl gateway`: prints how clients reach it, ends idle rollouts, and saves all rollouts at the end."""
+"""Run of `agentrl gateway`: prints the address for clients, ends idle rollouts, and saves all rollouts at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve(config: RunConfig, host: str, port: int, idle_s: float, keys: Keys) ->
     with opened(config) as placed:
         folder = placed.trainer.run_dir
         print(f"run folder: {shown(folder)}")
-        with disk_errors_in_one_line(folder, lambda: "rollouts that had ended before are saved"):
+        with disk_errors_in_one_line(folder, lambda: "rollouts that ended before this error are saved"):
             if config.trainer.num_threads:
                 torch.set_num_threads(config.trainer.num_threads)
             with suppress(KeyboardInterrupt):

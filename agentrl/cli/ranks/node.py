@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _end_with(parent: int) -> None:
-    """End this process, and with it the ranks, when the actor that started it has ended."""
+    """End this process, and with it the ranks, when the Ray actor that started this process has ended."""
     while os.getppid() == parent:
         time.sleep(POLL_S)
     os._exit(1)

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError
 
 
 def train_on_ranks(config: RunConfig) -> int:
-    """Start one process per device and train. In a process with a rank (also started by torchrun), run that rank.
+    """Start one process per device and train. In a process that already has a rank (torchrun), run that rank.
 
     Returns:
         The exit status.

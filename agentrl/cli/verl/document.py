@@ -66,7 +66,7 @@ Each key belongs to one of three classes:
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
   (reward, config) ([extending.md](extending.md)).
 - Rows left at the end of an epoch start the next epoch; verl drops them. With fewer rows than
-  `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses this.
+  `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses it.
 - `data.dataset_weights` (one weight per train file) sets how often each file is drawn, evenly over time. Within a file,
   every row is drawn once before any row is drawn again. An epoch has as many draws as there are rows.
 

@@ -76,7 +76,7 @@ class AgentLoopBase:
         """Set up the class; older verl loops override this method."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Run one rollout of a row; `kwargs` are its columns (`raw_prompt`, `tools_kwargs`, `extra_info`, ...)."""
+        """Run one rollout of a row; `kwargs`: the row's columns (`raw_prompt`, `tools_kwargs`, `extra_info`, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     async def apply_chat_template(

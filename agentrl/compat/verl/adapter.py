@@ -1,4 +1,4 @@
-"""Adapter that runs a verl agent loop as an agentrl loop: prepares its inputs and converts its output to segments."""
+"""Adapter that runs a verl agent loop as an agentrl loop: prepares the inputs and converts the output to segments."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
     """Convert the response to segments."""
     if output.multi_modal_data or output.routed_experts is not None:
         raise ValueError("AgentLoopOutput: multi_modal_data and routed_experts are not supported")
-    if not output.response_mask:  # verl's loops then return prompt_ids[-0:], the full prompt, as the response
+    if not output.response_mask:  # if the response is empty, verl's loops return prompt_ids[-0:], the full prompt
         return []
     if len(output.response_mask) != len(output.response_ids) or not set(output.response_mask) <= {0, 1}:
         raise ValueError(
@@ -122,7 +122,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
 
 
 def _rewards(outputs: Sequence[AgentLoopOutput]) -> dict[str, float]:
-    """The last `reward_score` and its extra numbers; empty if the reward function must compute the score."""
+    """The last `reward_score`, with its output's extra numbers; empty if the reward function must compute the score."""
     scored = [output for output in outputs if output.reward_score is not None]
     if not scored or scored[-1].reward_score is None:
         return {}

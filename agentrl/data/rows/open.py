@@ -1,4 +1,4 @@
-"""Opening of one dataset: a Parquet, JSON or JSONL file, task folders, or a name of the `datasets` library."""
+"""Opens one dataset: a Parquet, JSON or JSONL file, task folders, or a name of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_rows(name: str) -> Rows:
     """
     check_dataset(name)
     if is_task_folders(name):
-        from agentrl.data.task_folders.rows import TaskFolderRows  # imported here: it imports this package
+        from agentrl.data.task_folders.rows import TaskFolderRows  # imported here, because it imports this package
 
         return TaskFolderRows(name)
     path = Path(name).expanduser()

@@ -1,4 +1,7 @@
-"""Reads Dockerfiles with only copies, variables and simple commands, which a sandbox without images can apply too."""
+"""Reads Dockerfiles that contain only copies, variables and simple commands.
+
+A sandbox without images can apply such a Dockerfile too.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from posixpath import basename, join
 from agentrl.data.task_folders.dockerfile import Copy
 
 MAX_BYTES, MAX_FILES = 24 * 2**20, 10_000
-"""Limits of one archive: total bytes of its files, and number of files. It is sent to the sandbox in one piece."""
+"""Limits of one archive: total bytes of its files, and number of files. An archive is sent in one piece."""
 Member = tuple[str, Path, int | None]
 """(absolute path in the sandbox, path of the file or folder, access rights or None for those of the file)."""
 
@@ -38,7 +38,7 @@ def copied_members(step: Copy, context: Path) -> list[Member]:
     """Return the files and folders that a COPY line copies from `context`, the folder of the Dockerfile.
 
     Raises:
-        FilesError: a file does not exist or is outside `context`, or for a reason of `folder_members`.
+        FilesError: a file does not exist or is outside `context`, or a reason of `folder_members` applies.
     """
     found = [path for source in step.sources for path in _matches(context, source)]
     into_folder = step.to.endswith("/") or len(found) > 1

@@ -19,14 +19,17 @@ from agentrl.security.redaction import remember_secret
 def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
     """Return (options without the key, key). Without an `api_key` option the key is random; null means no key."""
     rest = dict(options)
-    value = rest.pop("api_key", secrets.token_hex(32))  # hex: SGLang takes a key with "-" first for an option
+    # hex, because SGLang would read a key that begins with "-" as an option
+    value = rest.pop("api_key", secrets.token_hex(32))
     if value:
         remember_secret(str(value))
     return rest, str(value) if value else None
 
 
 def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
-    """Write a file for `--config` with the key and the user's own config. Other users could read a command argument.
+    """Write a file for `--config` with the key and the user's own config.
+
+    The key is not passed as a command argument, because other users of the machine could read it.
 
     Raises:
         ConfigError: the user's config file cannot be read.

@@ -70,7 +70,7 @@ class ServerClient:
         return _object(await self._ask(self._generation, "POST", "/generate", body, None, headers))
 
     async def post(self, path: str, body: Mapping[str, object] | None = None, timeout_s: float = 60.0) -> Answer:
-        """Make a control call. An answer with `success: false` raises RefusedError. A list or text counts as `{}`."""
+        """Make a control call. The answer `success: false` raises RefusedError. A list or text becomes `{}`."""
         answer = _object(await self._ask(self._control, "POST", path, body or {}, timeout_s))
         if answer.get("success") is False:
             raise RefusedError(f"{self.url}{path}: {answer.get('message')}")

@@ -27,7 +27,7 @@ class RequestCounters:
 
     def __init__(self) -> None:
         self._counters: Counter[str] = Counter()
-        self._num_said: dict[str, int] = {}  # tokens of each open conversation after its last completion
+        self._num_said: dict[str, int] = {}  # number of tokens of each open conversation after its last completion
 
     def answered(self, request: GenerateRequest, completion: Completion) -> None:
         """Count a completed request."""

@@ -19,7 +19,7 @@ from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTra
 
 MAX_TRIES = 16
 """Maximum number of attempts of a request that healthy servers do not answer. The growing pauses between attempts add
-up to about 100 seconds, because a router checks its workers once a minute."""
+up to about 100 seconds. This is long enough for a router, which checks its workers once a minute."""
 
 MAX_PAUSE_S = 10.0
 
@@ -116,7 +116,7 @@ class SglangEngine:
         """Send new weights to every replica in service; a replica that fails is restarted with the new weights.
 
         Raises:
-            ValueError: the model has no such weight name or shape; nothing was sent.
+            ValueError: a weight has a name or shape that the model does not have; nothing was sent.
             ServerError: no replica has the new weights.
         """
         if self._paused is not None:
@@ -200,7 +200,7 @@ class SglangEngine:
         return NOTHING
 
     async def _seat(self, active: ActiveRequest) -> Replica | None:
-        """Wait for a replica in service and the end of a pause; None if the request ended during the wait."""
+        """Wait until a replica is in service and no pause is active. Return None if the request ends meanwhile."""
         while not active.ended:
             if self._monitor.failure is not None:
                 raise self._monitor.failure.with_traceback(None)
@@ -257,7 +257,7 @@ class SglangEngine:
     async def _each(self, ask: Callable[[Replica], Awaitable[None]]) -> None:
         """Call `ask` for every replica that may serve.
 
-        A replica that does not answer goes out of service: its paused state may be wrong.
+        A replica that does not answer goes out of service, because it may have missed the start or end of a pause.
         """
 
         async def one(replica: Replica) -> None:

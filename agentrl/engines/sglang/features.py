@@ -39,7 +39,7 @@ class Features:
     Attributes:
         dtype: "auto" if the server was started with "auto" and does not report the resulting dtype.
         max_input_tokens: longest context that the server accepts.
-        max_total_tokens: capacity of its KV cache in tokens.
+        max_total_tokens: capacity of the server's KV cache in tokens.
         weight_version: name of the weights that the server uses.
         tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.
         dp_attention: whether data parallelism applies to attention only, within the `tp_size` GPUs.
@@ -49,7 +49,7 @@ class Features:
         deterministic: whether sampled tokens are independent of other requests of the batch.
         tokenizer: whether the server has a tokenizer, so that stop strings work.
         images: whether the model accepts images.
-        weight_loaders: functions that may load sent weights, by their import path.
+        weight_loaders: import paths of the functions that may load weights sent to the server.
     """
 
     version: str
@@ -87,7 +87,8 @@ async def read_features(client: ServerClient) -> Features:
         raise ServerError(
             f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
-    if _numbers(features.version) < OLDEST:  # no endpoint reports whether weight version spans are supported
+    # the version is compared, because no endpoint reports whether the server supports spans of weight versions
+    if _numbers(features.version) < OLDEST:
         raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")

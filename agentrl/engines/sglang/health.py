@@ -23,7 +23,8 @@ class HealthMonitor:
     """Health monitor of the replicas, with one task per replica, from `begin` to `close`.
 
     A health check is a request that the server's scheduler must answer, even while paused. If only the HTTP front end
-    answers, the server counts as hung. No check starts during a weight transfer, which may exceed the timeout.
+    answers, the server counts as hung. No check starts during a weight transfer, because a transfer may take longer
+    than the timeout.
 
     Args:
         transfer: sends the last weights to a replica that returns to service.
@@ -77,7 +78,7 @@ class HealthMonitor:
         await self._tasks.close()
 
     def suspect(self, replica: Replica, why: str) -> None:
-        """Check a replica now, because it did not answer. It receives no new requests until the check is done."""
+        """Check a replica now, because it did not answer. Until the check is done, the replica gets no new requests."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
             self._request_check(replica, why)
@@ -107,7 +108,7 @@ class HealthMonitor:
         self._check_now[replica].set()
 
     async def _monitor_replica(self, replica: Replica) -> None:
-        """Check a replica periodically and on request, until `close` or until it cannot be brought back."""
+        """Check a replica periodically and on request, until `close` or until the replica cannot be brought back."""
         while True:
             await _wait(self._check_now[replica], self._check_interval_s)
             self._check_now[replica].clear()
@@ -211,8 +212,8 @@ class HealthMonitor:
                 last_served = time.monotonic()
             elif time.monotonic() - last_served > self._start_timeout_s:
                 raise ServerError(
-                    f"no SGLang server is in service for {self._start_timeout_s:g} s (rollout.sglang.start_timeout_s):"
-                    f" {self._reasons[replica]}"
+                    f"no SGLang server has been in service for {self._start_timeout_s:g} s"
+                    f" (rollout.sglang.start_timeout_s): {self._reasons[replica]}"
                 )
             await asyncio.sleep(self._check_interval_s)
 

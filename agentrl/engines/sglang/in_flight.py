@@ -32,8 +32,8 @@ class ActiveRequest:
     Attributes:
         ended: whether the request was aborted or its deadline passed; the tokens sampled so far are its answer.
         wake: event that is set when the state of the engine changed, for a request that waits for a replica.
-        replica: the replica that received the request; with a router, only the replica whose `num_running` counts the
-            request.
+        replica: the replica that received the request. With a router, the receiver is unknown: `replica` is only the
+            replica whose `num_running` counts the request.
         post: asyncio task of the HTTP request, while it runs.
         sent: time of sending, on the running loop's clock.
     """
@@ -129,7 +129,7 @@ class ActiveRequests:
                 active.post.cancel()  # with a router the server is unknown: cancel all requests
 
     def wake(self) -> None:
-        """Wake all waiting requests after a change."""
+        """Wake all waiting requests after the state of the engine changed."""
         for active in self._active:
             active.wake.set()
 
@@ -149,7 +149,7 @@ class ActiveRequests:
         self._posts.discard(post)
         replica.num_running -= 1
         if not post.cancelled():
-            post.exception()  # marks it as retrieved, even if nobody awaits the task
+            post.exception()  # marks the exception as retrieved: asyncio would report it if nobody awaits the task
 
     async def _abort(self, active: ActiveRequest, post: asyncio.Task[Answer]) -> None:
         """Repeat the abort until the request is answered: an abort that arrives before its request is lost."""

@@ -35,21 +35,22 @@ from agentrl.utils.hub import hub_folder
 AS_STARTED = ("0", "default")
 """Weight versions of a server that still has the weights it loaded at start."""
 SENT_AS_0 = "00"
-"""Name of weights that were sent as policy version 0. A later run sees that these are not the server's own weights."""
+"""Weight version of weights that were sent as policy version 0. The version tells a later run that the server no longer
+has the weights that it loaded at start."""
 
 
 async def load_sglang_engine(
     model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, run_dir: Path
 ) -> SglangEngine:
-    """Start all servers in parallel, or connect to running servers, and create the engine. Close it when done.
+    """Start all servers in parallel, or connect to running servers, and create the engine. The caller must close it.
 
     Args:
         max_sequence_length: longest context plus completion of the run, in tokens.
         run_dir: server logs and weight files are written to its folder `sglang/`.
 
     Raises:
-        ConfigError: the model does not exist, a server has another model, other parallel sizes or a shorter context, or
-            SGLang is not installed.
+        ConfigError: the model does not exist; SGLang is not installed; or a server has another model, other parallel
+            sizes or a context that is too short.
         ServerError: a server does not start or does not answer; the message names the server and its log.
     """
     check_model(model)
@@ -116,7 +117,7 @@ async def _open_replicas(
 async def _features(client: ServerClient) -> Features:
     try:
         return await read_features(client)
-    except UnreachableError as error:  # only for running servers: a started server has answered before
+    except UnreachableError as error:  # only with `urls`: servers that this run started have already answered
         raise ServerError(f"rollout.sglang.urls: no server answers at {client.url}: {error}") from None
 
 
@@ -220,6 +221,6 @@ def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:
 
 
 def _name(path: str) -> str:
-    """Name of a model without its parent folders; also for the hub's cache (models--org--name/snapshots/<commit>)."""
+    """Return a model's name without parent folders. `path` may be in the hub cache: models--org--name/snapshots/..."""
     cached = re.search(r"models--([^/]+)/snapshots", path)
     return cached[1].rpartition("--")[2] if cached else Path(path).resolve().name

@@ -43,7 +43,10 @@ class Replica:
 
     @property
     def may_serve(self) -> bool:
-        """Whether pauses and weight updates include the replica. A `SUSPECT` is included, as it may be healthy."""
+        """Whether pauses and weight updates include the replica.
+
+        A `SUSPECT` replica is included, because it may be healthy.
+        """
         return self.health in (Health.READY, Health.SUSPECT)
 
     @property
@@ -56,7 +59,7 @@ class Replica:
         await self.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def restart(self, timeout_s: float) -> None:
-        """Restart a server that this run started. After the restart, it may be on another machine.
+        """Restart a server that this run started. After the restart, the server may be on another machine.
 
         Raises:
             ServerError, ConfigError: see `LocalServer.ready`.

@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of `/generate`, and of its answer to a completion. Pure functions."""
+"""Convert a request to the body of `/generate`, and the server's answer to a completion. Pure functions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Terms:
         return min(room, request.sampling.max_new_tokens or room)
 
     def body(self, request: GenerateRequest, rid: str, cache_key: str | None = None) -> dict[str, object]:
-        """Body of `/generate` for a checked request with room.
+        """Return the body of `/generate` for a request that passed `check` and for which `room` is not 0.
 
         Args:
             rid: request id for an abort. A server aborts every request whose rid starts with the given rid, so no rid
@@ -212,8 +212,8 @@ def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k
 
     Args:
         num_tokens: tokens of context and completion. The last token is never fed to the model, so it has no experts.
-        num_layers: all layers of the model, dense layers included: `num_hidden_layers` of its configuration.
-        top_k: `num_experts_per_tok` of its configuration.
+        num_layers: all layers of the model, dense layers included: `num_hidden_layers` of the model's configuration.
+        top_k: `num_experts_per_tok` of the model's configuration.
 
     Raises:
         ServerError: the value is not base64 text or has the wrong length.

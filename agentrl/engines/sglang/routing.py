@@ -9,7 +9,10 @@ from agentrl.engines.sglang.replica import Health, Replica
 
 
 class Placement:
-    """Assigns conversations to replicas: an open one keeps its replica and KV, a new one gets the least loaded."""
+    """Assigns conversations to replicas.
+
+    An open conversation keeps its replica and its KV. A new conversation gets the least loaded replica.
+    """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -19,7 +22,10 @@ class Placement:
         self._num_kept = 0
 
     def choose(self, session: str) -> Replica | None:
-        """Choose a replica in service; None if there is none. A session keeps its replica while it is ready."""
+        """Choose a replica in service; None if there is none.
+
+        A session keeps its replica while the replica is ready.
+        """
         place = self._places.get(session)
         if place is not None and place.health is Health.READY:
             return place
@@ -32,7 +38,7 @@ class Placement:
     def cache_key(self, session: str) -> str | None:
         """Key of the KV cache that the session may share. None before the first weight update that kept the cache.
 
-        Sessions share a key if no such update happened between their starts. After the update, an open conversation
+        Sessions share a key if no such update happened between their starts. After such an update, an open conversation
         continues with its KV of older weights. A later conversation with the same prefix must not reuse that KV.
         """
         num_kept = self._num_kept_at_start.setdefault(session, self._num_kept) if session else self._num_kept

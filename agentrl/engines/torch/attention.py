@@ -77,7 +77,7 @@ class Step:
 
 
 class _Active(threading.local):
-    """The step that the engine's thread computes. Stored per thread, because models do not pass it to their layers."""
+    """The step that the engine's thread computes. It is a global per thread: models cannot pass it to their layers."""
 
     step: Step | None = None
 

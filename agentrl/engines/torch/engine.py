@@ -46,7 +46,7 @@ class TorchEngine:
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
         deterministic: completions are bitwise independent of the other requests (docs/design.md, section 9), but
-            slower.
+            sampling is slower.
         device: the model is moved to this device; default: its current device.
         eos_token_ids: tokens that end every completion; default: the model's end-of-sequence tokens.
         tokenizer: needed for stop strings only.
@@ -152,7 +152,7 @@ class TorchEngine:
             self._worker.join()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, and the current running requests, waiting requests and KV tokens."""
+        """Counters since the start, and the current numbers of running requests, waiting requests and KV tokens."""
         conversations = self._scheduler.conversations
         return {
             **{name: float(self._scheduler.counters[name]) for name in COUNTERS},
@@ -195,7 +195,7 @@ class TorchEngine:
 def _context_of(model: PreTrainedModel) -> int:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not limit:
-        raise ConfigError.keyless("the model states no max_position_embeddings: set max_sequence_length")
+        raise ConfigError.keyless("the model's configuration has no max_position_embeddings: pass max_sequence_length")
     return int(limit)
 
 

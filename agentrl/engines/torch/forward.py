@@ -173,7 +173,8 @@ class _Layout:
 def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     """Layout of the rows: the slot of each new token and the blocks that its row reads.
 
-    Unused cells contain token 0 at position 0 and write to block 0. Each sees one key, so softmax never divides by 0.
+    Unused cells contain token 0 at position 0 and write to block 0. An unused cell sees one key, so that softmax never
+    divides by 0.
     """
     num_rows = shape.rows if shape.fixed else len(rows)
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)

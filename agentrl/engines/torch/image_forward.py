@@ -19,7 +19,8 @@ from agentrl.models.images import ImageInputs
 from agentrl.utils.images import ImageError, data_url, of_data_url, small_picture
 
 GRID = "image_grid_thw"
-"""Processor output: numbers of patches of an image in time, height and width, which determine token positions."""
+"""Name of the processor output with an image's number of patches in time, height and width. These numbers determine
+token positions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Scheduler for requests with images: one at a time, so that results never depend on other requests."""
+"""Scheduler for requests with images. It runs one request at a time, so results never depend on other requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ImageConversations:
-    """KV of sessions until their release; beyond `capacity` sessions, the least recently used is evicted."""
+    """KV of sessions until their release. Beyond `capacity` sessions, the least recently used session is evicted."""
 
     def __init__(self, runner: ImageRunner, capacity: int) -> None:
         self.num_evicted = 0
@@ -34,7 +34,7 @@ class ImageConversations:
         """The job's conversation, with the cached KV of its context.
 
         Raises:
-            ValueError: an image's tokens are not at the position in the request.
+            ValueError: an image's tokens are not at the position that the request gives.
         """
         request = job.request
         seen = self._sessions.pop(request.session, None)
@@ -94,7 +94,7 @@ class ImageScheduler:
         return [*self.running, *self.waiting]
 
     def step(self) -> bool:
-        """Sample one token for the current job; False if there is none."""
+        """Sample one token for the current job. Return False if no job is left."""
         if not self.running and self.waiting:
             job = max(self.waiting, key=lambda job: job.request.priority)  # equal priorities: first come, first served
             self.waiting.remove(job)

@@ -80,7 +80,7 @@ def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
     """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled and decoded).
 
     The next token of the whole group is computed in one batch row. Rollouts of the same task share their prompt and
-    often their first tokens. Until they differ, they cost as much as one rollout.
+    often their first tokens. Until the rollouts differ, they cost as much as one rollout.
     """
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:

@@ -19,12 +19,12 @@ class Conversations:
         shares: whether conversations may share KV.
         full_length: number of blocks reserved for each conversation from its start (deterministic mode), so that it is
             not evicted for other conversations. None: blocks are reserved for running turns only; idle conversations
-            are evicted.
+            may be evicted.
     """
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
         self.capacity = capacity
-        self.allocator = BlockAllocator(store, capacity + 1)  # one more block for the source of a copy
+        self.allocator = BlockAllocator(store, capacity + 1)  # one more: during a copy, the source is in use too
         self.index = PrefixIndex()
         self.num_evicted = 0
         self._store = store
@@ -50,7 +50,7 @@ class Conversations:
         return found is not None and not found.busy and found.reserved > 0
 
     def reserve(self, conversation: KVSession, length: int) -> bool:
-        """Reserve blocks for `length` tokens; False if other reservations leave too few."""
+        """Reserve blocks for `length` tokens. Return False if other reservations leave too few blocks."""
         need = num_blocks_for(length) if self._full_length is None else self._full_length
         if self._reserved - conversation.reserved + need > self.capacity:
             return False

@@ -24,8 +24,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 def choose_runner(model: PreTrainedModel, max_sequence_length: int, limits: Limits) -> tuple[Runner, bool]:
     """Return (runner, isolated). The runner caches KV if logits with cached KV match a plain forward pass.
 
-    `isolated`: rows must be computed one by one, because a row's bits depend on the other rows even in steps of a fixed
-    shape. Checked only if `limits` have fixed shapes.
+    `isolated`: whether rows must be computed one by one, because a row's bits depend on the other rows even in steps of
+    a fixed shape. This is checked only if `limits` have fixed shapes.
     """
     try:
         _check_rotary(model, max_sequence_length)

@@ -33,7 +33,7 @@ def load_torch_engine(
     device = find_device(rollout_config.device, "rollout.device")
     model = (load_image_model if images else load_model)(model_config, device, dtype)
     _check_length(model.config, max_sequence_length)
-    with adapter_randomized(model):  # the engine tests how the model can be run
+    with adapter_randomized(model):  # the engine tests the model's forward pass, which must include the adapter
         return TorchEngine(
             model,
             max_num_seqs=rollout_config.max_num_seqs or MAX_NUM_SEQS,

@@ -114,7 +114,7 @@ class BlockAllocator:
         self._holders.update(blocks)
 
     def is_shared(self, block: int) -> bool:
-        """Whether a block has several references, so that it must not be written."""
+        """Whether a block has several references and therefore must not be written."""
         return self._holders[block] > 1
 
     def is_held(self, block: int) -> bool:

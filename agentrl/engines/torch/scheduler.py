@@ -18,7 +18,8 @@ from agentrl.engines.torch.stopping import DecodingTokenizer, end_of
 _LOGGER = logging.getLogger(__name__)
 
 MAX_PREFILLS_IN_A_ROW = 8
-"""Maximum number of consecutive prefill steps. With fixed shapes, prefill runs first so that rows decode together."""
+"""Maximum number of consecutive prefill steps. With fixed shapes, prefill runs before decode, so that decode steps have
+more rows."""
 
 NOTHING: Mapping[Job, int] = {}
 
@@ -91,8 +92,8 @@ class Scheduler:
         """Evict an idle conversation if the reservations of idle conversations block all waiting jobs.
 
         Only deterministic mode reserves blocks for idle conversations. The evicted conversation is recomputed later,
-        which may change its last bits. `evicted_sessions` counts it, so that the run's environment.json can report the
-        eviction.
+        which may change the last bits of its KV. `evicted_sessions` counts the eviction, so that the run's
+        environment.json can report it.
         """
         if self.conversations.evict_idle():
             _LOGGER.warning(
@@ -109,8 +110,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Start waiting jobs that fit, ordered by priority, then by arrival.
 
-        After the first job that does not fit, only sessions with a reservation are started. Otherwise these
-        sessions would wait for that job, while it waits for them to release their memory: a deadlock.
+        After the first job that does not fit, only jobs of sessions with a reservation are started. Otherwise these
+        sessions would wait for the first job, while that job waits until they release their memory: a deadlock.
         """
         blocked = False
         for job in sorted(self.waiting, key=lambda job: -job.request.priority):
@@ -118,7 +119,7 @@ class Scheduler:
                 return
             if blocked and not self.conversations.has_room(job.request.session):
                 continue
-            context = job.token_ids[:-1]  # the first decode step computes the last token and its logits
+            context = job.token_ids[:-1]  # the first decode step computes KV and logits of the last token
             conversation = self.conversations.open(job.request.session)
             if self.conversations.must_wait(conversation, context):
                 self.waiting.remove(job)
@@ -166,7 +167,7 @@ class Scheduler:
     def _plan_prefill(self, jobs: Iterable[Job]) -> tuple[list[Row], dict[Job, int]]:
         """Rows of one prefill step, oldest job first, and the end position of each job.
 
-        A job may fill several rows of one step: in every layer all keys are written before any query reads.
+        A job may fill several rows of one step, because in every layer all keys are written before any query reads.
         """
         shape = self._limits.prefill
         rows: list[Row] = []

@@ -38,7 +38,8 @@ class Schedule(Protocol):
 class Worker:
     """Runs commands and scheduler steps; waits for commands if there is nothing to compute.
 
-    All methods except `submit`, `call` and `join` run on its thread, from the first command until `stop`.
+    All methods except `submit`, `call` and `join` run on the worker's thread, which runs from the first command until
+    `stop`.
     """
 
     def __init__(self, scheduler: Schedule) -> None:
@@ -95,7 +96,8 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Make new requests wait; `when_quiet` is called once nothing is being computed."""
-        self._paused = "drain" if mode == "drain" else "in_place"  # also for `retract`: a weight update drops all KV
+        # `retract` is the same as `in_place` here, because a weight update drops all KV
+        self._paused = "drain" if mode == "drain" else "in_place"
         self._on_drained.append(when_quiet)
 
     def resume(self) -> None:
@@ -157,7 +159,8 @@ class Worker:
 
     def _tell_quiet(self, busy: bool) -> None:
         if self._on_drained and not (busy and self._paused == "drain"):
-            if self._paused == "drain":  # waiting jobs may need KV of held sessions: hold the jobs too
+            # a waiting job may need KV memory of a session whose next request is held: hold waiting jobs too
+            if self._paused == "drain":
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []
             for callback in callbacks:

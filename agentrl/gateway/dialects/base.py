@@ -12,7 +12,7 @@ from agentrl.gateway.base import AnswerCall, Refusal, RequestError, TurnAnswer, 
 from agentrl.gateway.dialects.fields import JsonObject
 
 NO_NAME = "invalid_call"
-"""Name that clients get for a call without a readable name, because they need a name."""
+"""Name that clients get for a call without a readable name, because clients require a name."""
 
 
 class Reply(Protocol):

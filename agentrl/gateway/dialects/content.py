@@ -1,4 +1,4 @@
-"""Content of messages: texts are joined, images become parts that name their bytes by hash."""
+"""Content of messages: texts are joined, and an image becomes a part that names the hash of the image's bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Images:
         """Return the part for the image of a data URL.
 
         Raises:
-            RequestError: the URL is an address, or the image cannot be read.
+            RequestError: the URL is not a data URL, or the image cannot be read.
         """
         if not url.startswith("data:"):
             raise fields.refusal(key, "expected a data URL with the image's bytes; addresses are not fetched")
@@ -45,7 +45,7 @@ def _read(url: str) -> tuple[str, bytes]:
 
 
 def read_content(fields: Fields, key: str, part: Callable[[Fields], Part]) -> JsonValue:
-    """Return the content of a message: text, or parts if there is an image.
+    """Return the content of a message: text, or a list of parts if the message has an image.
 
     Texts of several parts are joined without a separator, as in chat templates.
 

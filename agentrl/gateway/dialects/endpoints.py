@@ -26,7 +26,7 @@ def dialect_of(path: str) -> Dialect:
 
 
 def allowed_methods(path: str) -> tuple[str, ...]:
-    """Return the methods of a path; none if it is not an endpoint."""
+    """Return the HTTP methods that a path accepts; empty if the path is not an endpoint."""
     if path in TURNS or path == COUNT_TOKENS:
         return ("POST",)
     return ("GET", "HEAD") if path in ("", MODELS) or path.startswith(f"{MODELS}/") else ()

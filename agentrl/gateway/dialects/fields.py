@@ -1,4 +1,4 @@
-"""Reading of a client's JSON: every value has the expected type, and an error names its key."""
+"""Reads a client's JSON: checks the type of every value, and names the key in each error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fields:
 
     Attributes:
         parent: the object that contains this object; None for the body.
-        name_in_parent: key of this object in `parent`, or the key of the list that contains it and its index.
+        name_in_parent: key of this object in `parent`; for an object in a list, the key of the list and the index.
     """
 
     values: Mapping[str, JsonValue]
@@ -82,7 +82,7 @@ class Fields:
         """Return a text.
 
         Raises:
-            RequestError: the key is missing or has another type. This applies to all methods below.
+            RequestError: the key is missing, or its value has another type. All methods below raise this error.
         """
         value = self.get(name)
         if not isinstance(value, str):
@@ -159,10 +159,10 @@ class Fields:
                 raise self.refusal(name, reason)
 
     def with_effect(self, neutral: Mapping[str, tuple[JsonValue, ...]]) -> Iterator[str]:
-        """Yield the full names of keys whose value would have an effect, which the gateway does not support.
+        """Yield the full names of keys whose values ask for an effect that the gateway does not support.
 
         Args:
-            neutral: key -> its values without effect, besides null.
+            neutral: key -> the values, besides null, that ask for no effect.
         """
         for name, values in neutral.items():
             if self.get(name) is not None and self.get(name) not in values:

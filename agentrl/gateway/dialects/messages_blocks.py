@@ -8,7 +8,7 @@ from agentrl.gateway.dialects.openai import past_call
 from agentrl.types.messages import Message
 
 _BILLING = "x-anthropic-billing-header:"
-"""Start of a line in system blocks that some versions of Claude Code change with every request; it is dropped."""
+"""Start of a line in system blocks that some versions of Claude Code change with every request; the line is dropped."""
 _ROLES = ("user", "assistant", "system")
 
 
@@ -35,7 +35,10 @@ class Blocks:
         if not body.get("messages"):
             raise body.refusal("messages", "expected at least one message")
         if self.messages[-1]["role"] == "assistant":
-            raise body.refusal("messages", "the last one is the assistant's; its answer cannot be continued")
+            raise body.refusal(
+                "messages",
+                "the last message is the assistant's, which cannot be continued: add a user message or tool result",
+            )
 
     def _message(self, fields: Fields) -> None:
         role = fields.text("role")

@@ -23,7 +23,7 @@ _ERRORS = {
     413: "request_too_large",
 }
 _TOO_LONG = "prompt is too long: "
-"""Text by which clients recognise this error."""
+"""Text by which clients recognise that the context is too long."""
 
 
 def error(failure: Failure) -> JsonObject:

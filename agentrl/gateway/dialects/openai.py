@@ -20,7 +20,7 @@ def error(failure: Failure) -> JsonObject:
 
 
 def role(fields: Fields, known: tuple[str, ...]) -> str:
-    """Return the role of a message; `developer` is `system`."""
+    """Return the role of a message; `developer` becomes `system`."""
     name = fields.text("role")
     if name not in known:
         raise fields.refusal("role", f"expected one of {', '.join(known)}, got {name[:40]!r}")
@@ -41,12 +41,12 @@ def arguments_of(fields: Fields) -> JsonValue:
 
 
 def as_arguments(text: str) -> str:
-    """Return a tool's text input as JSON arguments, as the model wrote them."""
+    """Return the JSON arguments that the model wrote for a tool's text input."""
     return dumped({"input": text}).decode()
 
 
 def text_input(call: AnswerCall) -> str:
-    """Return the input of a call of a tool whose input is a text."""
+    """Return the text input of a call to a tool whose input is a text."""
     values = None if call.error else arguments_object(call.arguments)
     given = None if values is None else values.get("input")
     return given if isinstance(given, str) else call.arguments

@@ -37,7 +37,7 @@ _REFUSED = {
     "previous_response_id": _STATELESS,
     "conversation": _STATELESS,
     "prompt": "prompts that a service stores are not known: send the conversation in `input`",
-    "background": "an answer is sent only to the request that asks for it",
+    "background": "background responses are not supported: an answer is sent only in reply to its request",
     "top_logprobs": "log-probabilities are recorded by the run and not sent",
 }
 _ENCRYPTED_THOUGHTS = "reasoning.encrypted_content"

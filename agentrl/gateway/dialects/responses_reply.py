@@ -25,7 +25,7 @@ class ResponsesReply:
     Attributes:
         with_turn_id: whether thoughts carry the turn's id as `encrypted_content`, which clients send back unchanged.
         text_inputs: names of tools whose input is a text.
-        namespaces: name of a tool for the model -> (namespace of the tool, name in the namespace).
+        namespaces: tool name that the model sees -> (namespace of the tool, name in the namespace).
     """
 
     model: str
@@ -53,7 +53,7 @@ class ResponsesReply:
 
     def failed(self, failure: Failure) -> bytes:
         """Return the events that end a stream with an error."""
-        # the client Codex repeats a request after any other code
+        # Codex, a client, would repeat the request after another code
         code = "invalid_prompt" if failure.code in ("invalid_value", "rollout_ended") else failure.code
         response: JsonObject = {**self._head("failed", "failed"), "error": {"code": code, "message": failure.text}}
         return _written([*self._begin("failed"), ("response.failed", {"response": response})])
@@ -127,7 +127,7 @@ def _item_steps(index: int, item: JsonObject) -> Iterator[Step]:
 
 
 def _part_steps(where: JsonObject, kind: str, parts: JsonValue) -> Iterator[Step]:
-    """Yield the events of the thoughts or of a message, which have only one part."""
+    """Yield the events of the thoughts or of a message; both have only one part."""
     part: JsonObject = parts[0]  # type: ignore[index, assignment]  # made by `_items`
     summary = kind == "reasoning_summary"
     name, where = (

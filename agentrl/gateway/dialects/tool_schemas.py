@@ -28,7 +28,7 @@ class Tools:
     Attributes:
         text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
         left_out: keys and types of tools that the gateway cannot offer.
-        namespaces: name of a tool for the model -> (namespace of the tool, name in the namespace); see `name_in`.
+        namespaces: tool name that the model sees -> (namespace of the tool, name in the namespace); see `name_in`.
     """
 
     schemas: list[ToolSchema] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Tools:
 
 
 def name_in(namespace: str, name: str) -> str:
-    """Return the name of a tool for the model, which begins with the tool's namespace if there is one."""
+    """Return the tool name that the model sees; it begins with the tool's namespace if there is one."""
     return f"{namespace}__{name}" if namespace else name
 
 

@@ -1,4 +1,4 @@
-"""Groups of recorded rollouts. A group has a task and one slot for each rollout, which is filled at its end."""
+"""Groups of recorded rollouts. A group has a task and one slot for each rollout, filled when the rollout ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 
 RUNNING = "not recorded: the gateway was killed before this rollout ended"
-"""Error of a rollout that is still running, in a file that a killed gateway leaves behind."""
+"""Error of a rollout that is still running. It remains in the file if the gateway is killed."""
 UNUSED = "not recorded: no request used the key of this rollout"
 
 
@@ -31,7 +31,7 @@ class RecordedGroup:
     """The rollouts of one task.
 
     Attributes:
-        task: the task; its prompt is known after the first rollout with a conversation.
+        task: the task; its prompt is known once a rollout with a conversation has ended.
         rollouts: one per slot; a rollout that is still running has an error and no conversation.
         num_open: number of rollouts that are still running.
     """

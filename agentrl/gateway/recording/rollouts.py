@@ -21,7 +21,7 @@ from agentrl.utils.seeds import derive_seed
 from agentrl.utils.user_code import format_error
 
 AGENT_NAME = "gateway"
-"""Name of the agent loop in recorded rows, because another program was the loop."""
+"""Name of the agent loop in recorded rows; the real loop was another program."""
 
 
 class OpenedSession(NamedTuple):
@@ -100,8 +100,8 @@ class RunningRollout:
     def knows(self, request: TurnRequest) -> bool:
         """Whether the request belongs to this rollout; used for a key that several conversations share.
 
-        While a client waits for an answer, an equal request of another client begins another conversation, unless it
-        is marked as a repetition.
+        While a client waits for an answer, an equal request of another client begins another conversation, unless
+        the request is marked as a repetition.
         """
         if self.session.continues(request):
             return True
@@ -179,7 +179,7 @@ class RunningRollouts:
         return opened
 
     def open_shared(self) -> RunningRollout:
-        """Open a rollout without its own key at the server.
+        """Open a rollout that the server does not know by a key; its requests come through `SharedSession`.
 
         Raises:
             TooManyError: the maximum number of running rollouts is reached.

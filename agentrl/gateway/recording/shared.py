@@ -70,7 +70,10 @@ class SharedSession:
 
 
 def _beginning(request: TurnRequest) -> bytes:
-    """Return a digest of the tools and of the messages before the first answer, which all requests repeat."""
+    """Return a digest of the tools and of the messages before the first answer.
+
+    All requests of a conversation repeat these tools and messages.
+    """
     digest = tools_digest(request.tools)
     for message in takewhile(lambda each: each["role"] != "assistant", cleaned(request.messages)):
         digest = chained(digest, message_digest(message))

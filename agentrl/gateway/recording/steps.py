@@ -18,7 +18,7 @@ class _Step:
     """The groups of one step, which are saved in one file.
 
     Attributes:
-        earlier: groups of an earlier process.
+        earlier: groups that an earlier process saved.
         groups: groups of this process, in the order in which their first rollouts ended.
         num_changes: number of changes so far; the file has the first `num_saved` of them.
     """
@@ -46,7 +46,7 @@ class StepFiles:
     until their step is full and all rollouts of the step have ended.
 
     Args:
-        store: may contain steps of an earlier process; its last step is continued if this step is not full.
+        store: may contain steps of an earlier process; the last step is continued if it is not full.
         samples_of: function that returns the samples of a step's groups, with advantages.
     """
 
@@ -70,7 +70,7 @@ class StepFiles:
         return len(self._step_of)
 
     async def save(self, group: RecordedGroup) -> Path:
-        """Write the file of the group's step; return it when it is on disk.
+        """Write the file of the group's step; return its path once the file is on disk.
 
         Raises:
             OSError: the file cannot be written; the next call for this step writes the group too.

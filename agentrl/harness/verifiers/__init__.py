@@ -1,4 +1,4 @@
-"""Tasksets of verifiers as harnesses (docs/other_environments.md)."""
+"""Tasksets of the library verifiers as harnesses (docs/other_environments.md)."""
 
 from agentrl.harness.verifiers.taskset import Taskset
 

@@ -1,4 +1,4 @@
-"""Runs a taskset of verifiers. This file runs in the environment of verifiers, and imports nothing from agentrl.
+"""Runs a taskset of verifiers. This file runs in the Python environment of verifiers, and imports nothing from agentrl.
 
     python bridge.py rows CONFIG     prints a row for each task, as JSON lines
     python bridge.py serve CONFIG    reads a request from each line, and answers each with a line
@@ -30,7 +30,7 @@ def library(name: str) -> Any:  # Any: a module of verifiers, which agentrl does
 
 
 def main() -> None:
-    """Run the mode of the command line."""
+    """Run the mode that the command line names."""
     mode, config = sys.argv[1], json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # so that output of libraries is not read as an answer

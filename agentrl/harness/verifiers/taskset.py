@@ -21,9 +21,9 @@ BRIDGE = Path(__file__).with_name("bridge.py")
 COLUMN = "verifiers_task"
 """Column of a row that contains the task of the taskset."""
 AGENT: Mapping[str, JsonValue] = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-"""Configuration of verifiers' agent: without its own tools, on this machine."""
+"""Configuration of verifiers' agent: it has no tools of its own, and runs on this machine."""
 _KEPT = ("UV_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""Prefixes of the environment variables that verifiers inherits: uv needs them to download packages."""
+"""Prefixes of the environment variables that verifiers inherits, because uv needs them to download packages."""
 
 
 class Endpoint(Protocol):
@@ -31,7 +31,7 @@ class Endpoint(Protocol):
 
     @property
     def base_url(self) -> str:
-        """Address of the gateway that contains the key of the rollout."""
+        """Address of the gateway; the address contains the key of the rollout."""
         ...
 
     @property
@@ -77,11 +77,11 @@ class Taskset:
         answer = await self._bridge.ask({"base_url": endpoint.base_url, "model": endpoint.model, "task": data})
         reward = answer.get("reward")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise InfraError(f"row {task.index}: verifiers has no reward: {answer.get('error')}"[:2000])
+            raise InfraError(f"row {task.index}: verifiers returned no reward: {answer.get('error')}"[:2000])
         return float(reward)
 
     def write_rows(self, path: str | Path) -> None:
-        """Write the tasks of the taskset as rows, a JSONL file for `data.train_files`.
+        """Write the tasks of the taskset as rows of a JSONL file for `data.train_files`.
 
         Raises:
             ConfigError: verifiers cannot load the taskset.
@@ -99,7 +99,7 @@ class Taskset:
             file.write(done.stdout.encode())
 
     def close(self) -> None:
-        """End the process of verifiers. Without this call, it ends with this process."""
+        """End the process of verifiers. Without this call, the process of verifiers ends when this process ends."""
         self._bridge.close()
 
     def _command(self, mode: str) -> list[str]:

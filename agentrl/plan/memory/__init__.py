@@ -1,1 +1,1 @@
-"""Bytes of a device by part: training in its layout, and the engines that sample."""
+"""Memory of a device, by part: of a device that trains, and of a device of an engine."""

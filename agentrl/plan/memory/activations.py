@@ -17,12 +17,12 @@ _GATED = 5
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
 """Number of linear layers with an adapter. Each adapter keeps `rank` numbers for each token."""
 _ROTATIONS = 4
-"""Cosines and sines of queries and keys."""
+"""Number of arrays with the cosines and sines of queries and keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a layer is computed.
+    """Properties of a model and a run that determine which bytes a layer keeps.
 
     Attributes:
         adapters: rank of LoRA adapters; 0 without adapters.
@@ -64,7 +64,8 @@ def _slices(layout: Layout) -> int:
 def _norms(kept: Kept, *, sparse: bool) -> float:
     """Bytes of normalized states in float32, and of weighted states, which linear layers keep.
 
-    With autocast, each linear layer keeps its own cast. Norms with trained weights also keep their input in float32.
+    With autocast, each linear layer keeps its own copy of its input in the lower precision. Norms with trained weights
+    also keep their input in float32.
     """
     hidden, precision = kept.shape.hidden, kept.precision
     casts = 3 + (1 if sparse else 2) if precision.mixed else 2
@@ -97,7 +98,10 @@ def _dense(kept: Kept) -> float:
 
 
 def _experts(kept: Kept) -> float:
-    """Bytes per chosen expert: sorted input, gate, up, activation, product and output; in float32 with autocast."""
+    """Bytes of the router, the chosen experts and the shared experts for each token.
+
+    Each chosen expert keeps its sorted input, gate, up, activation, product and output; in float32 with autocast.
+    """
     shape, size = kept.shape, kept.precision.residual
     of_token = shape.experts_per_token * (size * (2 * shape.hidden + 4 * shape.expert_size) + 4 * _LONG + 1)
     routed = of_token + _FLOAT * shape.experts
@@ -133,7 +137,7 @@ def _megatron_attention(kept: Kept) -> float:
 
 
 def _megatron_norm(kept: Kept) -> int:
-    """Bytes for each channel of a norm: its input, and its output, which the next linear layer keeps.
+    """Bytes for each channel of a norm: the norm keeps its input, and the next linear layer keeps the norm's output.
 
     Without a fused kernel, the norm also keeps the normalized input, in float32.
     """

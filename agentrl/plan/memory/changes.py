@@ -39,7 +39,7 @@ class Change:
 
     Attributes:
         cost: larger changes cost more; see `_training` and `_engines`.
-        needs: number of devices that the changed run uses, if that is more than there are; else 0.
+        needs: number of devices that the changed run uses, if it is more than the available number; else 0.
     """
 
     values: Values
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def shown(self) -> str:
-        """The keys, and the number of devices that the changed run uses, if that is more than there are."""
+        """The keys, and the number of devices that the changed run uses, if it is more than the available number."""
         return f"{self.text} (needs {self.needs} devices)" if self.needs else self.text
 
 
@@ -74,7 +74,9 @@ def changes_for(
     num_devices: float = math.inf,
     per_node: int = PER_NODE,
 ) -> list[Change]:
-    """Return the smallest changes that fit, cheapest first, each with different keys; empty if none is found.
+    """Return the cheapest changes with which the run fits, in order of cost; empty if none is found.
+
+    No change contains all keys of a cheaper change.
 
     Args:
         num_devices: changes that use more devices come last.
@@ -176,7 +178,7 @@ def _recomputed(config: RunConfig) -> list[Change]:
 
 
 def _shorter(config: RunConfig) -> list[Change]:
-    """Return the change to micro-batches of one sample of maximum length."""
+    """Return the options: no change, or micro-batches with room for only one sample of maximum length."""
     longest, limit = config.data.max_sequence_length, config.actor.ppo_max_token_len_per_gpu
     found = [Change({}, 0)]
     if config.actor.use_dynamic_bsz and longest < limit:
@@ -203,7 +205,7 @@ def _adapters(config: RunConfig) -> list[Change]:
 
 
 def _moved(config: RunConfig) -> list[Change]:
-    """Return the change to SGLang servers on separate devices, instead of the engine in the process of rank 0."""
+    """Return the options: no change, or SGLang servers on separate devices instead of the embedded engine."""
     if not is_embedded(config) or not config.algorithm.live:
         return [Change({}, 0)]
     return [Change({}, 0), Change({"rollout.engine": "sglang"}, 3)]

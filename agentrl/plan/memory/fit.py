@@ -108,7 +108,7 @@ def usable_bytes(servers: Servers, memory: float, kept: float = 0) -> float:
 def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
     """Return how many tokens of KV cache each replica of the configured servers holds; infinite without a limit.
 
-    Also infinite if a rollout of maximum length does not fit: `fit_of` reports this.
+    The result is also infinite if a rollout of maximum length does not fit, because `fit_of` reports that.
     """
     servers = servers_of(config)
     if servers.embedded:

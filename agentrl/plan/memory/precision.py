@@ -29,7 +29,7 @@ class Precision:
 
     @property
     def residual(self) -> int:
-        """Bytes of a number of the states between layers."""
+        """Bytes of a number in the hidden states between layers."""
         return max(self.weight, self.compute)
 
 

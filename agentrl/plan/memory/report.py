@@ -1,4 +1,4 @@
-"""Output of the plan about memory: a one-line verdict, a table, and JSON."""
+"""Output of the predicted memory: a one-line verdict, a table, and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST = 0.005
 def memory_verdict(fit: Fit, changes: Sequence[Change] = ()) -> str:
     """Return the answer in one line."""
     if not fit.uses:
-        return "memory: no part of this run is on devices that the plan knows"
+        return "memory: not predicted, because the plan does not know the devices of this run"
     use = fit.worst
     numbers = f"{use.device}, {use.phase}: {use.total / GIB:.1f} of {use.available / GIB:.1f} GiB"
     if fit.fits:

@@ -38,7 +38,7 @@ class Engine:
 
     @property
     def needed_tokens(self) -> int:
-        """Tokens of the running rollouts at their mean length, at least one of full length."""
+        """Tokens of the running rollouts at their mean length; at least the tokens of one rollout of maximum length."""
         return max(self.longest, ceil(self.running * self.longest * MEAN_LENGTH))
 
     def tokens_in(self, num_bytes: float) -> int:
@@ -68,7 +68,10 @@ def _weights(shape: Shape, servers: Servers) -> float:
 
 
 def _kv_numbers(shape: Shape, servers: Servers) -> float:
-    """KV numbers on one device per token of the server. Every device has at least one head, or all latent vectors."""
+    """Numbers in the KV cache of one device, for each token of the server.
+
+    Every device caches at least one head, or all latent vectors.
+    """
     of, tensor = shape.attention, max(1, servers.tensor // servers.data)
     one = of.cached if of.is_latent else of.cached / of.kv_heads * ceil(of.kv_heads / tensor)
     return one * shape.num_layers / servers.pipeline / servers.data

@@ -1,4 +1,4 @@
-"""Bytes that a device holds of a model: weights, gradients and the optimizer, in its layout."""
+"""Bytes of a model on one device of a layout: weights, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _averages(own: Weights, optimizer: str) -> int:
 
 
 def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
-    """Bytes that FSDP2 holds gathered: weights of two layers, gradients of one layer, and all outside of layers.
+    """Bytes that FSDP2 holds gathered: weights of two layers, gradients of one layer, everything outside the layers.
 
     Args:
         resharded: `actor.reshard_after_forward`. If false, all weights and all gradients (float32) stay gathered.

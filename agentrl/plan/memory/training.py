@@ -17,15 +17,16 @@ from agentrl.plan.shapes import Shape
 
 Parts = Mapping[str, float]
 MAX_LOGITS = 2**27
-"""Logits in memory at a time: see `agentrl.backends.torch.logprobs`, which imports torch."""
+"""Maximum number of logits in memory at a time: see `agentrl.backends.torch.logprobs`, which imports torch."""
 _LOGIT_ARRAYS = 5
-"""Number of float32 arrays of the size of the logits at a time: logits, log-softmax, probabilities, gradients."""
+"""Number of float32 arrays, each as large as the logits, that exist at the same time: logits, log-softmax,
+probabilities, gradients."""
 RUNTIME = 1.0e9
 """Bytes of a CUDA context and its libraries."""
 NCCL = 1.0e9
 """Bytes of the buffers of NCCL's process groups."""
 _UNKNOWN_RANK = 16
-"""Rank of an adapter whose folder is not read."""
+"""Assumed rank of the adapter in `model.lora_adapter_path`, because the plan does not read that folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class Trainer:
         held = State() if on_host else State(state.weights, state.gradients, optimizer)
         step = State() if on_host else state
         passes = self._passes(actor, shape)
-        if sum(passes.values()) + optimizer < step.optimizer:  # an offloaded optimizer moves back after the passes
+        # after the passes, an offloaded optimizer state returns to the device; this may be the peak
+        if sum(passes.values()) + optimizer < step.optimizer:
             held, passes = step, {}
         resharded = actor.reshard_after_forward
         buffers = gathered(shape, self.layout, self._precision, trained=not self.rank, resharded=resharded)
@@ -179,7 +181,7 @@ class Trainer:
 
 
 def _in_flight(layout: Layout, stage: int, number: int) -> float:
-    """Number of micro-batches whose activations a stage keeps (1F1B); a fraction if stages have several chunks."""
+    """Number of micro-batches whose activations a stage keeps (1F1B); not an integer if stages have several chunks."""
     if layout.chunks == 1:
         return min(layout.pipeline - stage, number)
     parts = (layout.pipeline - stage - 1) * 2 + (layout.chunks - 1) * layout.pipeline + 1

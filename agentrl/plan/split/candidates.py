@@ -1,4 +1,4 @@
-"""Divisions of the devices found by a search: why some are slower than the best, and why others are not possible."""
+"""Divisions that a search found: why some are slower than the best one, and why others are not possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Lack(NamedTuple):
     """Why a division is not possible. The smallest `Lack` belongs to the division that is closest to being possible.
 
     Attributes:
-        of_trainer: true if the trainer does not fit or its layout is refused; false if the servers do not fit, or not
+        of_trainer: true if the trainer does not fit or its layout is refused; false if the servers do not fit, alone or
             together with the trainer.
         share: needed memory, as a multiple of the available memory.
     """

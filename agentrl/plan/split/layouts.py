@@ -1,4 +1,4 @@
-"""Training layouts and servers that a number of devices allows."""
+"""Training layouts and servers that are possible on a given number of devices."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number
     """Yield `number` SGLang servers (0: any number) that use all `devices`, with up to `most` devices each.
 
     If a server has more devices than the model has key-value heads (latent attention counts as one head), also yield
-    servers with data-parallel attention. There, no device holds the KV cache of all rollouts.
+    servers with data-parallel attention, in which no device holds the KV cache of all rollouts.
     """
     heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:

@@ -21,7 +21,8 @@ class Machine:
     """Engine replicas and a learner.
 
     Args:
-        contention: factors of the times of trainer and engine while they compute at once; 1 on separate devices.
+        contention: factors by which trainer and engine are slower while both compute at the same time; 1 on separate
+            devices.
         exclusive: whether the replicas stop while the learner works, because they use the same GPUs.
     """
 

@@ -27,7 +27,7 @@ class EngineSpeed(Protocol):
         ...
 
     def prefill_s(self, new: float, context: float) -> float:
-        """Return the seconds to compute `new` tokens that end a context of `context` tokens."""
+        """Return the seconds to compute the last `new` tokens of a context of `context` tokens."""
         ...
 
 
@@ -65,7 +65,7 @@ class Replica:
     Args:
         max_running: largest number of requests computed together.
         max_kv_tokens: largest number of tokens (prompts and completions) of all running requests; other requests wait.
-        slowdown: returns the factor of all times if other work uses the device; called in `update`.
+        slowdown: returns the factor by which other work on the device makes the replica slower; called in `update`.
         changed: called when the replica becomes busy or idle.
 
     Attributes:

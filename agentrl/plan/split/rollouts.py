@@ -1,4 +1,4 @@
-"""Simulated rollouts, as attempts that the rollout sources of a real run start."""
+"""Simulated rollouts. The rollout sources of a real run can start them, because they are of type `Attempt`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from agentrl.plan.time.step import hourly_price, planned_of, samples_of, setting
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
-"""Limits of simulation: total number of rollouts, and fewest and most divisions. Others are ranked by `bound_s`."""
+"""Limits of simulation: total number of rollouts, fewest divisions and most divisions. Divisions that are not simulated
+are ranked by `bound_s`."""
 _PARTS = 16
 """Number of parts into which requests are divided by length; requests of one part are assumed to end together."""
 SERVER_NODES = 4
@@ -119,9 +120,9 @@ class _Search:
         return sorted(ranked, key=lambda each: each[0])
 
     def _servers(self, devices: int, colocate: bool) -> tuple[list[tuple[float, Servers]], list[Lack]]:
-        """Return (seconds to sample a step, servers) of all that fit, fastest first, and why others do not fit.
+        """Return (seconds to sample a step, servers) for all that fit, fastest first; and why the others do not fit.
 
-        The number of servers that run already is the number of their addresses.
+        If servers run already, their number is the number of addresses in `rollout.sglang.urls`.
         """
         given, per_node = servers_of(self.config), self.fleet.hardware.devices_per_node
         nodes = SERVER_NODES if given.elsewhere else 1  # a server that the run starts uses one node
@@ -194,7 +195,7 @@ class _Search:
 
     @cached_property
     def _quantiles(self) -> list[int]:
-        """Sampled tokens of a rollout: the quantiles 1 / n, 2 / n, ..., 1."""
+        """Quantiles 1 / n, 2 / n, ..., 1 of the sampled tokens of a rollout, for n = `_PARTS`."""
         ordered = sorted(each.num_sampled for each in self._planned)
         return [ordered[-(-part * len(ordered) // _PARTS) - 1] for part in range(1, _PARTS + 1)]
 

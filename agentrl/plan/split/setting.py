@@ -49,12 +49,16 @@ class Setting:
     def num_steps(self) -> int:
         """Number of simulated steps to average, without the warm-up. Together they have about `ENOUGH` rollouts.
 
-        It is at most `MAX_STEPS`, and at least 2 if rollouts overlap updates.
+        The number is at most `MAX_STEPS`, and at least 2 if rollouts overlap updates.
         """
         least = 2 if self.overlaps else 1
         return max(least, min(MAX_STEPS, ENOUGH // (self.groups_per_step * self.group_size)))
 
     @property
     def warm_up(self) -> int:
-        """Number of first steps that are excluded from averages: with overlap, no update runs during their rollouts."""
+        """Number of first steps that are excluded from averages.
+
+        With overlap, the first steps are not typical, because no update runs during their rollouts. Without overlap, no
+        step is excluded.
+        """
         return 1 + self.max_staleness if self.overlaps else 0

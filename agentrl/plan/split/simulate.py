@@ -1,4 +1,4 @@
-"""Simulation of a run in virtual time: real training loop, sources and admission; the work is replaced by waiting."""
+"""Simulation of a run in virtual time. Training loop, sources and admission are real; waiting replaces the work."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def simulate(
     """Simulate `num_steps` steps after `warm_up` steps, in virtual time and without a model.
 
     Args:
-        num_steps, warm_up: None: the values of `setting`.
+        num_steps, warm_up: numbers of steps; if None, the values of `setting`.
     """
     steps = setting.num_steps if num_steps is None else num_steps
     before = setting.warm_up if warm_up is None else warm_up

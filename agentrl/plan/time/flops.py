@@ -1,4 +1,4 @@
-"""FLOPs of a model: matrix products, counted as 2 per multiplication and addition."""
+"""FLOPs of a model: matrix products only, with 2 FLOPs for a multiplication and its addition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def body_flops_per_token(shape: Shape) -> float:
 
 
 def head_flops_per_token(shape: Shape) -> float:
-    """Return the FLOPs of the output layer per token; training computes it for trained tokens only."""
+    """Return the FLOPs of the output layer per token. The plan counts all tokens; training computes trained ones."""
     return 2.0 * _head_weights(shape)
 
 

@@ -83,7 +83,7 @@ class Sampling:
         return self._others + self._experts * (1 - missed)
 
     def _layers_s(self, tokens: float) -> float:
-        """Seconds of two all-reduces of the states per layer over the devices of the replica."""
+        """Seconds in which the devices of the replica all-reduce the hidden states, twice per layer."""
         return 2 * self._shape.num_layers * self._link.reduce_s(2 * tokens * self._shape.hidden)
 
 
@@ -92,27 +92,31 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    most = 1 if shape.weights.experts else max_running(config, servers)  # MoE rows affect each other
+    # rows of MoE models are computed one by one, because a row's result depends on the other rows
+    most = 1 if shape.weights.experts else max_running(config, servers)
     return Sampling(shape, servers, hardware, number, min(rows, most))
 
 
 def max_running(config: RunConfig, servers: Servers) -> int:
-    """Return the largest number of requests computed together in a replica: 128 (torch) or 256 if not given."""
+    """Return the largest number of requests computed together in a replica.
+
+    If `rollout.max_num_seqs` is not set, this is 128 for the embedded engine and 256 for a server.
+    """
     return config.rollout.max_num_seqs or (128 if servers.embedded else 256)
 
 
 def _dense_weights(shape: Shape) -> float:
-    """Number of weights that every token reads: all except experts and embeddings, but always the head."""
+    """Number of weights that every token reads: all except experts and embeddings. A tied head counts, too."""
     weights = shape.weights
     head = shape.vocabulary * shape.hidden if shape.tied else 0
     return float(weights.total - weights.experts - weights.embeddings + head)
 
 
 def _cached_numbers(shape: Shape, servers: Servers) -> float:
-    """Numbers of KV per token that the devices of a replica read together.
+    """Numbers in the KV cache, for each token, that all devices of a replica together read.
 
-    Tensor-parallel devices hold different heads. Each device holds the latent vectors of MLA. If there are fewer KV
-    heads than devices, several devices hold the same head.
+    Tensor-parallel devices hold different heads. If there are fewer KV heads than devices, several devices hold the
+    same head. With MLA, each device holds all latent vectors.
     """
     of, sharing = shape.attention, servers.tensor / servers.data
     copies = sharing if of.is_latent else max(1.0, sharing / of.kv_heads)

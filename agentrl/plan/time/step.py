@@ -21,8 +21,8 @@ from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
-"""Factors of the times of trainer and embedded engine while they compute at the same time. They share a device and an
-interpreter, and the many short operations of the engine delay the trainer. Measured: quickstart on two cores."""
+"""Factors by which trainer and embedded engine are slower while both compute at the same time. They share a device and
+an interpreter, and the many short operations of the engine delay the trainer. Measured: quickstart on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,12 +149,12 @@ class Training:
         return num_layers * passes * each
 
     def _tensor_s(self, tokens: float) -> float:
-        """Seconds of two all-reduces of the states per layer (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
+        """Seconds of two all-reduces per layer, of the states (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
         size = tokens * self.shape.hidden * BYTES[self.passes.number]
         return 2 * self._link(self.layout.tensor).reduce_s(size)
 
     def _expert_s(self, tokens: float) -> float:
-        """Seconds of two all-to-alls of expert input and output per layer (Lepikhin et al. 2020, arXiv:2006.16668)."""
+        """Seconds of two all-to-alls per layer of expert input and output (Lepikhin et al. 2020, arXiv:2006.16668)."""
         layout = self.layout
         own = tokens / (layout.tensor if layout.sequence_parallel else 1)
         size = own * self.shape.experts_per_token * self.shape.hidden * BYTES[self.passes.number]

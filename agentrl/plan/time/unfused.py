@@ -1,4 +1,4 @@
-"""Seconds of transformers' layers on a GPU besides matrix products: memory traffic, and launches of kernels.
+"""Seconds that transformers' layers on a GPU need in addition to matrix products: memory traffic, kernel launches.
 
 For Megatron's fused layers and on CPUs, which launch no kernels, `share_of_peak` includes these times. The constants
 were fitted on one H200 (`benchmarks/one_gpu.py`).
@@ -59,12 +59,12 @@ class Unfused:
         return _TRAFFIC * adapted * layers + _LOGIT_PASSES * 4 * self.shape.vocabulary
 
     def launches_s(self, forwards: float) -> float:
-        """Return the seconds that the CPU needs to launch all operations, at the same time as the device computes."""
+        """Return the seconds that the CPU needs to launch all operations, while the device computes."""
         if not self.exists:
             return 0.0
         of_layer = self.hardware.layer_overhead_ms / 1e3 * (_ADAPTED if self.passes.frozen else 1)
         return self._passes(forwards) * self.shape.num_layers * of_layer
 
     def _passes(self, forwards: float) -> int:
-        """Return the work in forward passes; gradients of frozen weights save no traffic."""
+        """Return the work in forward passes. Frozen weights (LoRA) save no traffic, so the work is the same."""
         return 3 + self.passes.recompute if forwards > 1 else 1

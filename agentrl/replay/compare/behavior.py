@@ -14,7 +14,7 @@ from agentrl.stats.pass_at_k import pass_at_k_estimate, pass_hat_k_estimate
 from agentrl.types.rollout import Outcome, Stop
 
 NOT_EXECUTED = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
-"""Outcomes of calls that execute no tool. The model may have invented the tool's name in such a call."""
+"""Outcomes of calls that execute no tool. A tool with only such calls is not listed, because it may not exist."""
 
 Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
 """Function that returns the values that one rollout contributes to a mean."""
@@ -77,7 +77,7 @@ def _calls_ok(tool: str, attempt: Attempt) -> list[float]:
 
 
 def _row(name: str, pairs: Sequence[Pair], measure: Measure, level: float, share: bool = False) -> list[Cell]:
-    """Table row with the mean over all rollouts' values; None if there are no values, such as no calls of a tool."""
+    """Table row with the mean over all rollouts' values; None if there are no values (no calls of a tool)."""
     row: list[Cell] = [name]
     for side in (0, 1):
         counted = [[attempt for attempt in pair.sides[side] if not attempt.failed] for pair in pairs]

@@ -50,7 +50,7 @@ def _first_token(mine: tuple[Author, array[int]] | None, other: tuple[Author, ar
 
 
 def same_seed_pairs(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
-    """Pairs of rollouts from both sides with the same task, number in the group and seed, if both have tokens."""
+    """Pairs of rollouts, one per side, with the same task, number in the group and seed. Both rollouts have tokens."""
     found: list[tuple[Attempt, Attempt]] = []
     for pair in pairs:
         theirs = {(attempt.key[2], attempt.seed): attempt for attempt in pair.sides[1]}
@@ -60,7 +60,7 @@ def same_seed_pairs(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
 
 
 def difference_table(pairs: Sequence[tuple[Attempt, Attempt]]) -> Table:
-    """Table of the number of rollouts that differ, by turn and author."""
+    """Table of the number of rollouts that differ, by turn and author of the first difference."""
     places: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
     for mine, other in pairs:
         if place := first_difference(mine.segments, other.segments):

@@ -90,7 +90,7 @@ async def _score(replay: Replay, backend: Backend) -> tuple[list[ScoredRollout],
 
 
 def _steps(run: SavedRun) -> Iterator[list[StoredRollout]]:
-    """The rollouts of each step. Each group is scored in one batch, so a shared prefix is computed once."""
+    """The rollouts of each step. A step is scored in one call, so that a prefix shared by a group is computed once."""
     return (list(members) for _, members in groupby(run.rollouts(COLUMNS), key=lambda stored: stored.step))
 
 
@@ -136,7 +136,7 @@ def _trained(sample: Sample, values: Sequence[float]) -> Floats:
 
 
 def _turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
-    masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # as in samples
+    masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # first token: never trained
     rewards = []
     for reward in rollout.turn_rewards:
         before = sum(map(sum, masks[: reward.trajectory]))

@@ -91,7 +91,7 @@ def _episode(rollout: ScoredRollout, score: float) -> Episode:
 
 
 def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
-    """One row per step; the last row is over all steps."""
+    """One row per step. If there are several steps, the last row is over all steps."""
     rows: list[list[Cell]] = [
         [name, _span(each.versions), each.sampled_perplexity, each.perplexity, each.k3] for name, each in found.items()
     ]
@@ -123,7 +123,10 @@ def reward_table(found: OffPolicy) -> Table:
     ]
     notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective (Kish). The mean ratio should be 1."]
     if found.uncovered:
-        notes.append("It is not near 1: the rollouts rarely show what the checkpoint does. The intervals ignore this.")
+        notes.append(
+            "The mean ratio is not near 1: the rollouts rarely show what the checkpoint does."
+            " The intervals ignore this."
+        )
     if not found.by_turn:
         notes.append("Per decision equals ordinary: in some rollouts the turn rewards do not sum to the score.")
     if found.ordinary is None or found.per_decision is None:

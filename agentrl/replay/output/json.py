@@ -14,13 +14,13 @@ from agentrl.version import __version__
 
 
 def findings_json(run: SavedRun, results: Sequence[Result]) -> str:
-    """`{"agentrl": version, "run": {...}, "results": [{"mode", "summary", "failed", "values", "tables"}]}`."""
+    """Return `{"agentrl": version, "run": {...}, "results": [{"mode", "summary", "failed", "values", "tables"}]}`."""
     document = {
         "agentrl": __version__,
         "run": {"name": run.name, "split": run.split, "steps": list(run.steps)},
         "results": [_result(result) for result in results],
     }
-    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)  # escapes lone surrogates
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)  # ensure_ascii escapes lone surrogates
 
 
 def _result(result: Result) -> JsonValue:

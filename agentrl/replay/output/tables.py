@@ -20,7 +20,7 @@ MAX_CHARACTERS = 400
 """Maximum length of a cell on the terminal."""
 
 MIN_SENTENCE_WIDTH = 24
-"""Minimum width of a column of sentences: narrower columns are unreadable."""
+"""Minimum width of a column of sentences, because narrower columns are unreadable."""
 
 
 def print_heading(run: SavedRun, console: Console) -> None:

@@ -51,7 +51,8 @@ class Tally:
         num_gained_signal: number of groups whose advantages are all 0 only before recomputing.
         identical: whether all recomputed advantages are bitwise equal to the saved advantages.
         num_rollouts, num_tokens: number of rollouts and tokens that are trained on in both cases.
-        num_sign_changed_rollouts, num_sign_changed_tokens: how many of these have an advantage whose sign changed.
+        num_sign_changed_rollouts: number of these rollouts whose mean advantage changed its sign.
+        num_sign_changed_tokens: number of these tokens whose advantage changed its sign.
         largest: rollouts whose mean advantage changed most, the largest change first.
     """
 

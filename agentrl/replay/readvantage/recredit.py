@@ -49,7 +49,9 @@ class Credit:
 
 
 def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
-    """Yield the rollouts of each group. Each step is computed as one batch: an estimator may need all groups of a step.
+    """Yield the rollouts of each group.
+
+    A step is computed as one batch, because an estimator may need all groups of a step.
 
     Log-probabilities and values are read from the store. The coefficient of a KL penalty in the reward is also read
     from the store, unless an override sets it.

@@ -36,7 +36,7 @@ def scored_samples(
         stored: the rollouts of each group, read with `COLUMNS`.
 
     Raises:
-        DataError: no sample of the step has a required score.
+        DataError: a required score is missing in all samples of the step.
     """
     samples = list(_with_scores(groups, algorithm.samples(groups), chain.from_iterable(stored)))
     needs = list(_read_by_credit(algorithm))
@@ -65,7 +65,7 @@ def _scored(sample: Sample, scores: Scores) -> Sample:
 
 
 def _read_by_credit(algorithm: BuiltAlgorithm) -> Iterator[tuple[Need, str]]:
-    """Yield (score, key that requires it) for each score that advantages need. Scores for the loss are ignored."""
+    """Yield (score, key that requires it) for each score that advantages need. Skip scores that only the loss needs."""
     if "values" in algorithm.needs:
         yield "values", "algorithm.adv_estimator"
     if algorithm.kl_reward is not None:

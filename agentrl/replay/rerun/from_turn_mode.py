@@ -51,13 +51,13 @@ def from_turn(replay: Replay) -> Result:
 
     Each rollout is continued `rollout.n` times if the command line sets this key, else once.
 
-    - All tokens before turn K are kept and never re-tokenized. In the new trajectory they are prompt tokens and not
-      trained on. This includes sampled tokens, because training already used them in the saved rollout.
-    - From turn K on, a call that the saved rollout also made gets the recorded result. Other calls are handled as
-      `--unrecorded` says. Its default is `live` if the command line names tools, else `error`. Live tools have no state
-      of the earlier calls. With `error`, the mode fails if a call was not recorded.
+    - All tokens before turn K are kept and never re-tokenized. In the new trajectory, these tokens are prompt tokens
+      and not trained on. This includes sampled tokens, because training already used these in the saved rollout.
+    - From turn K on, a call that the saved rollout also made gets the recorded result. `--unrecorded` sets how other
+      calls are handled. The default is `live` if the command line names tools, else `error`. Live tools have
+      no state of the earlier calls. With `error`, the mode fails if a call was not recorded.
     - Continuation i has its own seed, derived from the saved seed, K and i.
-    - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved.
+    - If K is above 0, only built-in agent loops can continue, because a custom loop may keep state that was not saved.
     - Rollouts of task folders with several steps can only be run again from turn 0, with live tools.
     - A simulated user answers only where the conversation differs from the saved one. The user starts without its
       earlier state and gets the full conversation.
@@ -177,7 +177,7 @@ _EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean new reward", "c
 
 
 def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]:
-    """Table row for one step. Values are clustered by task: rollouts of one task are not independent."""
+    """Table row for one step. Values are clustered by task, because rollouts of one task are not independent."""
     tasks = by_task((each.key[:2], (each.saved_score, fmean(each.scores))) for each in rows)
     pairs = [([saved for saved, _ in task if saved is not None], [new for _, new in task]) for task in tasks]
     sides = [mean_estimate([pair[side] for pair in pairs], level) for side in (0, 1)]

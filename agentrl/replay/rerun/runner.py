@@ -65,7 +65,7 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
     """Prepare a re-run with the recorded calls from model turn `from_turn` on.
 
     Raises:
-        DataError: the rollout contains images: tool results are recorded as text only.
+        DataError: the rollout contains images, and tool results are recorded as text only.
     """
     if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
         place = f"rollout {saved.number} of group '{saved.task.uid}'"
@@ -85,7 +85,7 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
 
 
 def refuse_steps(saved: StoredRollout) -> None:
-    """Refuse a task folder of several steps, whose instructions come from the folder and not from a tool.
+    """Refuse a task folder of several steps, because the steps' instructions come from the folder, not from a tool.
 
     Raises:
         DataError: the rollout belongs to such a task folder.
@@ -204,7 +204,7 @@ def _with_policy(replay: Replay) -> RunConfig:
 
 
 def _check_base(checkpoint: Path) -> None:
-    """Refuse an adapter whose base model is not a local folder: only the command line may name a hub model."""
+    """Refuse an adapter whose base model is not a local folder, because only the command line may name a hub model."""
     adapter = find_adapter(checkpoint)
     if adapter and not Path(adapter.base).is_dir():
         raise ConfigError.at(

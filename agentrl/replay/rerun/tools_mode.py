@@ -174,7 +174,7 @@ def _values(each: RerunResult) -> dict[str, object]:
 
 
 def _mean(scores: Sequence[tuple[Key, float | None]], level: float) -> Estimate | None:
-    """Mean over rollouts, clustered by task: rollouts of one task are not independent."""
+    """Mean over rollouts, clustered by task, because rollouts of one task are not independent."""
     tasks = by_task((key[:2], score) for key, score in scores if score is not None)
     return mean_estimate(tasks, level) if tasks else None
 

@@ -75,7 +75,7 @@ def _label(reward: RewardConfig) -> str:
 
 
 def _refuse_custom_reward(replay: Replay) -> None:
-    """Refuse if the run's reward is custom code and the command line names no reward."""
+    """Raise an error if the run's reward is custom code and the command line names no reward."""
     names = ("reward.name", "reward.components", "reward.custom_reward_function.path")
     if any(lookup(replay.options.overrides, name) for name in names):
         return
@@ -89,7 +89,7 @@ def _refuse_custom_reward(replay: Replay) -> None:
 
 
 def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
-    """Refuse code, reward models and judge URLs that only the run names. A judge gets rollouts and an API key."""
+    """Refuse code, reward models and judge URLs that only the run names. Any judge gets the rollouts and an API key."""
     overrides = replay.options.overrides
     if lookup(overrides, "reward.reward_manager") is None:
         refuse_missing_code(replay, ("reward.reward_manager.module.path", "reward.reward_manager.name"))

@@ -112,10 +112,10 @@ def has_tokens(stored: StoredRollout) -> bool:
 def view_of(
     stored: StoredRollout, chat_text: ChatText, include_tool_text: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return the inputs of a reward, `rewards.reward_view.solution_view`, for a saved rollout.
+    """Return the inputs of a reward for a saved rollout, as `rewards.reward_view.solution_view` does in training.
 
-    For a rollout without tokens, the inputs come from its messages. Then `completion_ids` is empty, and the text lacks
-    the markup around tool calls.
+    For a rollout without tokens, the inputs come from its messages: `completion_ids` is empty, and the text lacks the
+    markup around tool calls.
     """
     solution, extra = solution_view(stored.rollout, chat_text, include_tool_text)
     if has_tokens(stored):

@@ -1,4 +1,4 @@
-"""Health rules for a run's metrics: one pure function per rule. Its input is the run's first and latest steps.
+"""Health rules for a run's metrics. Each rule is a pure function of the metrics of the run's first and latest steps.
 
 | rule            | fires when                                                                              |
 |-----------------|-----------------------------------------------------------------------------------------|

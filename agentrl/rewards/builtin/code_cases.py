@@ -42,8 +42,8 @@ class Case:
 
     - stdin: the program reads `given` and must print `expected`.
     - call: the function `name` is called with the arguments in the JSON list `given` and must return `expected`.
-    - assert: `given` is Python code that must end without error. It runs in a separate process and calls the program's
-      functions there (`code_peers`), so the program cannot fake the result.
+    - assert: `given` is Python code that must end without error. It runs in another process than the program, and calls
+      the program's functions from there (`code_peers`). So the program cannot fake the result.
     """
 
     kind: Kind

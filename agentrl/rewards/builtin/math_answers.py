@@ -42,7 +42,7 @@ def same_by_algebra(answer: str, truth: str) -> float:
     """1 if math-verify finds the answers equal, else 0. Call it in a main thread: its timeouts (5 s) use signals."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # its timeout messages do not name the answer
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # hide timeout messages, which do not name the answer
     kinds = (LatexExtractionConfig(), ExprExtractionConfig())
     gold, given = (parse(f"\\boxed{{{text}}}", kinds) for text in (_plain(truth), _plain(answer)))
     return float(bool(gold) and bool(given) and verify(gold, given))

@@ -29,9 +29,9 @@ class _Waiting:
 class BatchReward:
     """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)` for several rollouts.
 
-    Only one call runs at a time, so the function need not support parallel calls. Meanwhile other rollouts continue;
-    rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with fewer after
-    `reward.batch_wait_s` seconds. The function returns one number, or dict with a `score`, per rollout.
+    Only one call runs at a time, so the function need not support parallel calls. During a call, other rollouts
+    continue; rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with
+    fewer after `reward.batch_wait_s` seconds. The function returns one number, or one dict with a `score`, per rollout.
 
     Raises:
         ConfigError: the function needs another argument, or does not accept one of `kwargs`.
@@ -75,7 +75,7 @@ class BatchReward:
             while self._waiting:
                 await self._gather()
                 batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
-                await self._answer([each for each in batch if not each.returned.done()])  # not cancelled
+                await self._answer([each for each in batch if not each.returned.done()])  # skip cancelled rollouts
         finally:
             self._serving = None
 

@@ -24,7 +24,7 @@ SEVERAL = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
 
 class RaisedError(RewardError):
-    """A function's error in another process; the message is the text of `format_error`."""
+    """An error that a function raised in another process; the message is the text of `format_error`."""
 
 
 class ScoreFunction:
@@ -110,7 +110,7 @@ def numbers_of(returned: object) -> tuple[dict[str, float], list[str]]:
 
 
 def number(value: object) -> float | None:
-    """Convert a finite number or boolean of Python, numpy or a one-element tensor to a float; else return None."""
+    """Convert a finite number or boolean (Python, numpy, one-element tensor) to a float; else return None."""
     if value is None or isinstance(value, (str, bytes)):
         return None
     try:

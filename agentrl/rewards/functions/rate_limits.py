@@ -14,7 +14,7 @@ from agentrl.utils.rate_limiter import RateLimiter
 
 
 class RateLimitedReward:
-    """A reward with limits on call rate and parallel calls. This waiting does not count towards a call's timeout."""
+    """A reward with limits on call rate and parallel calls. Waiting for a limit does not count towards a timeout."""
 
     def __init__(
         self, reward: Reward, config: RewardConfig, limiter: Callable[[float], RateLimiter] = RateLimiter

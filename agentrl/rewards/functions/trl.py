@@ -117,7 +117,7 @@ def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
 def _columns(
     data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the values of one row by argument name; a function receives a list of each."""
+    """Return the values of one row by argument name; a function receives a list for each argument."""
     prompts, completions = _dialogue(solution_str, extra_info)
     own = {"data_source": data_source, "ground_truth": ground_truth, "prompts": prompts, "completions": completions}
     environments = {_ENVIRONMENTS: extra_info[ENVIRONMENT]} if ENVIRONMENT in extra_info else {}
@@ -128,7 +128,7 @@ def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[obje
     """Return the prompt and the completion of a rollout."""
     prompt = cast("Sequence[Message]", extra_info["prompt"])
     if extra_info.get("text_prompt"):
-        return prompt[-1]["content"], solution_str  # a system message before it comes from the configuration
+        return prompt[-1]["content"], solution_str  # without a system message, which comes from the configuration
     turns = cast("list[str]", extra_info["turn_texts"])
     return prompt, [{"role": "assistant", "content": text} for text in turns]
 
@@ -142,7 +142,7 @@ async def _only(running: Awaitable[list[object]]) -> object:
 
 
 def _answers(returned: object, num_rows: int) -> list[object]:
-    """Return for each row the score, and whether the function applies: it does not if it returned None for the row."""
+    """Return each row's score, and whether the function applies to the row (not if it returned None for the row)."""
     try:
         values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
     except TypeError:  # a number, or an array without dimensions

@@ -30,7 +30,7 @@ _FENCE = "```"
 
 
 class JudgeClient:
-    """Client of one endpoint, for any number of callers on one event loop at a time.
+    """Client of one endpoint. Any number of callers may share it, but only one event loop at a time.
 
     Args:
         sleep: waits for a number of seconds.

@@ -73,8 +73,8 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
     """Return `token_ids` if the model can read all of them; nothing is ever truncated.
 
     Raises:
-        RewardError: there are no tokens, or too many under `error`.
-        InfraError: there are too many tokens, under `leave_out`.
+        RewardError: there are no tokens; or too many, and `too_long` is `error`.
+        InfraError: there are too many tokens, and `too_long` is `leave_out`.
     """
     if not token_ids:
         raise RewardError("the conversation has no tokens")
@@ -89,7 +89,7 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
 def conversation(solution_str: str, extra_info: Mapping[str, object]) -> tuple[list[Message], Sequence[int] | None]:
     """Return (messages, token ids) of the complete last trajectory of a rollout.
 
-    If the answer is only known as text, return the messages of prompt and answer, and None.
+    If the answer is only known as text, return the messages of prompt and answer, and None for the token ids.
     """
     if messages := extra_info.get("conversation"):
         return cast("list[Message]", messages), cast("Sequence[int] | None", extra_info.get("token_ids"))

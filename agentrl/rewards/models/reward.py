@@ -19,7 +19,7 @@ from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.tools.base import InfraError
 
 STATE_FOLDER = "trainer_state"
-"""Folder that exists, next to the weights, only in checkpoints of agentrl."""
+"""Folder next to the weights that only checkpoints of agentrl have."""
 
 
 class ModelReward:
@@ -53,7 +53,7 @@ class ModelReward:
 
         Raises:
             RewardError: the conversation cannot be read, or the model's score is not finite. The message names the row.
-            InfraError: the conversation is too long, under `too_long=leave_out`.
+            InfraError: the conversation is too long, and `too_long` is `leave_out`.
         """
         try:
             return await self._rewards(solution_str, extra_info)

@@ -1,4 +1,4 @@
-"""The command line of Docker or Podman."""
+"""Runs the command-line program of Docker or Podman."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Client:
     async def start(
         self, name: str, program: list[str], setup: SandboxSetup | None = None
     ) -> asyncio.subprocess.Process:
-        """Start a container that runs python3 with the arguments `program`. Its streams are the process's streams.
+        """Start a container that runs python3 with the arguments `program`. The process has the container's streams.
 
         Raises:
             SandboxUnavailableError: the command cannot be started.
@@ -110,7 +110,7 @@ class Client:
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C ends the run, and the run ends its containers
+                start_new_session=True,  # Ctrl-C must reach only the run, which then ends its containers
                 limit=LINE_BYTES,
             )
         except OSError as error:
@@ -137,7 +137,7 @@ class Client:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a command and close its pipes, which a process that it started may hold open."""
+    """Kill a command and close its pipes, because a process that the command started may hold them open."""
     with suppress(ProcessLookupError):
         process.kill()
     process._transport.close()  # type: ignore[attr-defined]  # there is no public way to close the pipes

@@ -24,7 +24,7 @@ class ContainerSandbox(PoolSettings):
     memory_mb: PositiveInt = 1024
     """Memory of the container in MiB, including its files in memory; there is no swap space."""
     disk_mb: PositiveInt = 64
-    """Size of the working folder and of /tmp in MiB, each in memory; also the maximum size of a file."""
+    """Size in MiB of the working folder, and of /tmp; both are in memory. Also the maximum size of a file."""
     cpus: PositiveFloat = 1.0
     """Number of processors that the container can use."""
     max_processes: PositiveInt = 64

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _CANCEL_S = 1.0
 """Seconds that a call has to end its connection after it was cancelled."""
-_ending: set[asyncio.Task[Any]] = set()  # Any: of any call
+_ending: set[asyncio.Task[Any]] = set()  # Any: the result of any call
 
 
 class NoAnswerError(Exception):
@@ -41,7 +41,7 @@ async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the
     raise NoAnswerError(f"no answer in {seconds:g} seconds")
 
 
-def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
+def _end(task: asyncio.Task[Any]) -> None:  # Any: the result of any call
     """Cancel a call that still runs; its exception is ignored."""
     if not task.done():
         _ending.add(task)  # the event loop itself holds only weak references to tasks
@@ -49,7 +49,7 @@ def _end(task: asyncio.Task[Any]) -> None:  # Any: of any call
         task.cancel()
 
 
-def _forget(task: asyncio.Task[Any]) -> None:  # Any: of any call
+def _forget(task: asyncio.Task[Any]) -> None:  # Any: the result of any call
     _ending.discard(task)
     if not task.cancelled():
         task.exception()  # otherwise the event loop would log the exception

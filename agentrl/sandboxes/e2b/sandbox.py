@@ -46,7 +46,7 @@ FILE_S = 60.0
 """Seconds to send or receive a file."""
 KILL_S = 30.0
 LOOK_S = 10.0
-"""Seconds of a request that asks whether a sandbox runs, or whether an interpreter answers."""
+"""Timeout in seconds of a request that asks whether a sandbox runs, or whether an interpreter answers."""
 GRACE_S = 5.0
 """Seconds after the deadline of a command until the connection is closed. By then, the sandbox itself should
 have stopped the command."""
@@ -63,7 +63,7 @@ _MAX_COMMAND_BYTES = 131_000
 class CodeInterpreter(AsyncSandbox):  # type: ignore[misc]  # the library has no types
     """The library's sandbox; answers of its code interpreter are limited in size, and incomplete ones are detected."""
 
-    def __init__(self, **options: Any) -> None:  # Any: those of the library
+    def __init__(self, **options: Any) -> None:  # Any: options of the library
         super().__init__(**options)
         self.answer = Answer()
 
@@ -249,7 +249,7 @@ class E2BSandboxSession:
 
     async def _with_file(self, path: str, call: Callable[[], Any]) -> Any:  # Any: calls of the library
         if "\0" in path or path != _encodable(path):
-            raise SandboxFileError("the path has an embedded null byte or is no text")
+            raise SandboxFileError("the path contains a null byte, or is not valid UTF-8 text")
         async with self._using:
             self._check()
             try:
@@ -289,7 +289,7 @@ class E2BSandboxSession:
         return False
 
 
-_TOO_LONG = f"the output had more than {MAX_ANSWER_BYTES} bytes, so this was stopped"
+_TOO_LONG = f"the output had more than {MAX_ANSWER_BYTES} bytes, so the program was stopped"
 
 
 def _encodable(text: str) -> str:

@@ -50,7 +50,10 @@ for _ in range(2000):
     time.sleep(0.002)
 sys.exit(1)
 """
-"""Program that lists all processes except the kernel's, itself and its ancestors, or kills all but the known ones."""
+"""Program that lists processes, or kills the processes that are not known.
+
+It ignores processes of the kernel, itself and its ancestors.
+"""
 
 
 class E2BTaskSession(E2BSandboxSession):

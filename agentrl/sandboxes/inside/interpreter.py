@@ -140,7 +140,7 @@ def wait(descriptors: list[int], seconds: float) -> list[int]:
 
 def drain(descriptor: int, output: Output) -> bool:
     """Read the available data; return False at the end of the pipe."""
-    for _ in range(16):  # then the caller checks the deadline
+    for _ in range(16):  # after 16 chunks, the caller checks the deadline
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:

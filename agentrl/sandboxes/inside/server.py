@@ -55,7 +55,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def enter(folder: str) -> None:
-    """Change to the working folder: another folder may have replaced it at the same path."""
+    """Change to the working folder, because another folder may have replaced it at the same path."""
     try:
         os.chdir(folder)
     except OSError:
@@ -65,13 +65,13 @@ def enter(folder: str) -> None:
 def hide() -> None:
     """Deny other processes of the same user access to the memory and the open files of this process.
 
-    A child process that runs another program is readable again.
+    A child process becomes readable again when it runs another program.
     """
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def become_child() -> None:
-    """Return in a child process. This process, the first one of a container, reaps all processes that end."""
+    """Fork, and return in the child only. The parent, process 1 of a container, reaps all processes that end."""
     if (child := os.fork()) == 0:
         return
     while os.wait()[0] != child:

@@ -111,7 +111,7 @@ def command(
 
 
 def user_of(settings: LocalSandbox) -> tuple[int, int] | None:
-    """Return user and group of a new sandbox; None if this process is not root, and its own user is used."""
+    """Return user and group of a new sandbox; None if this process is not root; then its own user is used."""
     if (root := settings.opened_root()) is not None:
         return root.user
     user = new_user()
@@ -130,7 +130,7 @@ def writable_folders(settings: LocalSandbox, setup: SandboxSetup) -> tuple[str, 
 
 
 def _writable_roots(setup: SandboxSetup) -> list[str]:
-    """Return the top-level folders with the writable folders of `setup`, except those in `WRITABLE`."""
+    """Return the top-level folders that contain writable folders of `setup`, except those in `WRITABLE`."""
     roots = {f"/{folder.split('/')[1]}": None for folder in setup.folders}
     return [each for each in roots if each not in ("/", *WRITABLE)]
 

@@ -47,7 +47,7 @@ class LocalProvider:
         return await LocalSandboxProcess.start(self._settings, setup or SandboxSetup())
 
     async def close(self) -> None:
-        """See `SandboxProvider.close`: the sandboxes of a process end with it."""
+        """See `SandboxProvider.close`. Nothing to do: the sandboxes end when this process ends."""
 
 
 _REPLACE = """
@@ -81,7 +81,7 @@ async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
 
 
 class LocalSandboxProcess(ProcessSandbox):
-    """See `Sandbox`. The process namespace ends with bubblewrap."""
+    """See `Sandbox`. When bubblewrap ends, so do all processes in its namespace."""
 
     @classmethod
     async def start(cls, settings: LocalSandbox, setup: SandboxSetup) -> LocalSandboxProcess:
@@ -112,7 +112,7 @@ class LocalSandboxProcess(ProcessSandbox):
         return sandbox
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. Programs in the sandbox cannot send a signal to bubblewrap itself."""
+        """See `ProcessSandbox._end`. Programs in the sandbox cannot signal bubblewrap: a signal came from outside."""
         if not self._ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):

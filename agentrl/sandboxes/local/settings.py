@@ -17,7 +17,7 @@ class LocalSandbox(PoolSettings):
 
     kind: Literal["local"] = "local"
     python: Path | None = None
-    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, python3 in it."""
+    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, its python3."""
     root: Path | None = None
     """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file in it. The
     changes are kept in the sandbox's own layer of `disk_mb`; the folder itself does not change."""
@@ -26,8 +26,8 @@ class LocalSandbox(PoolSettings):
     memory_mb: PositiveInt = 1024
     """Maximum address space of each process in MiB."""
     disk_mb: PositiveInt = 64
-    """Size of the working folder and of /tmp in MiB, each in memory; with `root`, of all changes to `root`. Also the
-    maximum size of a file."""
+    """Size in MiB of the working folder, and of /tmp; both are in memory. With `root`: size of all changes to `root`.
+    Also the maximum size of a file."""
     max_processes: PositiveInt = 64
     """Maximum number of processes and threads."""
     cpu_s: PositiveInt = 600

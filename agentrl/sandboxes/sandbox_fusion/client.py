@@ -84,7 +84,7 @@ class FusionClient:
         await self._tried(lambda: self._answer(session, "GET", url, None, _PING_S), b"")
 
     async def run(self, session: ClientSession, program: FusionProgram) -> FusionRun:
-        """Run a program once. The request is retried if the server is busy, fails or cannot be reached.
+        """Run a program. The request is retried if the server is busy, fails or cannot be reached.
 
         Raises:
             SandboxUnavailableError: all tries failed.

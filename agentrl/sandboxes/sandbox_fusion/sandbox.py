@@ -137,7 +137,7 @@ def _files(found: JsonValue) -> Mapping[str, bytes]:
     try:
         return {_inside(path): base64.b64decode(str(content), validate=True) for path, content in found.items()}
     except ValueError:
-        raise SandboxFileError("they cannot be read") from None
+        raise SandboxFileError("the files in the reply cannot be read") from None
 
 
 def _without_reply(run: FusionRun) -> RunResult:

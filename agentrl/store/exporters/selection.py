@@ -53,7 +53,7 @@ class Selection:
                 yield stored
 
     def is_trainable(self, stored: StoredRollout, row: Row) -> bool:
-        """Whether `messages` and `tools` of `row` are a trainable dialogue; if not, count it in `skipped`."""
+        """Whether `messages` and `tools` of `row` are a trainable dialogue; if not, count the row in `skipped`."""
         try:
             read_dialogue(row)
         except FieldError as error:
@@ -64,7 +64,7 @@ class Selection:
         return True
 
     def offered(self, task: Task) -> list[JsonValue]:
-        """Return the schemas of the tools offered to `task`: those saved with an imported task, or the run's."""
+        """Return the schemas of the tools offered to `task`: its own if it was imported with tools, else the run's."""
         own = task.extra_info.get("tools")
         if isinstance(own, list):
             return own

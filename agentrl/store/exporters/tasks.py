@@ -12,7 +12,7 @@ from agentrl.types.task import Task
 
 
 def task_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
-    """Yield one row per task (`data_source` and `index`) that has a selected rollout.
+    """Yield one row per task that has a selected rollout. `data_source` and `index` identify a task.
 
     A ground truth that is not text is written as JSON, because a Parquet column has one type. Empty objects are removed
     from `extra_info`, because Parquet cannot store them.
@@ -30,7 +30,7 @@ def _row(task: Task, split: str) -> dict[str, JsonValue]:
     truth = task.ground_truth
     tools = _filled({name: dict(kwargs) for name, kwargs in task.tools_kwargs.items()})
     extra: dict[str, JsonValue] = {
-        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # facts about rollouts
+        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # "logged" describes rollouts
         **({"need_tools_kwargs": True, "tools_kwargs": tools} if tools else {}),
         "interaction_kwargs": dict(task.interaction_kwargs),
         "index": task.index,

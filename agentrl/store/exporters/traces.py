@@ -20,15 +20,15 @@ SCHEMA_VERSION = 1
 COLUMNS = ("trajectories.segments", "trajectories.weight")
 """Columns of a store that only this export reads."""
 OWN = "agentrl"
-"""Key of agentrl's values in the `metadata` of a turn, which may hold anything."""
-NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, factors of trajectories"
+"""Key for agentrl's values in the `metadata` of a turn. The format allows any keys in `metadata`."""
+NOT_EXPORTED = "advantages, tool outcomes and times, routed experts, weights of trajectories"
 """Data that a trace cannot hold."""
 
 
 def trace_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
     """Yield one trace per rollout: each sampled turn with its context, log-probabilities and loss mask.
 
-    The format has no field for rewards and task. They are saved in the metadata of the first turn.
+    The format has no fields for rewards and task, so both are saved in the metadata of the first turn.
     """
     for group in groups:
         for stored in selection.rollouts(group):
@@ -77,7 +77,7 @@ def _turn(node_id: str, before: Sequence[int], segment: Segment, trajectory: Tra
 
 
 def _answers(trajectory: Trajectory) -> Iterator[int]:
-    """Yield for each sampled turn the index of its message; nothing if there are fewer answers than sampled turns."""
+    """Yield for each sampled turn the index of its message; nothing if there are fewer model messages than turns."""
     positions = [at for at, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     num_sampled = sum(segment.author is Author.MODEL for segment in trajectory.segments)
     yield from positions[-num_sampled:] if len(positions) >= num_sampled else ()

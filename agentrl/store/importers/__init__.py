@@ -1,1 +1,1 @@
-"""Import of rollouts logged by other frameworks: with messages and rewards; traces also have tokens."""
+"""Import of rollouts that other frameworks logged. Logs contain messages and rewards; traces also contain tokens."""

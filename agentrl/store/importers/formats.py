@@ -22,8 +22,9 @@ _VERL_UID = re.compile(r"(.+)_(\d+)_(\d+)", re.DOTALL)
 
 
 def verl_row(value: JsonValue) -> Logged:
-    """Read a line of `trainer.rollout_data_dir`: `input`, `output`, `gts`, `score`, `step`, and other reward values.
+    """Read a line of verl's dumped generations (`trainer.rollout_data_dir`).
 
+    The fields are `input`, `output`, `gts` (the ground truth), `score`, `step`, and other reward values.
     `input` and `output` are texts without control tokens, so their turns cannot be separated. They become one user and
     one assistant message. A `uid` of the form SAMPLE_ROLLOUT_OUTPUT identifies the group and the rollout of a
     trajectory.
@@ -74,10 +75,11 @@ def messages_row(value: JsonValue) -> Logged:
 
 
 def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
-    """Return the row reader of TRL's `completions_*.parquet`: `step`, `prompt`, `completion`, `advantage`, rewards.
+    """Return the row reader for TRL's `completions_*.parquet`.
 
-    There is one reward column per reward function. The score is the sum of the reward columns, as in TRL without reward
-    weights; TRL does not log these weights. A column that is null in a row is not part of the row's sum.
+    The columns are `step`, `prompt`, `completion`, `advantage`, and one column per reward function. The score is the
+    sum of the reward columns, as in TRL without reward weights, because TRL does not log these weights. A column that
+    is null in a row is not part of the row's sum.
 
     Args:
         reward_columns: columns of reward functions. If empty: all columns of numbers except `step` and `advantage`.

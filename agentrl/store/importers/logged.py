@@ -28,8 +28,8 @@ class Logged:
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
         rest: other values by name; a rollout has no field for them.
-        trajectories: the rollout's trajectories with tokens; empty if the log has no tokens. Then the conversation is
-            `prompt` and `answer`.
+        trajectories: the rollout's trajectories with tokens. Empty if the log has no tokens; the conversation is then
+            `prompt` followed by `answer`.
     """
 
     prompt: Sequence[Message]

@@ -22,7 +22,7 @@ Row: TypeAlias = tuple[str, Callable[[], JsonValue]]
 
 
 def log_files(source: Path) -> list[Path]:
-    """Return the file itself, or the files of a folder in numeric order: `9.jsonl` before `10.jsonl`.
+    """Return `source` if it is a file, else the files in this folder in numeric order: `9.jsonl` before `10.jsonl`.
 
     Raises:
         DataError: no file is found.

@@ -47,7 +47,7 @@ TOPICS = (
 METRICS = (STEP, *(each for topic in TOPICS for each in vars(topic).values() if isinstance(each, Metric)))
 
 GROUPS = ("reward", "success", "val", "actor", "groups", "response_length", "num_turns", "tool_calls", "tool", "stop")
-"""Prefixes whose metrics the viewer shows first; other prefixes follow by name."""
+"""Prefixes whose metrics the viewer shows first; other prefixes follow in alphabetical order."""
 
 
 def find_metric(name: str) -> Metric | None:

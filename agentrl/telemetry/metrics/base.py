@@ -54,7 +54,7 @@ class Metric:
         unit: unit of the values; "" for plain numbers.
         meaning: one-line description.
         healthy: the values that cause no warning; None if no fixed range is healthy.
-        console: None if the console does not show the metric by name.
+        console: the metric's place on the console; None if it has no fixed place there.
         report: the chart in the report; None: a separate chart.
         viewer: the position in the overview of the viewer; None: only shown in the group of its prefix.
     """

@@ -30,7 +30,7 @@ ENTROPY = Metric(
 PPO_KL = Metric(
     "actor/ppo_kl",
     "nats",
-    "mean of log-prob at sampling time minus the current log-prob, over trained tokens",
+    "mean over trained tokens of (log-prob at sampling time minus current log-prob)",
     healthy=Range(highest=0.1),
     report=Line("KL divergence", "to the old policy"),
 )

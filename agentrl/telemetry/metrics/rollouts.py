@@ -77,7 +77,7 @@ TOOL_OUTCOME = Metric(
 RECOVERED = Metric(
     "tool/<tool>/recovered",
     "share",
-    "rollouts in which a later turn has an `ok` call of this tool, among those with a `tool_error` of it",
+    "rollouts with a `tool_error` of this tool in which a later turn has an `ok` call of it",
 )
 SUCCESS_AFTER_ERROR = Metric(
     "tool/<tool>/success_after_error", "share", "successes among the rollouts with a `tool_error` of this tool"

@@ -67,7 +67,7 @@ class ServerSession(Protocol):
         """Run an action. The request is never repeated.
 
         Raises:
-            ToolError: the server refuses the action, or its code failed.
+            ToolError: the server refuses the action, or the environment's code failed.
             InfraError: the server failed.
         """
         ...

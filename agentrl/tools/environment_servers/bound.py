@@ -21,7 +21,7 @@ from agentrl.types.task import Task
 WAIT_S = 600.0
 """Maximum seconds that a rollout waits for a free slot."""
 CLOSE_S = 10.0
-"""Maximum seconds that the run waits at its end until all sessions have ended."""
+"""Maximum seconds that the end of the run waits until all sessions have ended."""
 
 
 class ServerEnvironment(BindsSeveral):
@@ -52,7 +52,7 @@ class BoundServer:
     def check_row(self, task: Task) -> None:
         """Reject a row that the server cannot use."""
         if task.tools_kwargs.get(self.name):
-            raise DataError(f"field 'tools_kwargs.{self.name}': an environment server gets no arguments from it")
+            raise DataError(f"field 'tools_kwargs.{self.name}': an environment server takes no arguments from the row")
         self.server.check_row(task)
 
     async def take_place(self) -> None:

@@ -38,7 +38,7 @@ def _reached(options: Options, api_key: str) -> EnvironmentServer:
     kind = "OpenEnv" if isinstance(options, OpenEnvOptions) else "NeMo-Gym"
     workers = Workers()
     try:
-        # on a thread, because an event loop may already run on this one
+        # on another thread, because an event loop may already run on the current thread
         server: EnvironmentServer = DaemonExecutor(workers).submit(asyncio.run, _reach(options, api_key)).result()
     except ServerFailedError as error:
         text = f"`{KEY}`: the {kind} server at {options.url} cannot be used: {error}"

@@ -32,7 +32,7 @@ class EnvironmentSpec:
     """Description of an environment.
 
     Attributes:
-        name: name of the class; also the name of its reward.
+        name: name of the class; also the name of the environment's reward.
         make: returns a new object.
         tools: method name -> schema and argument types.
         reset_parameters: parameters of `reset`; None if there is no `reset`.
@@ -191,7 +191,7 @@ def _flag_problems(example: object) -> Iterator[str]:
 
 
 def _close_example(close: Callable[[], object] | None) -> None:
-    """Close the example on a thread, because `close` may be async. It was never reset, so errors are expected."""
+    """Close the example on a thread, because `close` may be async. No one reset the example, so errors are expected."""
 
     def run() -> None:
         try:

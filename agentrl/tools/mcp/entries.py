@@ -106,7 +106,7 @@ def _from_verl(entry: Mapping[str, object]) -> dict[str, object]:
     name = str(entry["class_name"])
     if name not in (_VERL, _VERL_SEARCH, ""):  # verl's documentation leaves the name empty
         hint = suggestion(name, (_VERL, _VERL_SEARCH))
-        raise ConfigError.keyless(f"'type: mcp' has the classes MCPBaseTool and MCPSearchTool, not '{name}': {hint}")
+        raise ConfigError.keyless(f"'type: mcp' supports MCPBaseTool and MCPSearchTool, not '{name}': {hint}")
     check_keys(entry, _VerlEntry.model_fields)
     given = _VerlEntry.model_validate(entry)
     return {

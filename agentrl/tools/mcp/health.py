@@ -42,7 +42,7 @@ class Health:
         """Count a message. A server that sends too many unsolicited messages loses its session."""
         self._num_unasked = 0 if is_answer else self._num_unasked + 1
         if self._num_unasked > MAX_UNASKED:
-            self.lose(f"it sent {MAX_UNASKED} messages that answer nothing")
+            self.lose(f"it sent {MAX_UNASKED} messages in a row that answer no request")
 
     def unreadable(self, line: bytes) -> None:
         """Keep the first output that is not a message."""

@@ -43,9 +43,9 @@ def sse_streams(server: McpServer) -> AbstractAsyncContextManager[Any]:  # Any: 
 
 def _client(headers: Mapping[str, str]) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
-        # a compressed answer could be much larger than the bytes received
+        # no compression, because the decompressed answer could be much larger than the bytes received
         headers={**headers, "accept-encoding": "identity"},
-        # calls have their own deadline; a stream may be silent for a long time
+        # no read timeout: calls have their own deadline, and a stream may be silent for a long time
         timeout=httpx2.Timeout(None, connect=_CONNECT_S, write=_WRITE_S),
         limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS),
         verify=_certificates(),
@@ -69,7 +69,7 @@ async def _limit(response: httpx2.Response) -> None:
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A response body with a size limit. Event streams do not need it: the SDK limits their events."""
+    """A response body with a size limit. Event streams need no limit here, because the SDK limits their events."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
         self._body = body

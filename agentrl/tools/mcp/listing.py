@@ -37,7 +37,7 @@ class _Listed:
 
 
 def list_tools(entries: Mapping[int, McpEntry]) -> dict[int, list[McpTool]]:
-    """Return position of an entry -> its tools. All servers are stopped again.
+    """Return a mapping: position of an entry -> the entry's tools. All servers are stopped at the end.
 
     Args:
         entries: position in the file -> entry.
@@ -47,7 +47,7 @@ def list_tools(entries: Mapping[int, McpEntry]) -> dict[int, list[McpTool]]:
     """
     workers = Workers()
     try:
-        # on a thread, because an event loop may already run on this one
+        # on another thread, because an event loop may already run on the current thread
         answers = DaemonExecutor(workers).submit(asyncio.run, _list_all(entries)).result()
     finally:
         workers.close()
@@ -88,7 +88,7 @@ async def _list_one(position: int, server: McpServer, options: McpOptions, reape
 
 
 def _missing(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> Iterator[str]:
-    """Yield a problem for each selected tool that does not exist, tool listed twice, or server without tools."""
+    """Yield a problem for each selected tool that does not exist or is listed twice, and each server without tools."""
     for each in listed:
         if not each.names:
             yield f"{each.where} has no tools"

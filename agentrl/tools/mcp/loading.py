@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def mcp_tools(path: Path, entries: Sequence[Mapping[str, object]]) -> dict[int, list[McpTool]]:
-    """Return position of an MCP entry in the file -> its tools. The servers are started once, and stopped again.
+    """Return a mapping: position of an MCP entry in the file -> the entry's tools.
+
+    The servers are started once to list their tools, and stopped at the end.
 
     Raises:
         ConfigError: entries, servers or tools are wrong; the error has one problem for each.

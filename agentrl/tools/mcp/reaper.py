@@ -45,7 +45,7 @@ class Reaper:
         self._write(f"+{group}\n")
 
     def ended(self, group: int) -> None:
-        """Record that a process group has ended; its number may be used again."""
+        """Record that a process group has ended, because the system may reuse the group's number."""
         self._write(f"-{group}\n")
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ _CHECKED = frozenset(
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords that are checked unchanged. Each check takes time that is linear in schema and arguments."""
+"""Keywords that `checked_schema` keeps unchanged. Checking them takes time that is linear in schema and arguments."""
 
 
 class SchemaRefusedError(Exception):
@@ -93,7 +93,10 @@ def _check_valid(schema: Mapping[str, JsonValue]) -> None:
 
 
 def _check_references(schema: Mapping[str, JsonValue]) -> None:
-    """Refuse references outside the schema, and too many nodes after references are replaced (recursive ones once)."""
+    """Refuse references to outside the schema, and a schema with too many nodes after its references are replaced.
+
+    A recursive reference is replaced once.
+    """
     _References(dict(schema)).num_nodes(dict(schema), ())
 
 

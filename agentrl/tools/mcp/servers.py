@@ -59,7 +59,8 @@ def servers_of_file(path: Path) -> list[McpServer]:
     """Return the servers of a JSON file, without disabled ones.
 
     Raises:
-        ConfigError: the file is missing, or is not in the format of `mcpServers`, with one problem per wrong server.
+        ConfigError: the file is missing or not in the format of `mcpServers`. The error has one problem per wrong
+            server.
     """
     try:
         content = read_json(path.read_bytes())

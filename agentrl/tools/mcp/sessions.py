@@ -25,8 +25,8 @@ WAIT_S = 600.0
 could deadlock."""
 _SHOWN = 200
 _MAX_COMPARISONS = 10
-"""Maximum number of comparisons of a server's tools with its tools at the start. A comparison follows when the
-server reports a change."""
+"""Each time a server reports a change, its tools are compared with its tools at the start, but at most this many
+times."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -127,7 +127,7 @@ class ServerSessions:
             ) from None
 
     def _changed(self, session: Session) -> None:
-        """Compare the tools with the initial tools: many servers report a change when they become ready."""
+        """Compare the tools with the initial tools, because many servers report a change without changed tools."""
         if self._comparisons_left > 0:
             self._comparisons_left -= 1
             task = asyncio.ensure_future(self._compare(session))
@@ -188,7 +188,7 @@ class _Owned:
 
 
 class Pace:
-    """Limit on calls per second. After a pause, the calls of one second may start at the same time.
+    """Limit on calls per second. After a pause, `per_second` calls may start at the same time.
 
     Args:
         per_second: the limit; None: no limit.

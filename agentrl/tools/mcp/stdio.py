@@ -88,7 +88,10 @@ async def _start(server: McpServer, reaper: Reaper) -> asyncio.subprocess.Proces
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables of every server. In PATH, Python's folder comes first, for programs installed with pip."""
+    """Return the environment variables that every server gets.
+
+    In PATH, Python's folder comes first, so that programs installed with pip are found.
+    """
     inherited = get_default_environment()
     return {**inherited, "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])}
 
@@ -160,7 +163,10 @@ async def _end(process: asyncio.subprocess.Process, health: Health) -> None:
 
 
 async def _ended_within(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Wait for the end of the process, and of its output unless other processes keep it open."""
+    """Wait until the process has ended and its output is closed. Return whether the process has ended.
+
+    Other processes may keep the output open.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await process.wait()

@@ -16,7 +16,7 @@ _HEADING = re.compile(r"\s*#+\s+(.+)")
 
 
 def document_files(place: Path) -> list[Path]:
-    """Return the files with documents: `place` itself, or the files in this folder, by name, without hidden files.
+    """Return the files with documents: `place` itself, or all files in the folder `place` that are not hidden, sorted.
 
     Raises:
         DataError: `place` does not exist, is not a document, or contains no documents.
@@ -24,7 +24,7 @@ def document_files(place: Path) -> list[Path]:
     if place.is_file() and place.suffix in (*TEXTS, *TABLES):
         return [place]
     if not place.is_dir():
-        raise DataError(f"'{place}' is {'not a file' if place.exists() else 'no folder or file'} of {_FORMATS}")
+        raise DataError(f"'{place}' is {'not a file' if place.exists() else 'not a folder or file'} of {_FORMATS}")
     found = [path for path in place.rglob("*") if path.suffix in (*TEXTS, *TABLES) and path.is_file()]
     visible = [path for path in found if not any(part.startswith(".") for part in path.relative_to(place).parts)]
     if not visible:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentrl.tools.search.index import PassageIndex
 
 KEYS = ("documents", "service")
-"""Keys that make an entry a search tool; an entry must have exactly one of these keys."""
+"""Keys that make an entry a search tool; the entry of a search tool must have exactly one of these keys."""
 
 
 class _Entry(Section):

@@ -19,7 +19,7 @@ from agentrl.types.rollout import Rollout
 
 
 def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
-    """Load `reward.reward_model.path`, or else the policy's model with a new head. Also build the mixed reward.
+    """Load `reward.reward_model.path`, or else the policy's model with a new head. Also build the mixture of rewards.
 
     Raises:
         ConfigError: model, tokenizer or reward cannot be used.

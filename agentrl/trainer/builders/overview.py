@@ -111,7 +111,7 @@ def _model(config: RunConfig) -> str:
 
 
 def _experts(config: RunConfig) -> str:
-    """Return how the load of experts is balanced, for backends that can do so; empty for a dense model."""
+    """Describe how the load of experts is balanced. Empty for a dense model, or if the backend has no such option."""
     shape = model_facts(config.model.path).shape if has_layouts(config) else None
     if shape is None or not shape.num_experts:
         return ""

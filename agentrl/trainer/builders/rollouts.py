@@ -177,8 +177,8 @@ def _reward(config: RunConfig) -> Reward:
 def reward_of(config: RunConfig) -> RewardConfig:
     """Return the section `reward` of the configuration.
 
-    With `rollout.deterministic`, `reward.reward_model.batch_size` is 1 unless it is set. Then a rollout's score does
-    not depend on other rollouts.
+    With `rollout.deterministic`, `reward.reward_model.batch_size` is 1 unless it is set. With batch size 1, a
+    rollout's score does not depend on other rollouts.
     """
     reward, model = config.reward, config.reward.reward_model
     if not config.rollout.deterministic or model.batch_size is not None:

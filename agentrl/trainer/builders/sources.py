@@ -63,7 +63,8 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: 
 def num_draws(config: RunConfig, num_rows: int) -> int | None:
     """Return the number of tasks that a `rollout_only` run rolls out: rows times epochs.
 
-    Return None in other modes, or if `trainer.total_training_steps` is set: then all steps have equally many tasks.
+    Return None in other modes. Also return None if `trainer.total_training_steps` is set, because all steps then have
+    the same number of tasks.
     """
     given = config.trainer.mode != "rollout_only" or config.trainer.total_training_steps
     return None if given else config.trainer.total_epochs * num_rows

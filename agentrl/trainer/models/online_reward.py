@@ -45,7 +45,7 @@ class Judged(NamedTuple):
 class OnlineRewardModel:
     """The reward model with its replay buffer.
 
-    In each step, the model's scores are compared with the rule's outcomes. Then the model is trained if it is due.
+    In each step, the model's scores are compared with the rule's outcomes. Then, if due, the model is trained.
 
     Args:
         reward: the policy's reward, a mixture of components.

@@ -39,9 +39,9 @@ class Admissions:
     A finished group without a learning signal is filtered, and another group replaces it (dynamic sampling).
 
     A group that would be older than S at the next step is stopped. Its task is requeued ahead of all tasks that never
-    started. If tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a step
-    waits until its group is ready. At most G last chances start under one version, so that one step can take all of
-    them. Other last chances wait for the next version. So no task is requeued twice.
+    started. If such tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a
+    step waits until its group is ready. At most G last chances start under one version, so that one step can take all
+    of them. Other last chances wait for the next version. So no task is requeued twice.
 
     Args:
         draw_at: returns the draw at a position of the data.
@@ -121,7 +121,7 @@ class Admissions:
         return ticket
 
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
-        """Mark the task as ready; `oldest_version` sampled its group's oldest token. Ignore a requeued task."""
+        """Mark the task as ready; `oldest_version` sampled its group's oldest token. A requeued task is ignored."""
         if (start_version := self.under_way.pop(ticket, None)) is not None:
             # `_num_last_chances` needs the version at the start
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
@@ -204,5 +204,5 @@ class Admissions:
 
 
 def num_extra(over_sampling: float, groups_per_step: int) -> int:
-    """Return the number of groups started beyond the size of a step: 0.1 of 30 is 3."""
+    """Return the number of groups started beyond the size of a step. For 0.1 and 30 groups per step: 3."""
     return math.ceil(Fraction(repr(over_sampling)) * groups_per_step)  # a Fraction is exact: 0.1 is 1/10

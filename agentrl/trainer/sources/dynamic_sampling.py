@@ -65,7 +65,7 @@ class GroupFilter:
         """Return whether the group is used for training. Rejected groups are counted, too.
 
         Raises:
-            ConfigError: the group has no reward of that name.
+            ConfigError: the group has no reward with the configured name.
             AllFailedError: at least G groups were rolled out, and every rollout failed.
         """
         kind = self._kind(group)

@@ -92,7 +92,7 @@ class LiveSource(StepwiseSource):
             groups += self._let_through(rolled_out)
         if self._filter:
             self._metrics = self._filter.end_step(len(groups))
-        # updated at the end: an interrupted step must leave the position unchanged
+        # updated at the end, because an interrupted step must leave the position unchanged
         self.position += max(0, num_drawn - len(self.pending))
         self.pending = self.pending[num_drawn:]
         return groups

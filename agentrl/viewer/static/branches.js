@@ -14,7 +14,7 @@ export function origin(branch) {
   return branch.turn === null ? `${KINDS[branch.kind] ?? "continues"}: continues ${where}` : `${KINDS[branch.kind] ?? "started"}: started in ${where}`;
 }
 
-/** List of the trajectories, each below the one that started it; nothing if there is only one. */
+/** List of the trajectories, each below the one that started it; nothing if the rollout has only one trajectory. */
 export function tree(rollout) {
   if (rollout.branches.length < 2) return null;
   return el("nav.tree", {"aria-label": "trajectories"}, el("ul", {}, rollout.branches.map((branch) => el("li", {style: {"--depth": branch.depth}},

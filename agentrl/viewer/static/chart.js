@@ -6,7 +6,7 @@ import {linear, logarithmic, tickText} from "./scale.js";
 const WIDTH = 400, HEIGHT = 196, LEFT = 56, RIGHT = 10, TOP = 8, BOTTOM = 36, MAX_POINTS = 500, LEAST_DRAG = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** `lines`: for each run {slot, x, values}; `view`: {log, smooth, zoom, xTitle, xText, onZoom}; `warnings`: places on x. */
+/** `lines`: per run {slot, x, values}; `view`: {log, smooth, zoom, xTitle, xText, onZoom}; `warnings`: x values. */
 export function chart(title, lines, view, warnings = []) {
   const inside = ([at]) => !view.zoom || (at >= view.zoom[0] && at <= view.zoom[1]);
   const raw = lines.map(({x, values}) => x.map((at, row) => [at, values[row]])

@@ -13,7 +13,7 @@ const OF_DROPPED = new Set(["uid", "group_size"]); // shown if dropped groups ar
 export const UNSORTED = new Set(["prompt", "answer", "outcomes", "guards"]);
 const GUARD = "reward/guard/", ON_A_LINE = 4;
 
-/** Every column of a run: [name, label, minimum width, kind, shown by default]. `dropped`: dropped groups are listed. */
+/** Every column of a run: [name, label, minimum width, kind, shown by default]. `dropped`: dropped groups are shown. */
 export function columnsOf(choices, dropped = false) {
   const rewards = choices.columns.filter((name) => name.startsWith("reward/"))
     .map((name) => [name, name.slice(7), Math.max(78, Math.min(150, 30 + 7 * (name.length - 7))), "n"]);
@@ -71,7 +71,7 @@ export function columnChooser(changed) {
   return {node, show};
 }
 
-let memory = "{}"; // if the browser's storage is off
+let memory = "{}"; // the choice of columns, used if the browser's storage is off
 
 function kept() {
   try {

@@ -44,7 +44,7 @@ export function callCard(call) {
     el("dl", {}, el("dt", {}, "arguments"), el("dd", {}, cut(call.arguments)), el("dt", {}, "result"), el("dd", {}, cut(call.result))));
 }
 
-/** One block per message: imported rollouts have only messages, and reward functions receive messages. */
+/** One block per message, for imported rollouts, which have only messages, and to show what rewards receive. */
 export function byMessages(rollout, differs = () => false) {
   return rollout.branches.map((branch) => el(".trajectory", {style: {"--depth": branch.depth}}, heading(rollout, branch),
     rollout.trajectories[branch.number].messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".differs" : ""}`, {},

@@ -58,7 +58,7 @@ export function bar(changed) {
   return {node, show};
 }
 
-/** End of a long path: the ends of the paths of several runs differ. */
+/** The end of a long path, because the paths of several runs differ at the end. */
 const tail = (name) => name.length > 18 ? `…${name.slice(-17)}` : name;
 
 /** Fill a select with `values`. A chosen value stays listed even if no rollout has it, because it may come from a link. */

@@ -17,7 +17,7 @@ export function measure(rollouts) {
   return {most, versions: [...versions].sort((a, b) => a - b)};
 }
 
-/** Tokens outside the screen are plain text until the user scrolls near them: drawing 50,000 elements takes seconds. */
+/** Tokens outside the screen are plain text until the user scrolls near them: 50,000 elements take seconds to draw. */
 const waiting = new WeakMap();
 const near = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({target}) => {
   near.unobserve(target);

@@ -133,7 +133,7 @@ def test_a_run_does_not_wait_forever_for_external_servers():
             failure = monitor.failure  # the other replica serves
             await servers[1].die()
             await until(lambda: len(lost) == 2)
-            with pytest.raises(ServerError, match=r"no SGLang server is in service for 0.3 s .*start_timeout_s"):
+            with pytest.raises(ServerError, match=r"no SGLang server has been in service for 0.3 s .*start_timeout_s"):
                 await monitor.ready()
             return failure
 

@@ -226,7 +226,7 @@ def test_a_server_that_does_not_run_is_named():
 @pytest.mark.parametrize(
     ("paths", "complaint"),
     [
-        (["/seed_session"], "it is no resources server: /openapi.json lists no /seed_session and /verify"),
+        (["/seed_session"], "not a resources server: /openapi.json does not list both /seed_session and /verify"),
         (["/seed_session", "/verify", "/get_counter_value"], "it has no endpoint for tool 'increment_counter'"),
     ],
 )

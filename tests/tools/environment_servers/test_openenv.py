@@ -214,7 +214,7 @@ def test_rows_are_checked_before_the_run(tmp_path):
         box = loaded(target(tmp_path, openenv=url, reset=["low"]))
     with pytest.raises(DataError, match=r"needs the column 'low' .*: did you mean 'lo'"):
         box.check(task(extra_info={"lo": 1}))
-    for name, complaint in (("world", "gets no arguments from it"), ("step", "come from the model")):
+    for name, complaint in (("world", "takes no arguments from the row"), ("step", "come from the model")):
         with pytest.raises(DataError, match=f"field 'tools_kwargs.{name}': .*{complaint}"):
             box.check(task(extra_info={"low": 1}, tools_kwargs={name: {"create_kwargs": {}}}))
 
@@ -321,7 +321,7 @@ def test_a_busy_server_is_asked_again():
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        ("text", "it is no OpenEnv server: /schema answers 200"),
+        ("text", "not an OpenEnv server: /schema answers 200"),
         ({"type": "object"}, "its action has no fields"),
         ({"type": "object", "properties": {"metadata": {}}}, "its action has no fields"),
         ({"type": "array", "properties": {"a": {}}}, "tool 'step' cannot be offered: its schema must have the type"),

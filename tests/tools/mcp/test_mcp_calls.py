@@ -96,7 +96,7 @@ def test_a_server_that_hangs_is_ended_with_its_rollout(tmp_path):
     ("tool", "arguments", "reason"),
     [
         ("die", {}, "it ended with status 3; its error output ends: Traceback: the disk is on fire"),
-        ("flood", {}, "it sent 10000 messages that answer nothing"),
+        ("flood", {}, "it sent 10000 messages in a row that answer no request"),
         ("big", {"bytes": 9 * 2**20}, "it sent a message of more than 8 MiB"),
     ],
 )

@@ -187,7 +187,10 @@ def test_recursive_schemas_are_offered(tmp_path):
     [
         ("exits", "it did not start; it ended with status 1; its error output ends: the key is"),
         ("sleeps", "it did not start: it did not answer within 0.5 s"),
-        ("chatters", "it sent 10000 messages that answer nothing; its output has lines that are not messages: this is"),
+        (
+            "chatters",
+            "it sent 10000 messages in a row that answer no request; its output has lines that are not messages: this",
+        ),
         ("endless", "it has more than 1000 tools, or more than 100 pages of them"),
         ("nonsense", "it did not list its tools: ValidationError"),
         ("none", "has no tools"),

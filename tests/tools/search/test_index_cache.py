@@ -165,5 +165,5 @@ def test_a_missing_library_names_the_extra(documents, tmp_path, monkeypatch):
 
 def test_documents_that_do_not_exist_name_the_entry(tmp_path):
     (tmp_path / "tools.yaml").write_text("tools:\n  - documents: nowhere\n")
-    with pytest.raises(ConfigError, match=r"tools.yaml: tools\[0\]: 'nowhere' is no folder or file"):
+    with pytest.raises(ConfigError, match=r"tools.yaml: tools\[0\]: 'nowhere' is not a folder or file"):
         [*tools_of(tmp_path / "tools.yaml")]

@@ -70,7 +70,7 @@ def test_a_place_without_documents_is_refused(tmp_path):
     for place, text in (
         (tmp_path, "has no files of .txt, .md"),
         (tmp_path / "x.csv", "is not a file of .txt, .md"),
-        (tmp_path / "none", "is no folder or file of .txt, .md"),
+        (tmp_path / "none", "is not a folder or file of .txt, .md"),
     ):
         with pytest.raises(DataError, match=text):
             document_files(place)

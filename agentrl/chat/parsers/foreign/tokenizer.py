@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = ("response_template", "response_schema")
-"""Descriptions of turns in `tokenizer_config.json`: for transformers 5.13 and later, and for earlier versions."""
+"""Keys of a description of turns in `tokenizer_config.json`: for transformers 5.13 and later, and for earlier ones."""
 _MODULE = "agentrl.chat.parsers.foreign.tokenizer_reader"
 _THOUGHTS = ("thinking", "reasoning_content", "reasoning")
 _EXPECTED = "Write calls as the system prompt describes."
@@ -32,10 +32,10 @@ class TokenizerParser:
     - The description belongs to the model's files. Its patterns may need too much time or memory, so they run in a
       child process with limits.
     - Thoughts in `<think>` at the beginning are split off first. The description finds all other thoughts.
-    - An argument that is text gets the type in the tool's schema (see `for_tools`), because some descriptions have no
-      types.
-    - A turn that the description cannot read is a malformed call. Whether another truncated call is content or
-      malformed depends on the description.
+    - An argument that is text is converted to the type in the tool's schema (see `for_tools`), because some
+      descriptions have no types.
+    - A turn that the description cannot read is a malformed call. If the description can read a turn with a truncated
+      call, the description also determines whether this call is content or malformed.
     """
 
     stop: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from agentrl.concurrency.child_main import Answer, serve
 from agentrl.security.json_depth import is_too_deep
 
 MAX_MEMORY = 4 * 2**30
-"""Maximum address space of a fork in bytes: patterns of a description may repeat a text many times."""
+"""Maximum address space of a fork in bytes. Needed because patterns of a description may repeat a text many times."""
 MAX_RESULT = 2**24
 """Maximum characters of a result."""
 TEMPLATE = "response_template"

@@ -38,9 +38,9 @@ _EXPECTED = (
 class DeepSeekV32Parser:
     """Parser of calls between tags; all other text is content.
 
-    - V3.2 writes `function_calls` around the calls of a turn, V4 `tool_calls`.
-    - `string="true"` marks text, `string="false"` JSON. Without a mark, the type comes from the tool's schema (see
-      `for_tools`).
+    - Around the calls of a turn, V3.2 writes `function_calls`, and V4 writes `tool_calls`.
+    - `string="true"` marks text, and `string="false"` marks JSON. Without a mark, the type comes from the tool's schema
+      (see `for_tools`).
     - A value ends at the first `</｜DSML｜parameter>` before another argument or the end of the call. It must not
       contain `<｜DSML｜invoke name="`, which always begins a new call. So parsing time is linear in the text's length.
     """

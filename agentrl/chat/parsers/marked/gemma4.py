@@ -21,7 +21,7 @@ _EXPECTED = f"Write {OPEN}call:name{{argument:{QUOTE}text{QUOTE},other:1}}{CLOSE
 class Gemma4Parser:
     """Parser of the calls after each `<|tool_call>`; all other text is content.
 
-    - Text is between two marks `<|"|>`, which it cannot contain. Names of arguments are written without marks.
+    - A text is between two marks `<|"|>`, and cannot contain this mark. Names of arguments are written without marks.
     - A text must not contain `<|tool_call>`, which always begins a call. So parsing time is linear in the length.
     - Thoughts are between `<|channel>` and `<channel|>`, anywhere in the turn.
     """
@@ -37,7 +37,7 @@ class Gemma4Parser:
         """Parse one turn."""
         thinking, _ = self.split_thinking(text)
         contents, calls = list[str](), list[ParsedCall]()
-        for piece in _THOUGHTS.split(text)[::2]:  # piece by piece: removing thoughts must not join marks
+        for piece in _THOUGHTS.split(text)[::2]:  # piece by piece, because the texts around thoughts could form a mark
             content, *blocks = piece.split(OPEN)
             read = [_read_block(block) for block in blocks]
             contents += [content, *(rest for _, rest in read)]
@@ -68,7 +68,7 @@ def _read_block(block: str) -> tuple[ParsedCall, str]:
 
 
 def _partition(block: str) -> tuple[str, bool, str]:
-    """Split at the first `<tool_call|>` that is not in a text; also return whether there is one."""
+    """Split at the first `<tool_call|>` that is not inside a text argument; also return whether there is one."""
     position, pieces = 0, block.split(QUOTE)
     for number, piece in enumerate(pieces):
         if number % 2 == 0 and (found := piece.find(CLOSE)) >= 0:

@@ -1,4 +1,4 @@
-"""Tool calls of a name and a JSON object between marks, as DeepSeek and Kimi write them."""
+"""Tool calls that consist of a name and a JSON object between marks, as DeepSeek and Kimi write them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Marks:
     Attributes:
         section: begins and ends the calls of a turn. Some models omit both marks.
         call: begins and ends a call.
-        head: text before the arguments of a call, with the group `name`; the group `id` if the format has ids.
+        head: text before the arguments of a call, with the group `name`, and the group `id` if the format has ids.
         tail: text between the arguments and the end of the call.
         expected: the right form, for error messages.
     """

@@ -25,7 +25,8 @@ def die_with_parent() -> None:
 
 def main(trainer: int, command: list[str]) -> int:
     """Wait until the server or the trainer ends. Return the server's exit status; 128 + signal after a signal."""
-    # SIGTERM goes to the group; this process must outlive the server. The server would inherit SIG_IGN.
+    # SIGTERM reaches the whole process group, but this process must outlive the server, so its handler does nothing.
+    # SIG_IGN is not used, because the server would inherit it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     server = subprocess.Popen(command, preexec_fn=die_with_parent if sys.platform == "linux" else None)
     while (status := server.poll()) is None:

@@ -28,7 +28,7 @@ OF_A_RANK = re.compile(r"((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTE
 
 
 def server_command(options: Mapping[str, JsonValue], port: int, host: str = LOOPBACK) -> list[str]:
-    """Command that starts a server at an address of this machine; its weights have policy version 0."""
+    """Command that starts a server at an address of this machine; the server's weights have policy version 0."""
     own: Options = {"host": host, "port": port, "weight_version": "0"}
     return [sys.executable, "-m", "sglang.launch_server", *_arguments({**options, **own})]
 
@@ -41,7 +41,7 @@ def server_environment(
     Variables of `torchrun` are removed: with them, a server would wait for the other processes of the launcher.
     """
     cpu = CPU_ENVIRONMENT if options.get("device") == "cpu" else {}
-    # all gloo peers are on the network of this address
+    # on a single node, all gloo peers are on the network of `host`
     interface = interface_of(host) if options.get("nnodes", 1) == 1 else None
     local = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     own = {name: value for name, value in os.environ.items() if not OF_A_RANK.fullmatch(name)}
@@ -49,7 +49,7 @@ def server_environment(
 
 
 def num_gpus(given: Mapping[str, JsonValue]) -> int:
-    """Return the number of GPUs of a server with these options, in snake case.
+    """Return the number of GPUs of a server with the options `given`, whose names are in snake case.
 
     Raises:
         ConfigError: `tp_size` or `pp_size` is not an integer.

@@ -81,7 +81,7 @@ def _model_options(model: ModelConfig, dtype: Dtype, on_cpu: bool) -> Options:
 def _dtype(base: str, model: ModelConfig, dtype: Dtype, on_cpu: bool) -> str:
     """Dtype of the server's model.
 
-    SGLang's default for a float32 model is float16, whose range is too small for training. Its GPU kernels do not
+    SGLang's default for a float32 model is float16, whose range is too small for training. SGLang's GPU kernels do not
     support float32, so a float32 model is served as bfloat16 on GPUs.
     """
     if dtype != "auto":
@@ -110,7 +110,7 @@ def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
 
 
 def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
-    """Options for the CPU. By default, SGLang uses nearly all memory for KV, and keeps one core busy while idle."""
+    """Options for the CPU. Without them, SGLang uses nearly all memory for KV, and keeps one core busy while idle."""
     if rollout.sglang.colocate:
         raise ConfigError.at(
             "rollout.sglang.colocate",

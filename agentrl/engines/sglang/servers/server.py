@@ -101,7 +101,7 @@ class LocalServer:
 
         Raises:
             ServerError: the server ended, or was stopped because it was not ready after `timeout_s` seconds.
-            ConfigError: SGLang refuses one of its options.
+            ConfigError: SGLang refuses one of the server's options.
         """
         client = ServerClient(self.url, api_key=self.api_key)
         try:
@@ -123,7 +123,8 @@ class LocalServer:
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop all processes of the server: SIGTERM first, SIGKILL after `grace_s` seconds. A second call does nothing.
 
-        SGLang would need 7 seconds to stop even when idle, and after Ctrl-C the whole run has 10 seconds to stop.
+        The default `grace_s` is short: SGLang needs 7 seconds to stop even when idle, but after Ctrl-C the whole run
+        has only 10 seconds to stop.
         """
         if self._process is None:
             return
@@ -147,7 +148,7 @@ class LocalServer:
     def _open_log(self) -> BinaryIO:
         try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            # readable by this user only, because SGLang logs its options
+            # readable by this user only, because SGLang logs its options, and the API key is one of them
             descriptor = os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             return os.fdopen(descriptor, "ab")
         except OSError as error:
@@ -160,7 +161,7 @@ class LocalServer:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_end(self, timeout_s: float) -> None:
-        """Wait until no process of the group is left. Children end after the server and keep its port and memory."""
+        """Wait until no process of the group is left. The server's children end later and keep its port and memory."""
         assert self._process is not None
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -188,7 +189,7 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """Return a free port, never the same port twice, below the system's range for outgoing connections."""
+    """Return a free port below the system's range for outgoing connections. No port is returned twice."""
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as probe:

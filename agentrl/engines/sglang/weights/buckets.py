@@ -74,7 +74,7 @@ def in_own_memory(num_bytes: int) -> Tensor:
 class ReusedMemory:
     """Memory for buckets. It is reused for the next weights, because their buckets have the same sizes.
 
-    New memory is slow, because the system clears each page.
+    Allocating new memory would be slow, because the system clears each page.
     """
 
     def __init__(self, allocate: Allocate = in_own_memory) -> None:
@@ -97,7 +97,8 @@ class ReusedMemory:
 def buckets_of(weights: WeightStream, num_bytes: int, allocate: Allocate = in_own_memory) -> Iterator[Bucket]:
     """Yield copies of `weights` in buckets of about `num_bytes`. A module's weights are never split over buckets.
 
-    A server may need a module's weights together: it fuses DeepSeek's q_a_proj and kv_a_proj only from one bucket.
+    A server may need a module's weights together. For example, SGLang fuses DeepSeek's q_a_proj and kv_a_proj only if
+    they arrive in one bucket.
 
     Args:
         allocate: function that returns memory of a given number of bytes for a bucket.

@@ -40,7 +40,7 @@ def choose_transfer(
     bucket_bytes = config.weight_bucket_mb * MEGABYTE
     shares_memory = (
         features.device == "cpu" and not config.urls and not are_remote()
-    )  # GPUs get handles of their own memory
+    )  # for GPUs, weights are copied to GPU memory, so they need no shared host memory
     memory = ReusedMemory(allocate if shares_memory else in_own_memory)
     makers: dict[str, Callable[[], WeightTransfer]] = {
         "disk": lambda: DiskTransfer(shapes, dtype, bucket_bytes, folder),
@@ -56,7 +56,7 @@ def choose_transfer(
                 f" {features.dp_size}: use rollout.weight_sync=full",
             )
         return DeltaTransfer(shapes, dtype, bucket_bytes)
-    # SGLang 0.5.21 assigns sent weights by the tensor-parallel rank only
+    # SGLang 0.5.21 assigns sent weights by the tensor-parallel rank only: other parallelism must read them from files
     in_files = features.pp_size > 1 or (features.dp_size > 1 and not features.dp_attention)
     if in_files and config.weight_transfer in ("tensor", "group"):
         raise ConfigError.at(

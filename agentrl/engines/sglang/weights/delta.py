@@ -29,7 +29,7 @@ class Update:
     """A new bucket, and its difference from the bucket that was sent before.
 
     Attributes:
-        difference: see `compare`; None: there is no previous bucket, or the difference would not be smaller.
+        difference: see `compare`; None: there is no previous bucket, or the difference is not smaller than the bucket.
         base: checksum of the previous bucket.
         num_changed, num_compared: numbers of changed and of compared words; 0 without a previous bucket.
     """
@@ -78,7 +78,7 @@ def check_loader(replica: Replica) -> None:
     """Check that the server can apply differences.
 
     Raises:
-        ServerError: the server was started without the option; the message names the option.
+        ServerError: the server was started without the needed option; the message names the option.
     """
     if LOADER not in replica.features.weight_loaders:
         raise RefusedError(
@@ -126,7 +126,10 @@ class DeltaTransfer(BucketTransfer):
         self._updates = []
 
     def metrics(self) -> Mapping[str, float]:
-        """Bytes and seconds since the start, and the changed share of the last weights once two were sent."""
+        """Return the bytes sent and the seconds spent on comparing since the start.
+
+        Once weights were sent twice, also return the fraction of words that differ between the last two versions.
+        """
         compared = sum(update.num_compared for update in self._updates)
         share = sum(update.num_changed for update in self._updates) / compared if compared else None
         counters = {"weight_sent_bytes": float(self._sent_bytes), "weight_compare_s": self._compare_s}
@@ -153,7 +156,7 @@ class DeltaTransfer(BucketTransfer):
             "weight_version": version,
         }
         self._sent_bytes += sum(map(len, ranks))
-        # the server also reads and copies the complete bucket
+        # the timeout includes the complete bucket, because the server also reads and copies it
         timeout_s = time_for(data.nbytes + update.bucket.data.nbytes)
         await replica.client.post("/update_weights_from_tensor", body, timeout_s=timeout_s)
 

@@ -1,7 +1,7 @@
-"""Differences of two byte tensors, and checksums.
+"""Differences between two byte tensors, and checksums.
 
-A difference lists changed words: first the gaps between their positions, then the new words. The bits of words are
-compared, so -0.0 differs from 0.0, and two NaN with different bits differ.
+A word is a unit of 1, 2, 4 or 8 bytes. A difference lists changed words: first the gaps between their positions, then
+the new words. The bits of words are compared, so -0.0 differs from 0.0, and two NaN with different bits differ.
 
 This module also runs in SGLang servers, so it imports only torch and the standard library.
 """

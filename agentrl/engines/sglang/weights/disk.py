@@ -39,7 +39,7 @@ class DiskTransfer:
     ) -> None:
         """See `WeightTransfer.send`."""
         path = await asyncio.to_thread(self._write, weights, version)
-        self._sent = path, version  # set before older folders are removed: a restarted replica reads this folder
+        self._sent = path, version  # set before older folders are removed: a replica may restart and read this folder
         await asyncio.to_thread(self._remove_all_but, path)
         await to_each(replicas, version, lambda replica: _load(replica, path, version, keep_cache=keep_cache))
 

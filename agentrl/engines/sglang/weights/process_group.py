@@ -80,7 +80,7 @@ class ServerGroup:
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, on both sides if the server still answers. Ends waiting threads of this process."""
+        """Leave the group, on both sides if the server still answers. This ends the waiting threads of this process."""
         with suppress(ServerError):  # a dead server has no group to leave
             await self._client.post("/destroy_weights_update_group", {"group_name": self.name}, timeout_s=5.0)
         if (group := self._group) is not None:
@@ -118,7 +118,7 @@ async def _together(asking: Coroutine[object, object, Answer], work: Callable[[]
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Run `work` in a daemon thread, which does not keep the process alive; its error may stay unread."""
+    """Run `work` in a daemon thread, which does not keep the process alive. An error of `work` may stay unread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,8 +1,8 @@
 """Weight loader inside an SGLang server: keeps the last weights, applies differences, and loads the result.
 
 The server runs `load` if it was started with `--custom-weight-loader` and the path of `load`. This module imports only
-torch, the standard library and `difference`. An exception would end the server, so wrong weights do not raise one. They
-are not loaded, and their checksum is missing in the list that `/get_weights_by_name` returns.
+torch, the standard library and `difference`. An exception would end the server, so wrong weights do not raise one.
+Wrong weights are not loaded, and `/get_weights_by_name` returns `NOT_HELD` in place of their checksum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Host memory that a server on this machine opens by its name, instead of receiving its bytes."""
+"""Host memory that a server on this machine opens by name, so that the bytes need not be sent."""
 
 from __future__ import annotations
 

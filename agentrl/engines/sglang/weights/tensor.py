@@ -1,4 +1,4 @@
-"""Weight transfer in HTTP requests: names of shared memory for servers of this machine, or the bytes."""
+"""Weight transfer in HTTP requests, which contain CUDA handles, names of shared memory, or the bytes of the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TensorTransfer(BucketTransfer):
     """Weight transfer in HTTP requests, see `WeightTransfer`.
 
     For servers on GPUs, the buckets are copied to this process's GPU and shared by CUDA IPC, within one machine only.
-    CPU servers open a bucket by name if it was allocated in shared memory. Otherwise its bytes are pickled.
+    CPU servers open a bucket by name if it was allocated in shared memory. Otherwise the bucket's bytes are pickled.
     """
 
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
@@ -46,7 +46,7 @@ def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[s
     from sglang.srt.utils import MultiprocessingSerializer
     from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
 
-    monkey_patch_torch_reductions()  # identifies a GPU by UUID: its index may differ in the server
+    monkey_patch_torch_reductions()  # identifies a GPU by UUID, because the GPU's index may differ in the server
     torch.cuda.synchronize()
     payload = _payload(bucket, shared)
     return [MultiprocessingSerializer.serialize(payload, output_str=True) for _ in range(num_ranks)]

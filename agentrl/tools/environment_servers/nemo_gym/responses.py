@@ -17,7 +17,7 @@ PARAMS = "responses_create_params"
 
 
 def request_params(task: Task, tools: Sequence[ToolSchema]) -> JsonValue:
-    """Return the request in the row's column `PARAMS`; without it, a request with the row's prompt and the tools."""
+    """Return the request in the row's column `PARAMS`; without this column, a request with the prompt and the tools."""
     if (given := task.extra_info.get(PARAMS)) is not None:
         return given
     asked: list[JsonValue] = [{"role": each["role"], "content": message_text(each)} for each in task.messages]

@@ -49,7 +49,7 @@ class NemoGymServer:
 
 def _client(options: NemoGymOptions, api_key: str) -> aiohttp.ClientSession:
     proxy = environment_proxy(options.url)
-    # each rollout has its own cookies
+    # the client keeps no cookies, because each rollout has its own
     return open_session(options.max_sessions, api_key or None, proxy, keeps_cookies=False)
 
 
@@ -66,8 +66,8 @@ async def reach_nemo_gym(options: NemoGymOptions, api_key: str) -> NemoGymServer
         except GaveUpError as error:
             raise ServerFailedError(str(error)) from None
     if not {"/seed_session", "/verify"} <= paths:
-        raise ServerFailedError("it is no resources server: /openapi.json lists no /seed_session and /verify")
-    if not any("{" in path for path in paths):  # otherwise one endpoint serves several tools
+        raise ServerFailedError("not a resources server: /openapi.json does not list both /seed_session and /verify")
+    if not any("{" in path for path in paths):  # a path with a parameter may serve several tools
         for tool in tools:
             if f"/{tool.name}" not in paths:
                 raise ServerFailedError(f"it has no endpoint for tool '{tool.name}' of {options.tools}")

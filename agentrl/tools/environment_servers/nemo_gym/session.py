@@ -24,7 +24,7 @@ from agentrl.utils.retries import GaveUpError, Retries, raise_if_busy
 _OF_AGENTRL = ("tool_config", "tool_selection", "text_prompt")
 _MAX_COOKIES = 20
 _BUSY = (408, 409, 425, 429, 502, 503, 504)
-"""HTTP statuses with which a server did not run the tool. Status 500 means that the tool's code failed."""
+"""HTTP statuses that mean that the server did not run the tool. Status 500 means that the tool's code failed."""
 
 
 class Post(Protocol):
@@ -70,7 +70,7 @@ class NemoGymSession:
         return Step(text)
 
     async def reward(self) -> float:
-        """Send the row and the conversation to `/verify`; return the reward that it sends."""
+        """Send the row and the conversation to `/verify`; return the reward that the server sends back."""
         row = row_of(self._data.task, self._tools)
         response = response_object(self._data.task, self._data.messages, self._tools)
         answer = await self._once(

@@ -66,7 +66,8 @@ def _list(value: JsonValue) -> list[JsonValue]:
 
 
 def _schema(tool: JsonValue) -> ToolSchema:
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None  # with or without a wrapper
+    # the function may be wrapped in an object with the key 'function'
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise SchemaRefusedError(f"expected an object with 'name' and 'parameters', not {tool!r:.100}")
     if not _NAME.fullmatch(str(function["name"])):

@@ -87,7 +87,9 @@ def _one_error(error: JsonValue) -> str:
 
 
 def observation_text(observation: Mapping[str, JsonValue], field: str | None) -> str:
-    """Return the text for the model: `field`, or the observation's only field if it is text, or all of it as JSON.
+    """Return the text for the model: the field named `field`, if given.
+
+    Otherwise the observation's only field if that field is text, else the complete observation as JSON.
 
     Raises:
         InfraError: the observation does not have the field.

@@ -98,7 +98,7 @@ async def _schema(session: aiohttp.ClientSession, options: OpenEnvOptions) -> Ma
         raise ServerFailedError(f"/schema is {error}") from None
     action = content.get("action") if isinstance(content, dict) else None
     if not isinstance(action, dict):
-        raise ServerFailedError(f"it is no OpenEnv server: /schema answers {answer.status} {answer.excerpt(100)}")
+        raise ServerFailedError(f"not an OpenEnv server: /schema answers {answer.status} {answer.excerpt(100)}")
     return action
 
 
