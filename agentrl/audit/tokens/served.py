@@ -82,7 +82,8 @@ class ServedTokenCheck:
     def _answers_elsewhere(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
         """Check the token counts of calls whose answers are in the prompt of the next trajectory.
 
-        These counts are the numbers of tokens that the answers would have added to this trajectory.
+        The count of a call is the number of tokens that its answer would have added to this trajectory, if it had
+        been put there.
         """
         number = len(trajectory.turns) - 1
         made = rollout.calls_of(trajectory, number) if trajectory.turns else []

@@ -32,9 +32,9 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 class RoutingReplay:
     """Replaces the expert choice of a model's routers; does nothing until it receives experts.
 
-    Supported routers choose by one `topk` over [M, E] scores in a module that has `experts`, as transformers implements
-    Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most others. Each model is tested once,
-    with a few tokens, inside `one_pass` (see `PositionwiseModel`).
+    A router is supported if its module has an attribute `experts` and calls `topk` once, over scores of shape [M, E].
+    In transformers this holds for Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most
+    others. Each model is tested once, with a few tokens, inside `one_pass` (see `PositionwiseModel`).
 
     Raises:
         ConfigError: the model has no experts, or chooses them in another way.

@@ -21,7 +21,7 @@ SCORE = "score"
 
 
 class BodyError(ValueError):
-    """A body that cannot be used; the text is one line that names the field."""
+    """The body of a request cannot be used. The error's text is one line that names the field."""
 
 
 class OpenBody(NamedTuple):

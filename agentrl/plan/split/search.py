@@ -56,7 +56,8 @@ def search(
 ) -> Found:
     """Search for the best division of a fleet into training devices and servers.
 
-    Several nodes are divided by node. One node is divided by device; its devices may also be shared. For each division,
+    In a fleet of several nodes, each node trains or serves. On a single node, each device trains or serves, or all
+    devices do both in turn. For each division,
     the fastest training layout and the fastest servers that are possible together are used.
     """
     fitted = calibration or Calibration(fleet.hardware)

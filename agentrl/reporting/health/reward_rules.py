@@ -38,7 +38,7 @@ def guards(history: History) -> str | None:
     if not risen:
         return None
     return (
-        f"more rollouts raise a guard than in the first steps ({', '.join(risen)}): possible reward hacking; "
+        f"guards flag more rollouts than in the first steps ({', '.join(risen)}): possible reward hacking; "
         "`agentrl replay RUN hacking` shows the rewarded rollouts among them"
     )
 

@@ -1,4 +1,4 @@
-"""Binds an environment server for the toolbox: its tools, and one session per rollout."""
+"""Connects an environment server to the toolbox: offers its tools, with one session per rollout."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def load(model: Model, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
         model.load_weights(list(_unpacked(complete, request["entries"])))
 
 
-def _held_by(model: Any) -> HeldBuckets:  # Any: the attribute is replaced
+def _held_by(model: Any) -> HeldBuckets:  # Any: one of its methods is replaced
     held = getattr(model, "get_weights_by_name", None)
     if not isinstance(held, HeldBuckets):
         held = model.get_weights_by_name = HeldBuckets(held)
