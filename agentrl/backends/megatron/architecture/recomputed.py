@@ -16,8 +16,9 @@ class PassValue(Generic[Value]):
     """What one layer reads in each pass.
 
     Only recomputed layers read a value again, so only the values of these layers are kept. They are recognised by their
-    forward pass, which megatron-core runs without gradients. A pipeline runs other micro-batches before it recomputes a layer. Backward passes have the order
-    of the forward passes, so a recomputed layer reads the oldest value that is kept.
+    forward pass, which megatron-core runs without gradients. A pipeline runs other micro-batches before it recomputes a
+    layer. Backward passes have the order of the forward passes, so a recomputed layer reads the oldest value that is
+    kept.
     """
 
     def __init__(self) -> None:
