@@ -74,6 +74,10 @@ class HeldModel(HeldWeights, Protocol):
         """Read this rank's part of a checkpoint; see `Backend.load`."""
         ...
 
+    def free(self) -> None:
+        """End reference cycles that Python cannot find, so that the memory is freed. This is the last call."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RankWeights:
@@ -181,6 +185,7 @@ class RankBackend:
     async def close(self) -> None:
         """Free the model on every rank. A second call does nothing."""
         if self._number in self._ranks.held:
+            self._model = None  # else rank 0 would keep the model's memory and process groups
             await self._run(lambda: self._each(_free, self._number))
 
     async def _run(self, work: Callable[[], Result]) -> Result:
@@ -308,4 +313,4 @@ def _call(ranks: Ranks, number: int, method: str, *arguments: object) -> None:
 
 
 def _free(ranks: Ranks, number: int) -> None:
-    del ranks.held[number]
+    ranks.held.pop(number).free()

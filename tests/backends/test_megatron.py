@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -302,6 +304,18 @@ def test_weights_for_a_server_have_the_names_of_a_checkpoint(both, family, layou
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     passing = backend.weights()
     assert passing.num_bytes() == sum(value.nbytes for _, value in passing.passing())
+
+
+def test_a_closed_model_is_freed(ranks, start, folders):
+    """After a backward pass, a mixture of experts is in a cycle through autograd, which Python cannot see."""
+    backend = start(make_request(folders["qwen3_moe"], "tp2"), seed=0)
+    asyncio.run(backend.train_step(make_samples(4), PolicyLoss("vanilla")))
+    (model,) = ranks.held.values()
+    chunk = weakref.ref(model.passes.chunks[0].module)
+    del model
+    asyncio.run(backend.close())
+    gc.collect()
+    assert chunk() is None
 
 
 OTHER_LAYOUTS = {1: ("",), 2: ("tp2", "pp2", "cp2", "dp", "ep2"), 4: ("tp2 pp2", "tp2 cp2", "pp2 ep2")}[NUM_RANKS]

@@ -110,6 +110,9 @@ class ShardedModel(TorchBackend):
                 return self._score(samples)
         return self._score(samples)
 
+    def free(self) -> None:
+        """See `HeldModel.free`; FSDP2 makes no such cycles."""
+
     def named_weights(self) -> dict[str, Tensor]:
         """Return all parameters and buffers, not copied; tied weights once."""
         return self._weights

@@ -26,7 +26,7 @@ from agentrl.backends.megatron.architecture.replay import check_replay
 from agentrl.backends.megatron.bridge import auto_bridge, mapping_registry
 from agentrl.backends.megatron.layout import check_processes, join_layout
 from agentrl.backends.megatron.platform import runs_on_device
-from agentrl.backends.megatron.training.gradients import frozen, with_gradients
+from agentrl.backends.megatron.training.gradients import end_cycles, frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
@@ -279,6 +279,10 @@ class MegatronModel:
             if self.optimizer is not None and parts is not None:
                 self._load_optimizer(self.optimizer, parts, state["num_updates"])
             restore_random_states(state["random"])
+
+    def free(self) -> None:
+        """See `HeldModel.free`."""
+        end_cycles(self.passes.chunks)
 
     def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:
         with optimizer.in_use():

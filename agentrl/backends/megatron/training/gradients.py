@@ -32,3 +32,13 @@ def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor
     if actor.megatron.overlap_grad_reduce:  # a rule refuses several chunks
         get_model_config(wrapped[0]).no_sync_func = wrapped[0].no_sync  # sum in the last micro-batch only
     return wrapped
+
+
+def end_cycles(wrapped: Sequence[nn.Module]) -> None:
+    """Let Python free the chunks, which are not used afterwards.
+
+    After a backward pass, a chunk with experts is in a cycle through autograd, which Python cannot see: the experts keep
+    tensors of the pass, whose graph has the hooks that sum the gradients of the chunk.
+    """
+    for chunk in wrapped:
+        vars(chunk).clear()
