@@ -240,7 +240,7 @@ def test_score_and_train_step_replay_experts_for_any_split(tmp_path):
     async def run(given: list[Sample], **options: object) -> tuple[list[list[float]], float]:
         actor = ActorConfig.model_validate(options)
         backend = load_torch_backend(
-            ModelConfig(path=str(tmp_path)), actor, total_updates=1, seed=0, routed_experts=True
+            ModelConfig(path=str(tmp_path)), actor, total_updates=1, seed=0, routed_by="rollout"
         )
         try:
             scores = await backend.score(given)
