@@ -288,6 +288,8 @@ def test_without_replay_recorded_experts_change_nothing(tmp_path):
 def test_model_without_experts_or_with_a_custom_router_is_refused():
     with pytest.raises(ConfigError, match=r"'rollout.routed_experts' needs a mixture of experts: no layer of Qwen3For"):
         RoutingReplay(make_model("qwen3"))
+    with pytest.raises(ConfigError, match=r"'actor.routed_experts' needs a mixture of experts"):
+        RoutingReplay(make_model("qwen3"), routed_by="actor")
     model = moe("qwen3_moe")
     gate = model.base_model.layers[1].mlp.gate
     gate.forward = lambda states: (

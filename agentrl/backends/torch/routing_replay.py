@@ -56,6 +56,7 @@ class RoutingReplay:
             )
         for layer, block in self._blocks.items():
             vars(block)["forward"] = partial(self._forward, layer, block.forward)
+        self._num_layers: int = model.config.get_text_config().num_hidden_layers
         self._num_experts = min(map(_num_experts, self._blocks.values()))
         try:
             with unfaithful(), torch.no_grad():
@@ -106,9 +107,8 @@ class RoutingReplay:
     def recorded(self) -> Tensor:
         """Return the experts of the last pass, [M, layers, K] int32; 0 in layers without a router."""
         assert self._own
-        last = max(self._own)
-        experts_MLK = torch.zeros(len(self._own[last]), last + 1, self._own[last].shape[1], dtype=torch.int32)
-        experts_MLK = experts_MLK.to(self._own[last].device)
+        one_MK = next(iter(self._own.values()))
+        experts_MLK = one_MK.new_zeros(len(one_MK), self._num_layers, one_MK.shape[1], dtype=torch.int32)
         for layer, experts_MK in self._own.items():
             experts_MLK[:, layer] = experts_MK
         return experts_MLK
