@@ -111,3 +111,13 @@ def test_a_dense_model_is_refused_by_the_key_of_the_policy(start, tmp_path):
     request = replace(make_request(save_model(tmp_path, "qwen3")), routed_by="actor")
     with pytest.raises(ConfigError, match=r"actor\.routed_experts. needs a mixture of experts"):
         start(request)
+
+
+def test_the_base_model_of_an_adapter_records_nothing(start, tmp_path):
+    lora = {"lora_rank": 2, "target_modules": ["q_proj"]}
+    backend = start(replace(make_request(save_model(tmp_path, "qwen3_moe"), model=lora), routed_by="actor"))
+    samples = scored(backend, make_samples(3))
+    assert asyncio.run(backend.reference_score()(samples)).routed_experts is None
+    model = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    for sample, best in zip(samples, choices(model, samples), strict=True):  # a new adapter changes nothing
+        assert torch.equal(in_order(sample.routed_experts), best)

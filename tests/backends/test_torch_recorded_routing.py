@@ -45,8 +45,9 @@ def save(path: Path, family: str) -> Path:
 @contextmanager
 def recording(path: Path, **options: object) -> Iterator[tuple[TorchBackend, PreTrainedModel]]:
     """A backend that records experts, and the same model of transformers."""
+    model = ModelConfig.model_validate({"path": str(path), **options.pop("model", {})})
     actor = ActorConfig.model_validate({"optim": {"lr": 0.02}, **options})
-    backend = load_torch_backend(ModelConfig(path=str(path)), actor, total_updates=9, seed=0, routed_by="actor")
+    backend = load_torch_backend(model, actor, total_updates=9, seed=0, routed_by="actor")
     try:
         yield backend, AutoModelForCausalLM.from_pretrained(path).eval()
     finally:
@@ -151,3 +152,13 @@ def test_scores_record_the_experts_of_the_current_weights(tmp_path):
             last = len(used_tokens(sample))
             free = (logits[last - 1] / sample.temperatures[last]).log_softmax(-1)[sample.token_ids[last]]
             assert sample.old_logprobs[last] == pytest.approx(free.item(), abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_base_model_of_an_adapter_records_nothing(tmp_path):
+    lora = {"lora_rank": 2, "target_modules": ["q_proj"]}
+    with recording(save(tmp_path, "qwen3_moe"), model=lora) as (backend, model):
+        samples = scored(backend, make_groups())
+        assert asyncio.run(backend.reference_score()(samples)).routed_experts is None
+        for sample, best in zip(samples, choices(model, samples), strict=True):  # a new adapter changes nothing
+            assert torch.equal(in_order(sample.routed_experts), best)

@@ -39,9 +39,10 @@ class Recorder:
         num_tokens = 1 + max(int(path[-1]) for path in batch.paths)
         found_MLK = self._found.setdefault(number, torch.zeros(num_tokens, *self._shape, dtype=torch.int16))
         places = batch.places.chunk(self._columns.size())[self._columns.rank()]
-        for replay in replays:
-            assert replay.used is not None
-            found_MLK[places[places >= 0], replay.layer] = replay.used[places >= 0].to("cpu", torch.int16)
+        if used := [replay.used for replay in replays if replay.used is not None]:
+            used_SLK = torch.stack(used, dim=1).to("cpu", torch.int16)  # one copy for all layers
+            layers = torch.tensor([replay.layer for replay in replays])
+            found_MLK[places[places >= 0, None], layers] = used_SLK[places >= 0]
 
     def collect(self, paths: Sequence[Sequence[Tensor]]) -> None:
         """Add the experts of all processes; `paths` are those of each pass. All processes call this."""
