@@ -98,7 +98,10 @@ class Backend(Protocol):
         ...
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
-        """Compute log-probabilities and entropy of the trained tokens, without gradients."""
+        """Compute log-probabilities and entropy of the trained tokens, without gradients.
+
+        A policy with `routed_by="actor"` also records the experts that its router chooses.
+        """
         ...
 
     def reference_score(self) -> Score | None:
