@@ -6,16 +6,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentrl.algos.base import LossFunction
 from agentrl.capabilities import backend_spec, backends_with, check_installed
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
-from agentrl.config.run import RunConfig
+from agentrl.config.run import RoutedBy, RunConfig
 from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.types.sample import Sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,14 @@ class Scores:
         entropy: `[num samples][T]`, entropy of the same distribution, in nats.
         values: `[num samples][T]`, outputs of a value or reward model; None for a language model. A token's value
             depends only on earlier tokens. With values, `logprobs` and `entropy` are empty.
+        routed_experts: the experts that computed each sample, as `Sample.routed_experts`; None for a sample without
+            trained tokens. None if they are not recorded.
     """
 
     logprobs: list[list[float]]
     entropy: list[list[float]]
     values: list[list[float]] | None = None
+    routed_experts: list[Tensor | None] | None = None
 
 
 Score: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Scores]]
@@ -54,7 +60,8 @@ class ModelRequest:
         trainable: false for a model that only scores, such as a reference policy.
         value_head: the model outputs one number per token, as a critic or a reward model does.
         key: the configuration key that contains the model's path, for error messages.
-        routed_experts: tokens use the experts recorded in their samples (routing replay).
+        routed_by: tokens use the experts recorded in their samples (routing replay). rollout: the engine recorded them.
+            actor: `Backend.score` records them, and does not replay any. None: recorded experts are ignored.
     """
 
     model: ModelConfig
@@ -63,7 +70,7 @@ class ModelRequest:
     trainable: bool = True
     value_head: bool = False
     key: str = "model.path"
-    routed_experts: bool = False
+    routed_by: RoutedBy | None = None
 
 
 class Backend(Protocol):
@@ -91,7 +98,10 @@ class Backend(Protocol):
         ...
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
-        """Compute log-probabilities and entropy of the trained tokens, without gradients."""
+        """Compute log-probabilities and entropy of the trained tokens, without gradients.
+
+        A policy with `routed_by="actor"` also records the experts that its router chooses.
+        """
         ...
 
     def reference_score(self) -> Score | None:

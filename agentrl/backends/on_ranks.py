@@ -149,7 +149,8 @@ class RankBackend:
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
         """See `Backend.score`."""
-        return await self._run(lambda: self._score(self._replayed(samples)))
+        given = without_experts(samples) if self._request.routed_by == "actor" else self._replayed(samples)
+        return await self._run(lambda: self._score(given))
 
     def reference_score(self) -> Score | None:
         """See `Backend.reference_score`."""
@@ -203,7 +204,7 @@ class RankBackend:
         return RankWeights(self._ranks, self._number, names)
 
     def _replayed(self, samples: Sequence[Sample]) -> Sequence[Sample]:
-        return samples if self._request.routed_experts else without_experts(samples)
+        return samples if self._request.routed_by else without_experts(samples)
 
     def _train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         if not self._request.trainable:
@@ -216,7 +217,7 @@ class RankBackend:
         found = self._each_group(_train, [(self._number, *part, loss) for part in parts])
         metrics = _summed([metrics for metrics, _ in found], whole=loss.scope == "batch")
         counts = {"num_tokens": float(batch.num_tokens), "rank_imbalance": imbalance(samples, groups)}
-        if self._request.routed_experts:
+        if self._request.routed_by:
             counts["replayed_share"] = replayed_share(samples)
         return StepStats(metrics | counts | found[0][1])
 
@@ -262,17 +263,19 @@ def _summed(parts: Sequence[dict[str, float]], *, whole: bool) -> dict[str, floa
 def _in_order(parts: Sequence[Scores], ranks: Sequence[Sequence[int]]) -> Scores:
     """Join the scores of the ranks in the order of the samples."""
 
-    def joined(field: Callable[[Scores], list[list[float]] | None]) -> list[list[float]]:
-        rows: dict[int, list[float]] = {}
+    def joined(field: Callable[[Scores], list[Result] | None]) -> list[Result]:
+        rows: dict[int, Result] = {}
         for own, part in zip(ranks, parts, strict=True):
             rows |= dict(zip(own, field(part) or (), strict=False))  # a critic has no log-probabilities
         return [rows[index] for index in sorted(rows)]
 
     scalar = any(part.values is not None for part in parts)
+    routed = any(part.routed_experts is not None for part in parts)
     return Scores(
         joined(lambda part: part.logprobs),
         joined(lambda part: part.entropy),
         joined(lambda part: part.values) if scalar else None,
+        joined(lambda part: part.routed_experts) if routed else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from agentrl.config.actor import ActorConfig, CriticConfig, RefConfig
 from agentrl.config.algorithm import AlgorithmConfig
@@ -13,6 +13,9 @@ from agentrl.config.presets import Aggregation
 from agentrl.config.reward import RewardConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.trainer import ClusterConfig, TrainerConfig
+
+RoutedBy: TypeAlias = Literal["rollout", "actor"]
+"""A section with the key `routed_experts`."""
 
 
 class RunConfig(Section):
@@ -59,6 +62,13 @@ class RunConfig(Section):
     def group_size(self) -> int:
         """Rollouts per task: `rollout.n`, else the preset's default."""
         return self.rollout.n or self.algorithm.preset.group_size
+
+    @property
+    def routed_by(self) -> RoutedBy | None:
+        """Section whose `routed_experts` is true. Updates replay the experts that this section's router chose."""
+        if self.actor.routed_experts:
+            return "actor"
+        return "rollout" if self.rollout.routed_experts else None
 
     @property
     def uses_ray(self) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from transformers import AutoConfig
 
 from agentrl.config.model import ModelConfig
+from agentrl.config.run import RoutedBy
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.loading import check_model
 
 
-def routed_shape(config: ModelConfig) -> tuple[int, int]:
-    """Return (layers, experts per token): the shape of the experts that an engine records for each token.
+def routed_shape(config: ModelConfig, routed_by: RoutedBy = "rollout") -> tuple[int, int]:
+    """Return (layers, experts per token): the shape of the experts that are recorded for each token.
 
-    Dense layers are counted too.
+    Dense layers are counted too. `routed_by` is the section whose `routed_experts` an error names.
 
     Raises:
         ConfigError: there is no such model, or it is not a mixture of experts.
@@ -23,9 +24,7 @@ def routed_shape(config: ModelConfig) -> tuple[int, int]:
     base = adapter.base if adapter else config.path
     model = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code).get_text_config()
     if not (top_k := getattr(model, "num_experts_per_tok", None)):
-        raise ConfigError.at(
-            "rollout.routed_experts",
-            Kind.NOT_SUPPORTED,
-            f"`rollout.routed_experts` needs a mixture-of-experts model: '{base}' ({model.model_type}) has no experts",
-        )
+        key = f"{routed_by}.routed_experts"
+        text = f"`{key}` needs a mixture-of-experts model: '{base}' ({model.model_type}) has no experts"
+        raise ConfigError.at(key, Kind.NOT_SUPPORTED, text)
     return model.num_hidden_layers, top_k

@@ -21,7 +21,10 @@ class Scorer:
         self._scoring = scoring
 
     async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples with the scores of `scoring`: `old_logprobs`, `ref_logprobs`, `values`."""
+        """Return the samples with the scores of `scoring`: `old_logprobs`, `ref_logprobs`, `values`.
+
+        If a score records experts, the samples have these experts instead of their own.
+        """
         scored = list(samples)
         for need, score in self._scoring.items():
             scores = await score(scored)
@@ -30,4 +33,7 @@ class Scorer:
                 replace(sample, **{need: numbers})  # type: ignore[arg-type]  # a need is a field name of Sample
                 for sample, numbers in zip(scored, values, strict=True)
             ]
+            if (recorded := scores.routed_experts) is not None:
+                pairs = zip(scored, recorded, strict=True)
+                scored = [replace(sample, routed_experts=experts) for sample, experts in pairs]
         return scored

@@ -29,8 +29,8 @@ class Sample:
         importance_weights: [T], factors of each token's loss, without gradients; None: all are 1.
         kl_coef: coefficient of the KL that was subtracted from the reward; 0 if no KL was subtracted.
         policy_versions: [T], policy version that sampled each trained token, 0 elsewhere; None for demonstrations.
-        routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports
-            them.
+        routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine or
+            the policy recorded them.
         truncated: the rollout was cut off at a length limit.
         weight: the weight of the trajectory, a factor of the advantages.
         rollout_id: equal for all trajectories of a rollout. Means over sequences count a rollout as one sequence.

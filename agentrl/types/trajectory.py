@@ -129,8 +129,7 @@ class Trajectory:
             raise ValueError(f"routed experts of {len(experts)} tokens, where {len(self._token_ids)} are known")
         known = sum(map(len, self._routed_experts))
         if len(experts) > known:
-            new = experts[known:]  # the smallest integer type saves memory
-            self._routed_experts.append(new.byte() if int(new.max()) < 256 else new.short())
+            self._routed_experts.append(smallest(experts[known:]))
 
     @property
     def media(self) -> list[str]:
@@ -199,3 +198,8 @@ class Trajectory:
 
     def _per_token(self, values: Callable[[Segment], Sequence[V]]) -> list[V]:
         return list(chain.from_iterable(map(values, self._segments)))
+
+
+def smallest(experts: Tensor) -> Tensor:
+    """Return numbers of experts in the smallest integer type that fits: uint8 if possible, else int16."""
+    return experts.byte() if not experts.numel() or int(experts.max()) < 256 else experts.short()

@@ -134,7 +134,7 @@ def in_one_process(request: ModelRequest) -> TorchBackend:
     options = {"total_updates": 10, "seed": 0, "trainable": request.trainable}
     if request.value_head:
         return load_scalar_backend(request.model, request.actor, **options)
-    return load_torch_backend(request.model, request.actor, **options, routed_experts=request.routed_experts)
+    return load_torch_backend(request.model, request.actor, **options, routed_by=request.routed_by)
 
 
 def assert_equal_models(backend: MegatronBackend, alone: TorchBackend) -> None:

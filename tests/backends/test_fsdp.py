@@ -126,9 +126,9 @@ def test_gradients_with_replayed_experts_equal_those_of_one_process(ranks, folde
         shape = (len(sample.token_ids) - 1, config.num_hidden_layers, config.num_experts)
         experts = torch.rand(shape, generator=draw).topk(config.num_experts_per_tok).indices.to(torch.uint8)
         samples[number] = replace(sample, routed_experts=experts)
-    request, loss = replace(make_request(folders["qwen3_moe"]), routed_experts=True), PolicyLoss("vanilla")
+    request, loss = replace(make_request(folders["qwen3_moe"]), routed_by="rollout"), PolicyLoss("vanilla")
     backend = FsdpBackend(ranks, request, seed=0)
-    alone = load_torch_backend(request.model, request.actor, total_updates=10, seed=0, routed_experts=True)
+    alone = load_torch_backend(request.model, request.actor, total_updates=10, seed=0, routed_by="rollout")
     found, own = gradients_on_ranks(backend, samples, loss), gradients_on_ranks(backend, make_samples(7), loss)
     with alone._positionwise.running():
         accumulate_gradients(alone._positionwise, mini_batch(samples, loss), loss, alone._cut(samples))

@@ -226,7 +226,7 @@ def with_experts(samples: list[Sample], config) -> list[Sample]:
 @pytest.mark.parametrize("family", [*EXPERTS, "normalized experts"])
 def test_gradients_with_replayed_experts_equal_those_of_one_process(start, folders, family, layout, recompute):
     model = {"enable_gradient_checkpointing": recompute}
-    request = replace(make_request(folders[family], layout, model=model), routed_experts=True)
+    request = replace(make_request(folders[family], layout, model=model), routed_by="rollout")
     backend, alone, loss = start(request), in_one_process(request), PolicyLoss("vanilla")
     samples = with_experts(make_samples(7), alone.model.config)
     found, free = gradients(backend, samples, loss), gradients(backend, make_samples(7), loss)
@@ -239,7 +239,7 @@ def test_values_are_kept_only_for_layers_that_are_recomputed(start, folders, mon
     options = {**RECOMPUTED.get(name, {}), "moe_aux_loss_coeff": 0.1}
     model = {"enable_gradient_checkpointing": name == "all layers"}
     layout = layout_of(LAYOUTS_OF_STEPS[0]) | options
-    request = replace(make_request(folders["deep deepseek_v3"], model=model, megatron=layout), routed_experts=True)
+    request = replace(make_request(folders["deep deepseek_v3"], model=model, megatron=layout), routed_by="rollout")
     backend = start(request)
     from agentrl.backends.megatron.architecture.recomputed import PassValue
 
@@ -367,7 +367,17 @@ def test_the_most_used_layouts_on_other_numbers_of_ranks(size):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing", "hub", "skipped")
+    names = (
+        "heads",
+        "muon",
+        "freezing",
+        "offload",
+        "shared_prefixes",
+        "balancing",
+        "hub",
+        "skipped",
+        "recorded_routing",
+    )
     run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))
 
 

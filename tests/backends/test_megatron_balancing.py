@@ -176,7 +176,7 @@ def test_recomputed_layers_balance_once(ranks, folders, layout):
 def test_recorded_experts_change_the_bias_but_not_the_loss(ranks, folders):
     options = {"moe_aux_loss_coeff": AUX, "moe_router_bias_update_rate": 0.01}
     path = folders["deepseek_v3"]
-    request = replace(make_request(path, megatron=layout_of(LAYOUTS[0]) | options), routed_experts=True)
+    request = replace(make_request(path, megatron=layout_of(LAYOUTS[0]) | options), routed_by="rollout")
     samples = make_samples(4)
     experts = [torch.arange(4, dtype=torch.uint8).expand(len(sample.token_ids), 2, 4) for sample in samples]
     recorded = [replace(sample, routed_experts=own) for sample, own in zip(samples, experts, strict=True)]

@@ -106,7 +106,7 @@ def test_recomputed_layers_have_the_positions_of_their_micro_batch(ranks, folder
 @pytest.mark.parametrize("layout", OTHER_LAYOUTS)
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
 def test_samples_share_a_prefix_only_if_its_experts_are_equal(ranks, folder_of, family, layout):
-    request = replace(make_request(folder_of(family), layout, ppo_micro_batch_size_per_gpu=4), routed_experts=True)
+    request = replace(make_request(folder_of(family), layout, ppo_micro_batch_size_per_gpu=4), routed_by="rollout")
     with both(ranks, request) as (backend, alone):
         assert_equal(backend, alone, with_experts(make_groups(), alone.model.config))
 

@@ -72,9 +72,10 @@ def test_second_backend_trains_a_step_with_a_reference(task_folder, tmp_path, mo
 def test_unsupported_backend_options_are_refused(task_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     asked = ["model.lora_rank=4", "ref.param_offload=true", "actor.share_prefixes=false", "algorithm.name=gae"]
+    asked += ["actor.routed_experts=true", "algorithm.rollout_correction.bypass_mode=false"]
     assert train(task_folder, tmp_path, *asked) == 2
     lines = capsys.readouterr().err.splitlines()
-    for key in ("model.lora_rank", "ref.param_offload", "actor.share_prefixes"):
+    for key in ("model.lora_rank", "ref.param_offload", "actor.share_prefixes", "actor.routed_experts"):
         about = [line for line in lines if f"'{key}' has no effect without" in line]
         assert ["'actor.backend=torch'" in line for line in about] == [True], lines
     assert sum("'algorithm.name=gae'" in line and "'actor.backend=torch'" in line for line in lines) == 1, lines

@@ -240,7 +240,7 @@ def test_score_and_train_step_replay_experts_for_any_split(tmp_path):
     async def run(given: list[Sample], **options: object) -> tuple[list[list[float]], float]:
         actor = ActorConfig.model_validate(options)
         backend = load_torch_backend(
-            ModelConfig(path=str(tmp_path)), actor, total_updates=1, seed=0, routed_experts=True
+            ModelConfig(path=str(tmp_path)), actor, total_updates=1, seed=0, routed_by="rollout"
         )
         try:
             scores = await backend.score(given)
@@ -288,6 +288,8 @@ def test_without_replay_recorded_experts_change_nothing(tmp_path):
 def test_model_without_experts_or_with_a_custom_router_is_refused():
     with pytest.raises(ConfigError, match=r"'rollout.routed_experts' needs a mixture of experts: no layer of Qwen3For"):
         RoutingReplay(make_model("qwen3"))
+    with pytest.raises(ConfigError, match=r"'actor.routed_experts' needs a mixture of experts"):
+        RoutingReplay(make_model("qwen3"), routed_by="actor")
     model = moe("qwen3_moe")
     gate = model.base_model.layers[1].mlp.gate
     gate.forward = lambda states: (

@@ -104,12 +104,15 @@ def test_precision_and_recomputation_can_be_given():
     assert not selective.model.enable_gradient_checkpointing
 
 
-def test_routes_of_the_engine_are_replayed():
-    mode, sglang = f"{ACTOR}.router_replay.mode", {"actor_rollout_ref.rollout.name": "sglang"}
-    assert config_of(**{mode: "R3", **sglang}).rollout.routed_experts
-    assert not config_of(**{mode: "disabled", **sglang}).rollout.routed_experts
-    with pytest.raises(ConfigError, match="'R2' is not supported: use R3"):
-        config_of(**{mode: "R2", **sglang})
+@pytest.mark.parametrize(("mode", "section"), [("R2", "actor"), ("R3", "rollout"), ("disabled", None)])
+def test_recorded_experts_are_replayed(mode, section):
+    config = config_of(**{f"{ACTOR}.router_replay.mode": mode, "actor_rollout_ref.rollout.name": "sglang"})
+    assert config.routed_by == section
+
+
+def test_an_unknown_mode_of_replay_is_refused():
+    with pytest.raises(ConfigError, match="'R4' is not a mode: use R2, R3 or disabled"):
+        config_of(**{f"{ACTOR}.router_replay.mode": "R4", "actor_rollout_ref.rollout.name": "sglang"})
 
 
 @pytest.mark.parametrize(

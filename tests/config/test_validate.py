@@ -77,6 +77,16 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
             {"algorithm": {"name": "sft"}, "rollout": {"engine": "sglang", "routed_experts": True}},
             ("rollout.routed_experts", Kind.UNUSED),
         ),
+        ({"actor": {"routed_experts": True}}, ("actor.routed_experts", Kind.UNUSED)),
+        ({"algorithm": {"name": "dpo"}, "actor": {"routed_experts": True}}, ("actor.routed_experts", Kind.UNUSED)),
+        (
+            {
+                "actor": {"routed_experts": True},
+                "rollout": {"engine": "sglang", "routed_experts": True},
+                "algorithm": {"rollout_correction": {"bypass_mode": False}},
+            },
+            ("actor.routed_experts", Kind.CONFLICT),
+        ),
         ({"actor": {"backend": "no_such_module:X"}}, ("actor.backend", Kind.NOT_FOUND)),
         ({"rollout": {"engine": "no_such_module:X"}}, ("rollout.engine", Kind.NOT_FOUND)),
         ({"rollout": {"engine": "scripted"}}, ("rollout.engine", Kind.MISSING)),
@@ -108,6 +118,14 @@ def test_unsupported_options_are_refused_by_name(values, problem) -> None:
 def test_sglang_accepts_options_of_the_embedded_engine() -> None:
     rollout = {"engine": "sglang", "deterministic": True, "dtype": "float32", "max_num_seqs": 8, "max_kv_tokens": 4096}
     assert validate_config({"model": MODEL, "rollout": rollout}).rollout.deterministic
+
+
+@pytest.mark.parametrize(
+    "correction", [{"bypass_mode": False}, {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.5"}]
+)
+def test_the_policy_records_experts_if_it_computes_old_logprobs(correction) -> None:
+    values = {"actor": {"routed_experts": True}, "algorithm": {"rollout_correction": correction}}
+    assert validate_config({"model": MODEL, **values}).routed_by == "actor"
 
 
 def test_a_default_that_an_earlier_version_saved_does_not_count_as_given() -> None:

@@ -27,3 +27,5 @@ def test_a_dense_model_is_refused_by_name(tmp_path):
     dense = saved(tmp_path, "qwen3")
     with pytest.raises(ConfigError, match=rf"needs a mixture-of-experts model: '{tmp_path}' \(qwen3\) has no experts"):
         routed_shape(dense)
+    with pytest.raises(ConfigError, match=r"actor\.routed_experts' needs a mixture-of-experts model"):
+        routed_shape(dense, "actor")

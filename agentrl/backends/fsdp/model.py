@@ -72,7 +72,8 @@ class ShardedModel(TorchBackend):
             loaded, device, ranks.mesh(device.type, shards, named=True), offload=actor.param_offload, param_dtype=dtype
         )
         self._root, self._complete = root, not actor.reshard_after_forward
-        replay = RoutingReplay(loaded, root) if request.routed_experts and request.trainable else None
+        routed_by = request.routed_by if request.trainable else None
+        replay = RoutingReplay(loaded, root, routed_by) if routed_by else None
         unsharded = actor.model_copy(update={"param_offload": False})
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
         self.peers, self._frozen = ProcessPeers(ranks), frozen
@@ -108,7 +109,7 @@ class ShardedModel(TorchBackend):
         if base:
             with adapter_off(self.model):
                 return self._score(samples)
-        return self._score(samples)
+        return self._score(samples, records=self._records)
 
     def free(self) -> None:
         """See `HeldModel.free`; FSDP2 makes no such cycles."""

@@ -40,6 +40,12 @@ class SequenceGroup(SequencePeers):
         parts_PMHD = states_MHD.reshape(self.size, -1, *states_MHD.shape[1:])
         return _exchanged(parts_PMHD, self.group).transpose(0, 1).flatten(1, 2)
 
+    def every_position(self, values: Tensor) -> Tensor:
+        """See `SequencePeers.every_position`."""
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.contiguous(), group=self.group)
+        return torch.cat(parts)
+
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
         """See `SequencePeers.joined`. The ranks compute the same loss, so each takes the gradient of its own values."""
         return joined(values, own_N, self.group)

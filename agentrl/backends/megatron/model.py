@@ -45,6 +45,7 @@ from agentrl.backends.torch.checkpoint import check_kind, random_states, read_st
 from agentrl.backends.torch.cpu_offload import Moves, moves_of
 from agentrl.backends.torch.freezing import check_same_frozen
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients, score_passes
+from agentrl.backends.torch.recorded_experts import with_experts
 from agentrl.models.adapted_skeleton import adapted_skeleton
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.adapters import adapter_values
@@ -105,9 +106,10 @@ class MegatronModel:
         self.optimizer = self._optimizer(wrapped, request, moves) if request.trainable else None
         self._parking = StorageOffload(wrapped, moves if actor.param_offload else None)
         self.weights.readable = self._parking.readable
-        replays = request.routed_experts and request.trainable
-        if replays:
-            check_replay(self._config)
+        routed_by = request.routed_by if request.trainable else None
+        if routed_by:
+            check_replay(self._config, routed_by)
+        self._records, replays = routed_by == "actor", routed_by is not None
         self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
         shares = actor.share_prefixes
         self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
@@ -199,9 +201,12 @@ class MegatronModel:
         """See `HeldModel.score_part`; empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
-        with self._parking.in_use(), base_model(self.passes.chunks) if base else nullcontext():
+        adapted = base_model(self.passes.chunks) if base else nullcontext()
+        with self._parking.in_use(), adapted, self.passes.recording(self._records and not base) as passes:
             found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
-        return self._head.scores(found) if self.position.reports else Scores([], [])
+        if not self.position.reports:
+            return Scores([], [])
+        return with_experts(self._head.scores(found), passes, [*packs, *idle], len(samples))
 
     def facts(self) -> Mapping[str, WeightFacts]:
         """See `HeldWeights.facts`."""

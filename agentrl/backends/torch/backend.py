@@ -23,10 +23,11 @@ from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
 from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch, score_passes
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
 from agentrl.backends.torch.optim import ScheduledOptimizer
-from agentrl.backends.torch.recorded_experts import replayed_share, without_experts
+from agentrl.backends.torch.recorded_experts import replayed_share, with_experts, without_experts
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
+from agentrl.config.run import RoutedBy
 from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.adapters import adapter_off, has_adapter
@@ -75,7 +76,7 @@ class TorchBackend:
             one_pass=one_pass,
             device=device,
         )
-        self._replays = replay is not None
+        self._replays, self._records = replay is not None, replay is not None and replay.records
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = CpuOffload(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
@@ -98,6 +99,8 @@ class TorchBackend:
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
         """See `Backend.score`."""
+        if self._records:
+            return await self._run(lambda: self._score(without_experts(samples), records=True))
         return await self._run(lambda: self._score(self._replayed(samples)))
 
     def reference_score(self) -> Score | None:
@@ -175,12 +178,11 @@ class TorchBackend:
             counts["replayed_share"] = replayed_share(samples)
         return StepStats(metrics | counts | self._optimizer.step())
 
-    def _score(self, samples: Sequence[Sample]) -> Scores:
-        head = self._positionwise.head
-        with self._positionwise.running():
-            return head.scores(
-                score_passes(self._positionwise, samples, self._passes(self._cut(samples)), head.outputs)
-            )
+    def _score(self, samples: Sequence[Sample], *, records: bool = False) -> Scores:
+        model, packs = self._positionwise, self._passes(self._cut(samples))
+        with model.running(), model.recording(records) as passes:
+            found = score_passes(model, samples, packs, model.head.outputs)
+        return with_experts(model.head.scores(found), passes, packs, len(samples))
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
         """Return the micro-batches to score. With peers, empty ones are added, so that all run equally many passes."""
@@ -225,7 +227,7 @@ def load_torch_backend(
     seed: int,
     trainable: bool = True,
     key: str = "model.path",
-    routed_experts: bool = False,
+    routed_by: RoutedBy | None = None,
 ) -> TorchBackend:
     """Load a language model for training. With `trainable=False`, it only scores, as a reference policy does.
 
@@ -233,12 +235,12 @@ def load_torch_backend(
         total_updates: length of the learning rate schedule in updates, unless `actor.optim.total_updates` is set.
         seed: seed of torch's random generators, for new adapters, and for models that draw random numbers.
         key: the configuration key that contains the model's path, for error messages.
-        routed_experts: tokens use the experts recorded in their samples (routing replay).
+        routed_by: see `ModelRequest`.
 
     Raises:
         ConfigError: the model or device cannot be used.
     """
-    return _load(LANGUAGE, model, actor, total_updates, seed, trainable, key, routed_experts)
+    return _load(LANGUAGE, model, actor, total_updates, seed, trainable, key, routed_by)
 
 
 def load_scalar_backend(
@@ -263,7 +265,7 @@ def load_scalar_backend(
     Raises:
         ConfigError: the model or device cannot be used.
     """
-    return _load(SCALAR, model.without_adapter(), actor, total_updates, seed, trainable, key, False)
+    return _load(SCALAR, model.without_adapter(), actor, total_updates, seed, trainable, key, None)
 
 
 def _load(
@@ -274,7 +276,7 @@ def _load(
     seed: int,
     trainable: bool,
     key: str,
-    routed_experts: bool,
+    routed_by: RoutedBy | None,
 ) -> TorchBackend:
     loaded = prepared_model(kind, model, actor, find_device(actor.device, "actor.device"), seed, trainable, key)
     tokenizer = load_tokenizer(model)
@@ -282,7 +284,7 @@ def _load(
         return TorchBackend(loaded, tokenizer, model, actor, None, kind=kind)
     moves = moves_of(loaded.device) if actor.optimizer_offload else None
     optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
-    replay = RoutingReplay(loaded) if routed_experts else None
+    replay = RoutingReplay(loaded, routed_by=routed_by) if routed_by else None
     return TorchBackend(loaded, tokenizer, model, actor, optimizer, replay, kind)
 
 

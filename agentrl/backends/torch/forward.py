@@ -6,8 +6,8 @@ Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +18,7 @@ from agentrl.backends.torch.batches import LossOf, MicroBatch, OnePass, Outputs,
 from agentrl.backends.torch.heads import Features, Head, LanguageHead
 from agentrl.backends.torch.layout import PackedTokens, own_slice, pack_tokens
 from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
-from agentrl.backends.torch.recorded_experts import padded_experts
+from agentrl.backends.torch.recorded_experts import by_path, padded_experts, padded_paths
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.self_check import (
     LONGEST,
@@ -58,7 +58,7 @@ class PositionwiseModel:
         share_prefixes: whether packed tokens are used if the model passes their check.
         flex: whether packed tokens use FlexAttention, which copies no keys, on the devices of FLEX_DEVICES.
         autocast: dtype in which `outputs` are computed; None: the dtype of the weights.
-        replay: makes tokens use their recorded experts, if samples have them.
+        replay: makes tokens use their recorded experts, if samples have them, or records experts.
         head: the head to read; None: a language model head.
         one_pass: runs a computation with body and head. For a sharded model, it runs in the forward pass of the root.
         device: the device on which passes compute; None: the device of the weights.
@@ -79,6 +79,7 @@ class PositionwiseModel:
         self.model, self.device = model, device or model.device
         self.head = head or LanguageHead(model)
         self._replay = replay
+        self._recorded: list[list[Tensor]] = []
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self._name = type(model).__name__
         self._configs = configs_of(model)
@@ -116,6 +117,13 @@ class PositionwiseModel:
         """
         self._sequence = peers
 
+    @contextmanager
+    def recording(self, wanted: bool) -> Iterator[list[list[Tensor]]]:
+        """If wanted, record for each pass the experts of each sample's `used_tokens`, [T', layers, top k]."""
+        self._recorded = []
+        with self._replay.recording() if wanted and self._replay is not None else nullcontext():
+            yield self._recorded
+
     def running(self) -> AbstractContextManager[None]:
         """Context of forward and backward passes. Checkpointed layers run again in the backward pass."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
@@ -126,12 +134,12 @@ class PositionwiseModel:
             return self._packed_states(self._packed(batch, self._windows))
         # the last column predicts nothing
         token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.device)
-        self._give(padded_experts(batch.samples, token_ids_BT.shape[1]))
-        chosen = (batch.rows, batch.columns - 1)
-        if self._tail is not None:
-            return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
-        mask_BT = padded([[1] * len(sample.token_ids) for sample in batch.samples], torch.long)[:, :-1]
-        return self.head.whole(token_ids_BT, mask_BT.to(self.device))[chosen]
+        num_columns, chosen = token_ids_BT.shape[1], (batch.rows, batch.columns - 1)
+        with self._routed(padded_experts(batch.samples, num_columns), padded_paths(batch.samples, num_columns)):
+            if self._tail is not None:
+                return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
+            mask_BT = padded([[1] * len(sample.token_ids) for sample in batch.samples], torch.long)[:, :-1]
+            return self.head.whole(token_ids_BT, mask_BT.to(self.device))[chosen]
 
     def features(self, states_NH: Tensor) -> Tensor:
         """Compute features, [N, F], from the result of `states`."""
@@ -170,18 +178,24 @@ class PositionwiseModel:
         return pack_tokens(batch.samples, windows, self.device, as_tree=self._as_tree)
 
     def _packed_states(self, tokens: PackedTokens) -> Tensor:
-        self._give(tokens.routed_experts)
-        output = self.model.base_model(
-            input_ids=tokens.token_ids[None],
-            position_ids=tokens.positions[None],
-            use_cache=False,
-            packed_layout=tokens.layout,
-        )
+        with self._routed(tokens.routed_experts, tokens.paths):
+            output = self.model.base_model(
+                input_ids=tokens.token_ids[None],
+                position_ids=tokens.positions[None],
+                use_cache=False,
+                packed_layout=tokens.layout,
+            )
         return cast(Tensor, output[0][0].index_select(0, tokens.predictors))
 
-    def _give(self, experts_MLK: Tensor | None) -> None:
+    @contextmanager
+    def _routed(self, experts_MLK: Tensor | None, paths: Sequence[Tensor]) -> Iterator[None]:
+        """Run a pass with these experts; if `recording`, keep the experts of the tokens of each path."""
         if self._replay is not None:
             self._replay.give(experts_MLK)
+        yield
+        if self._replay is not None and self._replay.is_recording:
+            experts_MLK = self._sequence.every_position(self._replay.recorded())
+            self._recorded.append(by_path(experts_MLK, paths))
 
     @torch.no_grad()
     def _choose(self, share_prefixes: bool, flex: bool) -> None:

@@ -96,6 +96,7 @@ class PackedTokens:
     Attributes:
         token_ids, positions: [M].
         predictors: [N], index of the packed token that predicts each trained token, sample by sample.
+        paths: for each sample, the packed token that computes each of its `used_tokens`.
         routed_experts: [M, layers, top k], recorded experts, on the CPU; -1 where not recorded. None if no sample
             has recorded experts.
     """
@@ -104,6 +105,7 @@ class PackedTokens:
     positions: Tensor
     predictors: Tensor
     layout: Layout
+    paths: Sequence[Tensor]
     routed_experts: Tensor | None = None
 
 
@@ -118,7 +120,7 @@ def pack_tokens(
     sequences = [token_keys(sample) for sample in samples]
     experts = recorded(samples, [len(own) for own in sequences])
     before = path = np.empty(0, dtype=np.int64)
-    token_ids, positions, rows, predictors = [before], [before], [], [before] * len(samples)
+    token_ids, positions, rows, paths = [before], [before], [], [before] * len(samples)
     num_tokens = 0
     new_experts: list[Tensor] = []
     for index in sorted_by_prefix(sequences):
@@ -130,22 +132,23 @@ def pack_tokens(
             token_ids.append(used_tokens(samples[index])[num_shared:])
             new_experts += [experts[index][num_shared:]] if experts else []
             positions.append(np.arange(num_shared, len(own)))
-        predictors[index] = path[np.flatnonzero(samples[index].loss_mask) - 1]
+        paths[index] = path
         before, num_tokens = own, num_tokens + num_own
     grids, cells = _grids([] if as_tree else rows, num_tokens, device)
+    predictors = [own[np.flatnonzero(sample.loss_mask) - 1] for own, sample in zip(paths, samples, strict=True)]
     arrays = (np.concatenate(token_ids), np.concatenate(positions), np.concatenate(predictors), cells)
     token_ids_M, positions_M, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
     experts_MLK = torch.cat(new_experts) if experts else None
     tree = PrefixTree(_ends(rows, num_tokens).to(device), positions_M) if as_tree else None
     layout = Layout(grids, cells_M, windows, tree=tree)
-    return PackedTokens(token_ids_M, positions_M, predictors_N, layout, experts_MLK)
+    return PackedTokens(token_ids_M, positions_M, predictors_N, layout, [*map(torch.from_numpy, paths)], experts_MLK)
 
 
 def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
     """Return this process's slice of the packed tokens, and the mask, [N] bool, of the trained tokens it predicts.
 
-    The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout still
-    describes all tokens.
+    The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout and the
+    paths still describe all tokens.
     """
     num_tokens = len(tokens.token_ids)
     width = -(-num_tokens // peers.size)
@@ -162,6 +165,7 @@ def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens,
         own(tokens.positions),
         tokens.predictors[owned_N] - start,
         layout,
+        tokens.paths,
         None if experts is None else own(experts, -1),
     )
     return sliced, owned_N

@@ -48,6 +48,10 @@ class SequencePeers:
         """Exchange states: [M, H / size, D] of own heads, at all positions -> [M / size, H, D] at own positions."""
         return states_MHD
 
+    def every_position(self, values: Tensor) -> Tensor:
+        """Return values of all positions, [M, ...], from those of own positions, [M / size, ...]; without gradients."""
+        return values
+
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
         """Return the values of all processes, [N]; `own_N` is true where the `values` of this process belong."""
         return values

@@ -1,6 +1,6 @@
 """Recorded experts of samples, as one tensor per micro-batch.
 
-Axes: B samples, T columns, L layers, K experts per token.
+Axes: B samples, T columns, M tokens of a micro-batch, L layers, K experts per token.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from agentrl.backends.base import Scores
 from agentrl.backends.packing import used_tokens
 from agentrl.types.sample import Sample
+from agentrl.types.trajectory import smallest
 
 
 def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] | None:
@@ -33,6 +35,35 @@ def padded_experts(samples: Sequence[Sample], num_columns: int) -> Tensor | None
     """Return recorded experts, [B * T, L, K], for samples as rows of T columns; None if no sample has any."""
     rows = recorded(samples, [num_columns] * len(samples))
     return None if rows is None else torch.cat(rows)
+
+
+def padded_paths(samples: Sequence[Sample], num_columns: int) -> list[Tensor]:
+    """Return the indices of each sample's `used_tokens`, for samples as rows of T columns."""
+    return [row * num_columns + torch.arange(len(used_tokens(sample))) for row, sample in enumerate(samples)]
+
+
+def by_path(experts_MLK: Tensor, paths: Sequence[Tensor]) -> list[Tensor]:
+    """Return the experts of the tokens of each path, [length, L, K], on the CPU."""
+    found_MLK = smallest(experts_MLK.cpu())
+    return [found_MLK[path] for path in paths]
+
+
+def with_experts(
+    scores: Scores, passes: Sequence[Sequence[Tensor]], packs: Sequence[Sequence[int]], num_samples: int
+) -> Scores:
+    """Return the scores with the experts that score passes recorded.
+
+    Args:
+        passes: for each pass, the experts of its samples. Empty if nothing was recorded.
+        packs: the indices of these samples; see `score_passes`.
+    """
+    if not passes:
+        return scores
+    found: list[Tensor | None] = [None] * num_samples
+    for indices, experts in zip(packs, passes, strict=True):
+        for index, own in zip(indices, experts, strict=False):  # a pass without samples computes `IDLE`
+            found[index] = own
+    return replace(scores, routed_experts=found)
 
 
 def replayed_share(samples: Sequence[Sample]) -> float:

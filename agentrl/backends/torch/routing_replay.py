@@ -1,7 +1,8 @@
-"""Rollout routing replay: a mixture of experts uses the same experts for each token as the engine did.
+"""Routing replay: a mixture of experts uses recorded experts for each token.
 
-Ma et al. 2025, arXiv:2510.11370 (R3). The engine determines the experts. The policy determines their weights: its gate
-values for these experts, normalised as in the model, with gradients.
+R3 (rollout routing replay, Ma et al. 2025, arXiv:2510.11370): the engine recorded the experts. R2: the policy recorded
+them when it computed the old log-probabilities. In both cases the policy determines the weights of the experts: its
+gate values for these experts, normalised as in the model, with gradients.
 
 Axes: M tokens of a forward pass, L layers, K experts per token, E experts.
 """
@@ -9,7 +10,8 @@ Axes: M tokens of a forward pass, L layers, K experts per token, E experts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,48 +21,52 @@ from torch.overrides import TorchFunctionMode
 
 from agentrl.backends.torch.batches import OnePass, Outputs, at_once
 from agentrl.backends.torch.self_check import difference, unfaithful
+from agentrl.config.run import RoutedBy
 from agentrl.errors import ConfigError, Kind
 from agentrl.models.attention import UnfaithfulError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-KEY = "rollout.routed_experts"
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 class RoutingReplay:
-    """Replaces the expert choice of a model's routers; does nothing until it receives experts.
+    """Replaces or records the expert choice of a model's routers; does nothing until it receives experts.
 
     A router is supported if its module has an attribute `experts` and calls `topk` once, over scores of shape [M, E].
     In transformers this holds for Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most
-    others. Each model is tested once, with a few tokens, inside `one_pass` (see `PositionwiseModel`).
+    others. Each model is tested once, with a few tokens, inside `one_pass` (see `PositionwiseModel`). `routed_by`: see
+    `ModelRequest`.
 
     Raises:
         ConfigError: the model has no experts, or chooses them in another way.
     """
 
-    def __init__(self, model: PreTrainedModel, one_pass: OnePass = at_once) -> None:
+    def __init__(self, model: PreTrainedModel, one_pass: OnePass = at_once, routed_by: RoutedBy = "rollout") -> None:
+        self.records = routed_by == "actor"
         self._given: Tensor | None = None
-        self._own: dict[int, Tensor] | None = None  # during the test, records the experts that the layers choose
+        self._own: dict[int, Tensor] | None = None
+        key = f"{routed_by}.routed_experts"
         self._blocks = _blocks(model)
         if not self._blocks:
             raise ConfigError.at(
-                KEY,
+                key,
                 Kind.NOT_SUPPORTED,
-                f"`{KEY}` needs a mixture of experts: no layer of {type(model).__name__} has `experts`",
+                f"`{key}` needs a mixture of experts: no layer of {type(model).__name__} has `experts`",
             )
         for layer, block in self._blocks.items():
             vars(block)["forward"] = partial(self._forward, layer, block.forward)
+        self._num_layers: int = model.config.get_text_config().num_hidden_layers
         self._num_experts = min(map(_num_experts, self._blocks.values()))
         try:
             with unfaithful(), torch.no_grad():
                 one_pass(partial(self._try, model))
         except UnfaithfulError as error:
             raise ConfigError.at(
-                KEY,
+                key,
                 Kind.NOT_SUPPORTED,
-                f"`{KEY}`: the router of {type(model).__name__} is not supported ({error}): use a model"
+                f"`{key}`: the router of {type(model).__name__} is not supported ({error}): use a model"
                 " built like Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3",
             ) from error
 
@@ -85,6 +91,29 @@ class RoutingReplay:
             experts_MLK = experts_MLK.to(self._device)
         self._given = experts_MLK
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the experts that the layers use; see `recorded`."""
+        self._own = {}
+        try:
+            yield
+        finally:
+            self._own = None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether experts are recorded."""
+        return self._own is not None
+
+    def recorded(self) -> Tensor:
+        """Return the experts of the last pass, [M, layers, K] int32; 0 in layers without a router."""
+        assert self._own
+        one_MK = next(iter(self._own.values()))
+        experts_MLK = one_MK.new_zeros(len(one_MK), self._num_layers, one_MK.shape[1], dtype=torch.int32)
+        for layer, experts_MK in self._own.items():
+            experts_MLK[:, layer] = experts_MK
+        return experts_MLK
+
     def _forward(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a layer's forward with replaced experts. `Any`: modules have different signatures."""
         if self._given is None and self._own is None:
@@ -107,13 +136,9 @@ class RoutingReplay:
             output: Tensor = model.base_model(input_ids=token_ids, use_cache=False)[0]
             return output
 
-        own: dict[int, Tensor] = {}
-        self._own = own
-        alone = states()
-        self._own = None
-        chosen_MLK = torch.zeros(5, max(own) + 1, len(own[max(own)][0]), dtype=torch.int16, device=self._device)
-        for layer, experts_MK in own.items():
-            chosen_MLK[:, layer] = experts_MK
+        with self.recording():
+            alone = states()
+            chosen_MLK = self.recorded()
         self._given = chosen_MLK
         repeated = difference(states(), alone)
         self._given = (chosen_MLK + 1) % self._num_experts

@@ -27,7 +27,7 @@ def load(config: RunConfig, request: ModelRequest) -> Backend:
         seed=seed,
         trainable=trainable,
         key=key,
-        routed_experts=request.routed_experts,
+        routed_by=request.routed_by,
     )
 
 

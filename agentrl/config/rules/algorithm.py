@@ -117,7 +117,11 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
     reinforces = correction.loss_type == "reinforce"
     if config.algorithm.preset.family != "policy":
         yield from unused(where, correction, every(correction), _POLICY_GRADIENT)
+        yield from unused("actor", config.actor, ("routed_experts",), _POLICY_GRADIENT)
         return
+    if correction.bypass_mode and not correction.corrects:
+        need = f"old log-probabilities: `{where}.bypass_mode=false`, or `{where}.rollout_is`, or `{where}.rollout_rs`"
+        yield from unused("actor", config.actor, ("routed_experts",), need)
     if correction.rollout_is is None:
         weights = ("rollout_is_threshold", "rollout_is_batch_normalize")
         yield from unused(where, correction, weights, f"`{where}.rollout_is`")

@@ -103,6 +103,7 @@ def _needs(config: RunConfig) -> Iterator[tuple[str, str, Section, str]]:
     yield "lora", "model", config.model, "lora_rank"
     yield "lora", "model", config.model, "lora_adapter_path"
     yield "routed_experts", "rollout", config.rollout, "routed_experts"
+    yield "routed_experts", "actor", config.actor, "routed_experts"
     yield "copy_weights", "ref", config.ref, "sync_steps"
     yield "several_processes", "trainer", config.trainer, "n_gpus_per_node"
     yield "several_processes", "trainer", config.trainer, "nnodes"

@@ -187,6 +187,9 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
     engine = config.rollout.engine
     if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
         yield wrong("rollout.engine", "needs `rollout.script_path`", Kind.MISSING, value=engine)
+    if config.actor.routed_experts and config.rollout.routed_experts:
+        text = "replays the policy's choice of experts, `rollout.routed_experts` the engine's: remove one of the two"
+        yield wrong("actor.routed_experts", text, Kind.CONFLICT, value="true")
     yield from wrong_on_several_devices(config)
     yield from wrong_in_layout(config)
     if (output := config.data.output_path) and output.suffix != ".parquet":

@@ -91,7 +91,7 @@ REJECTED = Metric(
 REPLAYED = Metric(
     "actor/replayed_share",
     "share",
-    "tokens whose recorded experts were replayed (`rollout.routed_experts`)",
+    "tokens whose recorded experts were replayed (`rollout.routed_experts`, `actor.routed_experts`)",
     healthy=Range(lowest=0.9),
 )
 MOE_AUX_LOSS = Metric(

@@ -52,8 +52,8 @@ async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterato
     """
     check_profiler(config.trainer)
     timer = Timer(annotate=phases(config.trainer))
-    if config.rollout.routed_experts:
-        routed_shape(config.model)  # a wrong model is refused before servers start
+    if config.routed_by:
+        routed_shape(config.model, config.routed_by)  # a wrong model is refused before servers start
     async with AsyncExitStack() as stack:
         built = await _build(config, user_objects, timer, stack)
         training = built.training

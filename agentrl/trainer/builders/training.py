@@ -163,8 +163,8 @@ def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
 
 def _policy(config: RunConfig, total_steps: int) -> Backend:
     updates = updates_per_step(config.data.train_batch_size, config.actor.ppo_mini_batch_size, config.actor.ppo_epochs)
-    total_updates, routed_experts = max(1, total_steps) * updates, config.rollout.routed_experts
-    request = ModelRequest(config.model, config.actor, total_updates=total_updates, routed_experts=routed_experts)
+    total_updates = max(1, total_steps) * updates
+    request = ModelRequest(config.model, config.actor, total_updates=total_updates, routed_by=config.routed_by)
     return load_backend(config, request)
 
 

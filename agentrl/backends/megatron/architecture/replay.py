@@ -1,4 +1,4 @@
-"""Routers that use the experts that an engine recorded; see `backends.torch.routing_replay`.
+"""Routers that use or record experts; see `backends.torch.routing_replay`.
 
 Axes: M tokens that a router sees, S tokens of this process, L layers, K experts per token, E experts.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from agentrl.backends.megatron.architecture.hybrid import layer_of
 from agentrl.backends.megatron.architecture.recomputed import PassValue
+from agentrl.config.run import RoutedBy
 from agentrl.errors import ConfigError, Kind
 
 Choice = tuple[Tensor, Tensor]
@@ -26,11 +27,13 @@ class LayerReplay:
     Attributes:
         layer: number of the layer in the complete model, from 0.
         wanted: [M, K], experts of the tokens of a pass, -1 where the router chooses; None: it chooses all.
+        used: [M, K], experts of the last pass.
     """
 
     def __init__(self, layer: int) -> None:
         self.layer = layer
         self.wanted: PassValue[Tensor] = PassValue()
+        self.used: Tensor | None = None
 
     def get_replay_topk(
         self,
@@ -43,19 +46,20 @@ class LayerReplay:
         """Return scores and numbers of the chosen experts, [M, K], from the scores of all, [M, E]."""
         assert default_compute_topk is not None
         chosen = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        self.used = chosen[1]
         if (wanted_MK := self.wanted.read()) is None:
             return chosen
-        experts_MK = torch.where(wanted_MK < 0, chosen[1], wanted_MK)
+        experts_MK = self.used = torch.where(wanted_MK < 0, chosen[1], wanted_MK)
         return scores.gather(1, experts_MK), experts_MK
 
 
-def check_replay(config: TransformerConfig) -> None:
+def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
     """Check that a model can use recorded experts.
 
     Raises:
         ConfigError: it has no experts.
     """
-    key = "rollout.routed_experts"
+    key = f"{routed_by}.routed_experts"
     if config.num_moe_experts is None:
         raise ConfigError.at(key, Kind.CONFLICT, f"`{key}` needs a mixture of experts")
 

@@ -34,6 +34,8 @@ class PackedBatch:
         batch: the samples.
         padding: [S] bool, tokens that belong to no sample.
         num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
+        places: [S], index of each token among the tokens of all these processes; -1 for padding.
+        paths: for each sample, the places of its `used_tokens`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
     """
 
@@ -45,6 +47,8 @@ class PackedBatch:
     batch: MicroBatch
     padding: Tensor
     num_tokens: int
+    places: Tensor
+    paths: Sequence[Tensor]
     experts: Tensor | None = None
 
 
@@ -72,26 +76,30 @@ def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: in
     """
     used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
-    token_ids = [_at(tokens, positions) for tokens, positions in zip(used, owned, strict=True)]
+    paths = torch.split(torch.arange(sum(map(len, used))), [len(tokens) for tokens in used])
+    places = torch.cat([_at(path, positions, -1) for path, positions in zip(paths, owned, strict=True)])
     predicted, predictors = _predictors(batch, owned)
-    padding = [positions >= _num_real(batch, len(tokens)) for tokens, positions in zip(used, owned, strict=True)]
+    num_tokens = _num_real(batch, sum(map(len, used)))
+    known = recorded(batch.samples, [len(tokens) for tokens in used])
     return PackedBatch(
-        torch.cat(token_ids)[None].to(device),
+        _at(torch.cat(used), places, 0)[None].to(device),
         torch.cat(owned)[None].to(device),
         _bounds(lengths, device),
         predicted.to(device),
         predictors.to(device),
         batch,
-        torch.cat(padding).to(device),
-        _num_real(batch, sum(map(len, used))),
-        _experts(batch, owned, [len(tokens) for tokens in used], device),
+        (places < 0).to(device) | (num_tokens == 0),
+        num_tokens,
+        places,
+        paths,
+        None if known is None else _at(torch.cat(known), places, -1).to(device),
     )
 
 
 def shared(batch: MicroBatch, tokens: PackedTokens, length: int, device: torch.device) -> PackedBatch:
     """Return packed tokens as the input of a model, padded to `length`; nothing reads the padding."""
     padding = length - len(tokens.token_ids)
-    experts = tokens.routed_experts
+    places, experts = torch.arange(length), tokens.routed_experts
     positions = pad(tokens.positions, [0, padding])
     layout = replace(tokens.layout, cells=pad(tokens.layout.cells, [0, padding]))
     return PackedBatch(
@@ -103,7 +111,9 @@ def shared(batch: MicroBatch, tokens: PackedTokens, length: int, device: torch.d
         batch,
         torch.arange(length, device=device) >= _num_real(batch, len(tokens.token_ids)),
         _num_real(batch, len(tokens.token_ids)),
-        None if experts is None else pad(experts, [0, 0, 0, 0, 0, padding], value=-1).to(device),
+        places.where(places < len(tokens.token_ids), -1),
+        tokens.paths,
+        None if experts is None else _at(experts, places, -1).to(device),
     )
 
 
@@ -111,17 +121,9 @@ def _num_real(batch: MicroBatch, num_tokens: int) -> int:
     return 0 if batch.samples[0] is IDLE else num_tokens
 
 
-def _experts(batch: MicroBatch, owned: Sequence[Tensor], lengths: Sequence[int], device: torch.device) -> Tensor | None:
-    if (known := recorded(batch.samples, lengths)) is None:
-        return None
-    rows = (torch.cat([own, torch.full_like(own[:1], -1)]) for own in known)
-    found = [own[positions.clamp(max=len(own) - 1)] for own, positions in zip(rows, owned, strict=True)]
-    return torch.cat(found).to(device)
-
-
-def _at(tokens: Tensor, positions: Tensor) -> Tensor:
-    """Return the tokens at these positions; positions after the end of the sample get a token that nothing reads."""
-    return torch.cat([tokens, tokens.new_zeros(1)])[positions.clamp(max=len(tokens))]
+def _at(values: Tensor, places: Tensor, filler: int) -> Tensor:
+    """Return the values at these places; `filler` at place -1 and at places after the last one."""
+    return torch.cat([values, torch.full_like(values[:1], filler)])[places.clamp(max=len(values))]
 
 
 def _predictors(batch: MicroBatch, owned: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,7 @@ def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor
 def end_cycles(wrapped: Sequence[nn.Module]) -> None:
     """Let Python free the chunks, which are not used afterwards.
 
-    After a backward pass, a chunk with experts is in a cycle through autograd, which Python cannot see: the experts keep
+    After a backward pass, a chunk with experts is in a cycle through autograd, which Python cannot see: experts keep
     tensors of the pass, whose graph has the hooks that sum the gradients of the chunk.
     """
     for chunk in wrapped:

@@ -6,6 +6,7 @@ Axes: N trained tokens, S tokens of this process, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from agentrl.backends.megatron.architecture.recomputed import PassValue, forward
 from agentrl.backends.megatron.architecture.replay import give, replaying
 from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
 from agentrl.backends.megatron.training.heads import Head
+from agentrl.backends.megatron.training.recorder import Recorder
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
 from agentrl.backends.torch.layout import pack_tokens
@@ -39,7 +41,7 @@ class Passes:
 
     Args:
         head: the part after the last layer.
-        replays: whether tokens use their recorded experts.
+        replays: whether tokens can use recorded experts, and experts can be recorded.
         shares_prefixes: whether common prefixes of samples are computed once.
     """
 
@@ -67,7 +69,17 @@ class Passes:
             ]
             for chunk in chunks
         }
+        self._recorder: Recorder | None = None
         self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
+
+    @contextmanager
+    def recording(self, wanted: bool) -> Iterator[list[list[Tensor]]]:
+        """If wanted, record for each pass the experts of each sample's `used_tokens`, [T', layers, top k]."""
+        self._recorder = Recorder(self._config, self.device) if wanted else None
+        try:
+            yield self._recorder.passes if self._recorder else []
+        finally:
+            self._recorder = None
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
@@ -82,6 +94,8 @@ class Passes:
             with forward_of(self._values[chunk]):
                 self._begin(chunk, batch, num_tokens)
                 output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
+            if self._recorder is not None:
+                self._recorder.keep(number, batch, self._replays[chunk])
             return output, partial(self._loss, loss_of if number < len(real) else _nothing, number)
 
         schedule = get_forward_backward_func()
@@ -94,6 +108,8 @@ class Passes:
             micro_batch_size=1,
             forward_only=not torch.is_grad_enabled(),
         )
+        if self._recorder is not None:
+            self._recorder.collect([batch.paths for _, batch in numbered[: len(real)]])
         for value in (value for values in self._values.values() for value in values):
             value.clear()
 

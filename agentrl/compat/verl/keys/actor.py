@@ -29,11 +29,12 @@ def _read_replay(mode: object) -> dict[str, bool]:
     """Read `router_replay.mode`.
 
     Raises:
-        ConfigError: the mode is neither R3 nor disabled.
+        ConfigError: there is no such mode.
     """
-    if str(mode) not in ("R3", "disabled"):
-        raise ConfigError.keyless(f"'{mode}' is not supported: use R3, which replays the experts that the engine chose")
-    return {"rollout.routed_experts": True} if str(mode) == "R3" else {}
+    keys = {"R2": "actor.routed_experts", "R3": "rollout.routed_experts"}
+    if str(mode) not in (*keys, "disabled"):
+        raise ConfigError.keyless(f"'{mode}' is not a mode: use R2, R3 or disabled")
+    return {keys[str(mode)]: True} if str(mode) in keys else {}
 
 
 ACTOR: tuple[Row, ...] = (
@@ -100,9 +101,9 @@ ACTOR: tuple[Row, ...] = (
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
     Mapped(
         f"{_ACTOR}.router_replay.mode",
-        ("rollout.routed_experts",),
+        ("actor.routed_experts", "rollout.routed_experts"),
         read=_read_replay,
-        note="R3 becomes true; disabled changes nothing",
+        note="R2 sets the first key to true, R3 the second; disabled changes nothing",
     ),
     Fixed(f"{_REF}.router_replay.mode", (None, "disabled"), "remove it"),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),

@@ -24,7 +24,7 @@ def _cap(value: object) -> Mapping[str, object]:
 
 CORRECTION: tuple[Row, ...] = (
     Fixed(SECTION, (None,), f"set keys in it, such as {_IS}"),
-    Mapped(_BYPASS, _BYPASS, note="default: false with a correction (as in verl), else true"),
+    Mapped(_BYPASS, _BYPASS, note="default: false with a correction or R2 (as in verl), else true"),
     *(Mapped(key, key) for key in (_IS, *_OF_IS, _RS, f"{_RS}_threshold", _LOSS)),
     Mapped(_CAP, (_IS, f"{_IS}_threshold"), read=_cap, note="truncated per-token weights; -1: none"),
     Fixed("algorithm.rollout_is", (None, False), _OLD),
@@ -36,10 +36,10 @@ CORRECTION: tuple[Row, ...] = (
 
 
 def adjust_correction(draft: Draft) -> None:
-    """If a correction is configured, apply verl's default bypass_mode; drop keys that verl does not read."""
+    """If a correction or R2 is configured, apply verl's default bypass_mode; drop keys that verl does not read."""
     values = draft.values
     values.setdefault(_LOSS_MODE, "vanilla")
-    if values.get(_IS) or values.get(_RS):
+    if values.get(_IS) or values.get(_RS) or values.get("actor.routed_experts"):
         values.setdefault(_BYPASS, False)
     if not values.get(_IS):
         draft.leave_out(_OF_IS, f"no effect without {_IS}, as in verl")

@@ -1,0 +1,53 @@
+"""Experts that the routers of all processes choose in the passes of `score`.
+
+Axes: S tokens of this process, M tokens of a micro-batch on all processes, L layers, K experts per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+from agentrl.backends.megatron.architecture.replay import LayerReplay
+from agentrl.backends.megatron.training.batches import PackedBatch
+from agentrl.backends.torch.recorded_experts import by_path
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+class Recorder:
+    """Experts of the passes of one `score`. Each process records those of its tokens and layers.
+
+    Attributes:
+        passes: for each pass, the experts of each sample's `used_tokens`, [T', L, K]; after `collect`.
+    """
+
+    def __init__(self, config: TransformerConfig, device: torch.device) -> None:
+        self.passes: list[list[Tensor]] = []
+        self._shape, self._device = (config.num_layers, config.moe_router_topk), device
+        self._columns = parallel_state.get_tensor_model_parallel_group()
+        self._found: dict[int, Tensor] = {}  # pass -> [M, L, K] int16, 0 where other processes record
+
+    def keep(self, number: int, batch: PackedBatch, replays: Sequence[LayerReplay]) -> None:
+        """Keep the experts that these layers used in a pass."""
+        num_tokens = 1 + max(int(path[-1]) for path in batch.paths)
+        found_MLK = self._found.setdefault(number, torch.zeros(num_tokens, *self._shape, dtype=torch.int16))
+        places = batch.places.chunk(self._columns.size())[self._columns.rank()]
+        if used := [replay.used for replay in replays if replay.used is not None]:
+            used_SLK = torch.stack(used, dim=1).to("cpu", torch.int16)  # one copy for all layers
+            layers = torch.tensor([replay.layer for replay in replays])
+            found_MLK[places[places >= 0, None], layers] = used_SLK[places >= 0]
+
+    def collect(self, paths: Sequence[Sequence[Tensor]]) -> None:
+        """Add the experts of all processes; `paths` are those of each pass. All processes call this."""
+        for number, of_pass in enumerate(paths):
+            experts_MLK = self._found.pop(number).to(self._device, torch.int32)
+            dist.all_reduce(experts_MLK, group=parallel_state.get_tensor_and_context_parallel_group())
+            dist.all_reduce(experts_MLK, group=parallel_state.get_pipeline_model_parallel_group())
+            self.passes.append(by_path(experts_MLK, of_pass))
