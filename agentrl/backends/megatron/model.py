@@ -30,6 +30,7 @@ from agentrl.backends.megatron.training.gradients import frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
+from agentrl.backends.megatron.training.prediction import PredictionLoss
 from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
@@ -38,7 +39,7 @@ from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped,
 from agentrl.backends.megatron.weights.offload import StorageOffload
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
-from agentrl.backends.megatron.weights.source import Source, weights_of
+from agentrl.backends.megatron.weights.source import Source, num_layers_ahead, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
 from agentrl.backends.torch.checkpoint import check_kind, random_states, read_state, reading, restore_random_states
@@ -88,7 +89,9 @@ class MegatronModel:
         else:
             self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
-        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
+        factor = layout.mtp_loss_scaling_factor
+        num_ahead = num_layers_ahead(hf) if factor and request.trainable and not request.value_head else 0
+        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model, num_ahead=num_ahead)
         chunks = [chunk.to(ranks.device) for chunk in built]
         self.adapters = _adapters(request, self.source)
         with failing_together(ranks.control):
@@ -108,10 +111,13 @@ class MegatronModel:
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
-        self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
+        language = LanguageHead(hf.vocab_size)
+        self._head: Head = ScalarHead() if request.value_head else language
+        ahead = PredictionLoss(chunks, language, num_ahead, factor) if num_ahead else None
         shares = actor.share_prefixes
-        self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
-        self._balance: dict[str, float] = {}
+        options = {"replays": replays, "shares_prefixes": shares, "prediction": ahead}
+        self.passes = Passes(wrapped, self._config, self._head, ranks.device, **options)
+        self._own_losses: dict[str, float] = {}
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
@@ -183,14 +189,16 @@ class MegatronModel:
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
         self.optimizer.sum_gradients()
         routers = [router for own in self.passes.routers.values() for router in own]
-        self._balance = collect_losses(routers, self._config) if balances(self._config) else {}
+        self._own_losses = collect_losses(routers, self._config) if balances(self._config) else {}
+        if self.passes.prediction is not None:
+            self._own_losses |= self.passes.prediction.collect()
         return found | {"num_micro_batches": float(len(packs))}
 
     @runs_on_device
     def update(self) -> dict[str, float]:
-        """See `HeldModel.update`; also the losses that balance the experts."""
+        """See `HeldModel.update`; also the losses of this backend: those of routers, and of layers that predict ahead."""
         assert self.optimizer is not None
-        found = self._balance | self.optimizer.step()
+        found = self._own_losses | self.optimizer.step()
         self._parking.put_away()
         return found
 
@@ -248,7 +256,7 @@ class MegatronModel:
         optimizer = self.optimizer
         num_updates = 0 if optimizer is None else optimizer.num_updates
         rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
-        names = self.weights.checkpoint_names if self.adapters is None else self.adapters.names
+        names = self.weights.saved_names if self.adapters is None else self.adapters.names
         parts = {name: self.weights.own_parts(name) for name in names}
         boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
         adapted = None if self.adapters is None else self.adapters.skeleton

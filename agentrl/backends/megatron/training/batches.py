@@ -35,6 +35,7 @@ class PackedBatch:
         padding: [S] bool, tokens that belong to no sample.
         num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
+        ahead: `predicted` and `predictors` of each layer for multi-token prediction.
     """
 
     token_ids: Tensor
@@ -46,6 +47,7 @@ class PackedBatch:
     padding: Tensor
     num_tokens: int
     experts: Tensor | None = None
+    ahead: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
@@ -63,28 +65,40 @@ def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: 
     return found
 
 
-def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: int, device: torch.device) -> PackedBatch:
+def packed(
+    batch: MicroBatch,
+    lengths: Sequence[int],
+    num_slices: int,
+    index: int,
+    device: torch.device,
+    *,
+    num_ahead: int = 0,
+) -> PackedBatch:
     """Pack the samples of a micro-batch.
 
     Args:
         lengths: see `padded_lengths`.
         num_slices, index: number of processes that divide the positions of each sample, and index of this process.
+        num_ahead: number of layers for multi-token prediction.
     """
     used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
     token_ids = [_at(tokens, positions) for tokens, positions in zip(used, owned, strict=True)]
-    predicted, predictors = _predictors(batch, owned)
+    (predicted, predictors), *ahead = (
+        [each.to(device) for each in _predictors(batch, owned, distance)] for distance in range(1, num_ahead + 2)
+    )
     padding = [positions >= _num_real(batch, len(tokens)) for tokens, positions in zip(used, owned, strict=True)]
     return PackedBatch(
         torch.cat(token_ids)[None].to(device),
         torch.cat(owned)[None].to(device),
         _bounds(lengths, device),
-        predicted.to(device),
-        predictors.to(device),
+        predicted,
+        predictors,
         batch,
         torch.cat(padding).to(device),
         _num_real(batch, sum(map(len, used))),
         _experts(batch, owned, [len(tokens) for tokens in used], device),
+        [(mask, places) for mask, places in ahead],
     )
 
 
@@ -124,15 +138,19 @@ def _at(tokens: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([tokens, tokens.new_zeros(1)])[positions.clamp(max=len(tokens))]
 
 
-def _predictors(batch: MicroBatch, owned: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return which trained tokens this process predicts, [N] bool, and at which of its positions."""
-    rows, columns = batch.rows.cpu(), batch.columns.cpu() - 1
+def _predictors(batch: MicroBatch, owned: Sequence[Tensor], distance: int) -> tuple[Tensor, Tensor]:
+    """Return which trained tokens this process predicts, [N] bool, and at which of its positions.
+
+    Args:
+        distance: number of positions between a token and its predictor.
+    """
+    rows, columns = batch.rows.cpu(), batch.columns.cpu() - distance
     places = torch.full((len(owned), int(max(positions.max() for positions in owned)) + 1), -1)
     starts = accumulate((len(positions) for positions in owned), initial=0)
     for row, (positions, start) in enumerate(zip(owned, starts, strict=False)):
         places[row, positions] = torch.arange(start, start + len(positions))
-    found = places[rows, columns.clamp(max=places.shape[1] - 1)]
-    owned_N = (found >= 0) & (columns < places.shape[1])
+    found = places[rows, columns.clamp(0, places.shape[1] - 1)]
+    owned_N = (found >= 0) & (columns >= 0) & (columns < places.shape[1])
     return owned_N, found[owned_N]
 
 
