@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import make_model
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.types.sample import Sample
 
@@ -40,7 +40,13 @@ class Ahead(nn.Module):
         return self.shared_head["norm"](found[0] if isinstance(found, Tensor) else found[0][0])
 
 
-def save_with_layers(folder: Path, family: str = "deepseek_v3", number: int = 1, **options: object) -> list[Ahead]:
+def save_with_layers(
+    folder: Path,
+    family: str = "deepseek_v3",
+    number: int = 1,
+    dtype: torch.dtype = torch.float32,
+    **options: object,
+) -> list[Ahead]:
     """Save a model with random layers for multi-token prediction, as its model on the hub has them; return these."""
     num_layers = int(options.pop("num_hidden_layers", NUM_LAYERS))
     deep = make_model(family, num_hidden_layers=num_layers + number, **options)
@@ -53,19 +59,35 @@ def save_with_layers(folder: Path, family: str = "deepseek_v3", number: int = 1,
             layer.eh_proj.weight.mul_(4)
             bias = layer.layer.mlp.gate.e_score_correction_bias
             bias.copy_(torch.randn(bias.shape) / 10)
-    deep.save_pretrained(folder)
+    deep.to(dtype).save_pretrained(folder)
     weights = load_file(folder / "model.safetensors")
     for index, layer in enumerate(layers):
         prefix = f"model.layers.{num_layers + index}."
         own = {name: value for name, value in layer.state_dict().items() if not name.startswith("layer.")}
         own |= {"embed_tokens.weight": weights["model.embed_tokens.weight"].clone()}
         own |= {"shared_head.head.weight": weights["lm_head.weight"].clone()}
-        weights |= {f"{prefix}{name}": value.contiguous() for name, value in own.items()}
+        weights |= {f"{prefix}{name}": value.to(dtype).contiguous() for name, value in own.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     changes = {"num_hidden_layers": num_layers, "num_nextn_predict_layers": number}
     (folder / "config.json").write_text(json.dumps(config | changes))
     return layers
+
+
+def loaded_layers(folder: Path, family: str) -> list[Ahead]:
+    """The layers that `save_with_layers` or a backend saved."""
+    config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    first, number = config["num_hidden_layers"], config["num_nextn_predict_layers"]
+    (folder / "deep").mkdir()
+    (folder / "deep/config.json").write_text(json.dumps(config | {"num_hidden_layers": first + number}))
+    save_file(weights, folder / "deep/model.safetensors", metadata={"format": "pt"})
+    deep = AutoModelForCausalLM.from_pretrained(folder / "deep")
+    found = [Ahead(deep, deep.model.layers[first + index]) for index in range(number)]
+    for index, layer in enumerate(found):
+        prefix = f"model.layers.{first + index}."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        layer.load_state_dict(own, strict=False)
+    return found
 
 
 def prediction_loss(model: PreTrainedModel, layers: Sequence[Ahead], samples: Sequence[Sample]) -> Tensor:
