@@ -20,7 +20,7 @@ NUM_LAYERS = 2
 
 
 class Ahead(nn.Module):
-    """One layer: the transformer layer of a deeper model, and what joins it to the model, under the names of the hub."""
+    """One layer, under the names of the hub: the last layer of a deeper model, and the modules around it."""
 
     def __init__(self, model: PreTrainedModel, layer: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def save_with_layers(
     layers = [Ahead(deep, deep.model.layers[num_layers + index]) for index in range(number)]
     with torch.no_grad():
         for layer in layers:
-            for name, value in layer.named_parameters():
+            for value in layer.parameters():
                 if value.ndim == 1:
                     value.add_(torch.randn(value.shape) / 4)
             layer.eh_proj.weight.mul_(4)

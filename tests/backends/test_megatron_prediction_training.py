@@ -20,6 +20,7 @@ from torch import Tensor
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.base import ModelRequest
 from agentrl.errors import ConfigError
+from agentrl.types.sample import Sample
 
 pytestmark = pytest.mark.megatron
 
@@ -31,6 +32,9 @@ LAYOUTS = {
     2: ("tp2", "pp2", "ep2", "dp", "tp2 ep2 etp1", "cp2", "tp2 hybrid", "pp2 hybrid", "ep2 allgather", "tp2 bridge"),
     4: ("tp2 pp2", "pp2 ep2", "tp2 ep2 etp1", "tp2 pp2 ep2 etp1", "pp2 cp2", "ep2 bridge"),
 }[NUM_RANKS]
+
+COPIES = {1: "", 2: "ep2", 4: "pp2 ep2"}[NUM_RANKS]
+"""A layout with data-parallel processes."""
 
 
 def request_of(path: Path, layout: str, factor: float = FACTOR, **options: object) -> ModelRequest:
@@ -93,6 +97,33 @@ def test_options_that_save_memory_give_the_same_gradients(start, tmp_path, name)
     assert_equal_gradients(gradients(start(request), samples, LOSS), expected)
 
 
+MINI_BATCHES = {
+    "one sample": (make_samples(1), LOSS),
+    "two passes": (make_samples(7), PolicyLoss("kl_cov")),  # the loss needs all samples
+}
+MINI_BATCHES |= {"sums in the backward pass": (make_samples(5), LOSS)} if NUM_RANKS > 1 else {}
+
+
+@pytest.mark.parametrize("name", MINI_BATCHES)
+def test_processes_with_other_samples_give_the_same_gradients(start, tmp_path, name):
+    """With one sample, the other process has none."""
+    layers, (samples, loss) = save_with_layers(tmp_path), MINI_BATCHES[name]
+    expected, _ = reference(tmp_path, layers, samples)
+    overlap = {"overlap_grad_reduce": name == "sums in the backward pass"}
+    request = request_of(tmp_path, COPIES, megatron=overlap)
+    assert_equal_gradients(gradients(start(request), samples, loss), expected)
+
+
+def test_tokens_that_no_layer_predicts_have_no_loss(start, tmp_path):
+    """The second token of a sample: the layer needs two tokens before it."""
+    save_with_layers(tmp_path)
+    samples = [Sample([3, 4], [0, 1], [1.0, 1.0], [0.0, 1.0], behaviour_logprobs=[0.0, -4.0])]
+    backend = start(request_of(tmp_path, COPIES))
+    found = gradients(backend, samples, LOSS)
+    assert [name for name, value in found.items() if "layers.2." in name and value.nan_to_num().any()] == []
+    assert asyncio.run(backend.train_step(samples, LOSS)).metrics["mtp_loss"] == 0.0
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", OTHER_LAYOUTS)
 def test_a_checkpoint_has_the_trained_layers_under_their_names(start, tmp_path, layout):
@@ -148,7 +179,7 @@ def test_clipping_of_one_loss_does_not_change_the_other(start, tmp_path, name):
     optim = {"name": name, "lr": 1e-2, "eps": 1e-3} | ({"muon_lr": 1e-2} if name == "muon" else {})
     saved, metrics = {}, {}
     for factor in (0.0, 1e3, 1e4):
-        request = request_of(tmp_path / "source", LAYOUTS[-2], factor, grad_clip=1e-2, optim=optim)
+        request = request_of(tmp_path / "source", COPIES, factor, grad_clip=1e-2, optim=optim)
         backend = start(request)
         metrics[factor] = asyncio.run(backend.train_step(make_samples(5), LOSS)).metrics
         asyncio.run(backend.save(tmp_path / str(factor)))
@@ -200,7 +231,7 @@ def test_the_bridge_loads_and_exports_the_same_layers(start, tmp_path, layout):
 
 def test_a_folder_without_the_weights_is_refused(start, tmp_path):
     save_with_layers(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file({name: value for name, value in weights.items() if "layers.2." not in name}, tmp_path / "model.safetensors")
+    file = tmp_path / "model.safetensors"
+    save_file({name: value for name, value in load_file(file).items() if "layers.2." not in name}, file)
     with pytest.raises(ConfigError, match=r"the weight 'model\.layers\.2\..*' is missing"):
         start(request_of(tmp_path, LAYOUTS[0]))

@@ -30,7 +30,7 @@ from agentrl.backends.megatron.training.gradients import frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
-from agentrl.backends.megatron.training.prediction import PredictionLoss
+from agentrl.backends.megatron.training.prediction import PredictionLoss, num_trained
 from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
@@ -39,7 +39,7 @@ from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped,
 from agentrl.backends.megatron.weights.offload import StorageOffload
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
-from agentrl.backends.megatron.weights.source import Source, num_layers_ahead, weights_of
+from agentrl.backends.megatron.weights.source import Source, weights_of
 from agentrl.backends.shared_memory import WeightFacts
 from agentrl.backends.torch.batches import cut
 from agentrl.backends.torch.checkpoint import check_kind, random_states, read_state, reading, restore_random_states
@@ -89,8 +89,7 @@ class MegatronModel:
         else:
             self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
-        factor = layout.mtp_loss_scaling_factor
-        num_ahead = num_layers_ahead(hf) if factor and request.trainable and not request.value_head else 0
+        num_ahead = num_trained(request, self.source)
         built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model, num_ahead=num_ahead)
         chunks = [chunk.to(ranks.device) for chunk in built]
         self.adapters = _adapters(request, self.source)
@@ -111,12 +110,13 @@ class MegatronModel:
         replays = request.routed_experts and request.trainable
         if replays:
             check_replay(self._config)
-        language = LanguageHead(hf.vocab_size)
-        self._head: Head = ScalarHead() if request.value_head else language
-        ahead = PredictionLoss(chunks, language, num_ahead, factor) if num_ahead else None
+        self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
+        factor = layout.mtp_loss_scaling_factor
+        ahead = PredictionLoss(chunks, hf.vocab_size, num_ahead, factor) if num_ahead else None
         shares = actor.share_prefixes
-        options = {"replays": replays, "shares_prefixes": shares, "prediction": ahead}
-        self.passes = Passes(wrapped, self._config, self._head, ranks.device, **options)
+        self.passes = Passes(
+            wrapped, self._config, self._head, ranks.device, ahead, replays=replays, shares_prefixes=shares
+        )
         self._own_losses: dict[str, float] = {}
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
@@ -196,7 +196,7 @@ class MegatronModel:
 
     @runs_on_device
     def update(self) -> dict[str, float]:
-        """See `HeldModel.update`; also the losses of this backend: those of routers, and of layers that predict ahead."""
+        """See `HeldModel.update`; also the losses of routers and of layers for multi-token prediction."""
         assert self.optimizer is not None
         found = self._own_losses | self.optimizer.step()
         self._parking.put_away()

@@ -1,4 +1,4 @@
-"""Layers for multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2), which follow a model's last layer.
+"""Layers for multi-token prediction, which follow a model's last layer (DeepSeek-AI 2024, arXiv:2412.19437, 2.2).
 
 Axes: S tokens of this process, H hidden size.
 """

@@ -36,9 +36,9 @@ class Passes:
 
     Args:
         head: the part after the last layer.
+        prediction: the loss of layers for multi-token prediction; None if they are not trained.
         replays: whether tokens use their recorded experts.
         shares_prefixes: whether common prefixes of samples are computed once.
-        prediction: the loss of layers for multi-token prediction; None if they are not trained.
     """
 
     def __init__(
@@ -47,14 +47,13 @@ class Passes:
         config: TransformerConfig,
         head: Head,
         device: torch.device,
+        prediction: PredictionLoss | None,
         *,
         replays: bool,
         shares_prefixes: bool,
-        prediction: PredictionLoss | None = None,
     ) -> None:
-        self.prediction = prediction
         self.chunks, self._config, self.device = chunks, config, device
-        self._head = head
+        self._head, self.prediction = head, prediction
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
@@ -162,9 +161,7 @@ class Passes:
             return [max(wanted)] * len(wanted)
         return wanted
 
-    def _forward(
-        self, chunk: nn.Module, batch: PackedBatch, others: list[Tensor], *, entropy_gradient: bool
-    ) -> Tensor:
+    def _forward(self, chunk: nn.Module, batch: PackedBatch, others: list[Tensor], *, entropy_gradient: bool) -> Tensor:
         """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked.
 
         The last stage adds losses that do not depend on these outputs to `others`.

@@ -17,10 +17,28 @@ from megatron.core import parallel_state
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from torch import Tensor, nn
 
+from agentrl.backends.base import ModelRequest
 from agentrl.backends.megatron.training.batches import PackedBatch
 from agentrl.backends.megatron.training.heads import LanguageHead, all_states
+from agentrl.backends.megatron.weights.source import Source, num_layers_ahead
+from agentrl.errors import ConfigError, Kind
 
 METRIC = "mtp_loss"
+KEY = "actor.megatron.mtp_loss_scaling_factor"
+
+
+def num_trained(request: ModelRequest, source: Source) -> int:
+    """Return the number of layers for multi-token prediction that are trained.
+
+    Raises:
+        ConfigError: the model is a LoRA adapter, and only the adapter is trained.
+    """
+    if request.value_head or not (request.trainable and request.actor.megatron.mtp_loss_scaling_factor):
+        return 0
+    if source.adapter is not None:
+        text = f"`{KEY}` trains layers of the model, but `{request.key}` is a LoRA adapter: remove one of the two"
+        raise ConfigError.at(KEY, Kind.CONFLICT, text)
+    return num_layers_ahead(source.config)
 
 
 class PredictionLoss:
@@ -30,11 +48,13 @@ class PredictionLoss:
 
     Args:
         chunks: the chunks of this process; the last chunk of the last pipeline stage has `PredictionLayers`.
+        vocabulary: number of tokens, see `LanguageHead`.
         num_layers: number of these layers.
     """
 
-    def __init__(self, chunks: Sequence[LanguageModule], head: LanguageHead, num_layers: int, factor: float) -> None:
-        self._chunks, self._head, self.num_layers, self._factor = chunks, head, num_layers, factor
+    def __init__(self, chunks: Sequence[LanguageModule], vocabulary: int, num_layers: int, factor: float) -> None:
+        self._chunks, self.num_layers, self._factor = chunks, num_layers, factor
+        self._head = LanguageHead(vocabulary)
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._embedding: Tensor | None = None
 
@@ -68,7 +88,7 @@ class PredictionLoss:
             states_NH = all_states(own, is_sliced=sliced, sums=True)[predictors, 0]
             logprobs_N, _ = self._head.logprobs(states_NH, weight.detach(), batch.batch.targets[predicted_N])
             losses.append(-logprobs_N.sum() / count.clamp(min=1))
-        loss = torch.stack(losses).mean()
+        loss: Tensor = torch.stack(losses).mean()
         self._sum += loss.detach()
         return self._factor * loss
 
@@ -80,7 +100,8 @@ class PredictionLoss:
         own_S = (shifted_S >= 0) & (shifted_S < len(rows_RH))
         states_SH = rows_RH[torch.where(own_S, shifted_S, 0)] * own_S[:, None]
         dist.all_reduce(states_SH, group=self._columns)
-        return (states_SH.chunk(self._columns.size())[self._columns.rank()] if sliced else states_SH)[:, None]
+        own: Tensor = states_SH.chunk(self._columns.size())[self._columns.rank()] if sliced else states_SH
+        return own[:, None]
 
     def collect(self) -> dict[str, float]:
         """Return the loss of the mini-batch, without the factor."""
