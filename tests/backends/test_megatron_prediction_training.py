@@ -184,10 +184,13 @@ def test_clipping_of_one_loss_does_not_change_the_other(start, tmp_path, name):
         metrics[factor] = asyncio.run(backend.train_step(make_samples(5), LOSS)).metrics
         asyncio.run(backend.save(tmp_path / str(factor)))
         saved[factor] = load_file(tmp_path / str(factor) / "model.safetensors")
-    assert metrics[1e3] == metrics[1e4] == metrics[0.0] | {"mtp_loss": metrics[1e3]["mtp_loss"]}
+    assert metrics[1e3] == metrics[1e4]
+    for key, value in metrics[0.0].items():  # the norm adds the values in another order
+        assert metrics[1e3][key] == pytest.approx(value, rel=1e-6), key
     for key, value in saved[1e3].items():
-        assert torch.equal(value, saved[0.0][key]) or "layers.2." in key, key
         torch.testing.assert_close(value, saved[1e4][key], rtol=1e-4, atol=1e-6)
+        if "layers.2." not in key:
+            torch.testing.assert_close(value, saved[0.0][key], rtol=1e-5, atol=1e-7)
     moved = saved[1e3]["model.layers.2.eh_proj.weight"] - saved[0.0]["model.layers.2.eh_proj.weight"]
     assert moved.norm() > 0
 
@@ -227,6 +230,16 @@ def test_the_bridge_loads_and_exports_the_same_layers(start, tmp_path, layout):
     copies = {name for name in weights if ".layers." in name and name.endswith(("embed_tokens.weight", "head.weight"))}
     assert weights.keys() - copies == expected.keys() - copies
     assert [name for name, value in expected.items() if not torch.equal(value, weights[name])] == []
+
+
+@pytest.mark.parametrize("factor", [FACTOR, 0.0])
+def test_a_run_does_not_resume_with_other_layers(start, tmp_path, factor):
+    save_with_layers(tmp_path / "source")
+    first, other = (start(request_of(tmp_path / "source", COPIES, each)) for each in (factor, FACTOR - factor))
+    asyncio.run(first.train_step(make_samples(3), LOSS))
+    asyncio.run(first.save(tmp_path / "saved"))
+    with pytest.raises(ConfigError, match=f"mtp_loss_scaling_factor' must stay {'above 0' if factor else '0'}"):
+        asyncio.run(other.load(tmp_path / "saved"))
 
 
 def test_a_folder_without_the_weights_is_refused(start, tmp_path):

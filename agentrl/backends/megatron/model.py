@@ -30,7 +30,7 @@ from agentrl.backends.megatron.training.gradients import frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
 from agentrl.backends.megatron.training.passes import Passes
-from agentrl.backends.megatron.training.prediction import PredictionLoss, num_trained
+from agentrl.backends.megatron.training.prediction import PredictionLoss, check_same_layers, num_trained
 from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
@@ -111,8 +111,7 @@ class MegatronModel:
         if replays:
             check_replay(self._config)
         self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
-        factor = layout.mtp_loss_scaling_factor
-        ahead = PredictionLoss(chunks, hf.vocab_size, num_ahead, factor) if num_ahead else None
+        ahead = PredictionLoss(chunks, hf.vocab_size, num_ahead, layout.mtp_loss_scaling_factor) if num_ahead else None
         shares = actor.share_prefixes
         self.passes = Passes(
             wrapped, self._config, self._head, ranks.device, ahead, replays=replays, shares_prefixes=shares
@@ -256,6 +255,7 @@ class MegatronModel:
         optimizer = self.optimizer
         num_updates = 0 if optimizer is None else optimizer.num_updates
         rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
+        rest["predicts"] = self.passes.prediction is not None
         names = self.weights.saved_names if self.adapters is None else self.adapters.names
         parts = {name: self.weights.own_parts(name) for name in names}
         boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
@@ -279,6 +279,8 @@ class MegatronModel:
             check_kind(folder, adapter=self.adapters is not None)
             parts = None if self.optimizer is None else read_parts(folder)
             check_same_frozen(parts is None or state.get("frozen", self._frozen) == self._frozen)
+            predicts = self.passes.prediction is not None
+            check_same_layers(parts is None or state.get("predicts", False) == predicts, trained=predicts)
             if self.adapters is None:
                 self.weights.read(weights_of(folder, "checkpoint"))
             elif adapter := find_adapter(folder):

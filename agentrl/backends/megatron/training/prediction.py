@@ -41,6 +41,20 @@ def num_trained(request: ModelRequest, source: Source) -> int:
     return num_layers_ahead(source.config)
 
 
+def check_same_layers(same: bool, *, trained: bool) -> None:
+    """Check that these layers are trained if and only if they were trained in the run that a run resumes.
+
+    Args:
+        trained: whether they are trained.
+
+    Raises:
+        ConfigError: `same` is false.
+    """
+    if not same:
+        text = f"`{KEY}` must stay {'0' if trained else 'above 0'}, as in the run that wrote the checkpoint"
+        raise ConfigError.at(KEY, Kind.CONFLICT, text)
+
+
 class PredictionLoss:
     """Cross entropy of the trained tokens, as each layer predicts them: at temperature 1, the mean over the mini-batch.
 
