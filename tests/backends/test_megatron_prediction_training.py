@@ -95,6 +95,7 @@ SAVING = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SAVING)
 def test_options_that_save_memory_give_the_same_gradients(start, tmp_path, name):
     layers, samples = save_with_layers(tmp_path), make_samples(7)
@@ -223,6 +224,7 @@ def test_a_reference_and_a_critic_do_not_have_these_layers(start, tmp_path):
         assert not any("layers.2." in name for name in model._model.weights.saved_names)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", {1: ("",), 2: ("tp2", "pp2", "ep2"), 4: ("tp2 ep2 etp1", "pp2 ep2")}[NUM_RANKS])
 def test_the_bridge_loads_and_exports_the_same_layers(start, tmp_path, layout):
     source, saved = tmp_path / "source", tmp_path / "saved"
