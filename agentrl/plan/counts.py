@@ -58,8 +58,13 @@ def _counted(content: Mapping[str, object]) -> Shape:
         sizes,
         layers=[_layer(content, sizes, sparse=each) for each in sparse],
         outer=_outer(content, sizes),
-        mtp=mtp * (_layer(content, sizes, sparse=True).total + 2 * sizes.hidden**2 + 3 * sizes.hidden),
+        mtp=mtp * (_predicting(content, sizes),),
     )
+
+
+def _predicting(content: Mapping[str, object], sizes: Sizes) -> Weights:
+    """Return the weights of a layer for multi-token prediction, without its copies of embedding and head."""
+    return _layer(content, sizes, sparse=True) + Weights(dense=2 * sizes.hidden**2, norms=3 * sizes.hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,12 @@ def sizes_of(content: Mapping[str, object]) -> Sizes:
 
 
 def assembled(
-    content: Mapping[str, object], sizes: Sizes, *, layers: Sequence[Weights], outer: Weights, mtp: int = 0
+    content: Mapping[str, object],
+    sizes: Sizes,
+    *,
+    layers: Sequence[Weights],
+    outer: Weights,
+    mtp: tuple[Weights, ...] = (),
 ) -> Shape:
     """Return the shape with these weights."""
     return Shape(

@@ -98,7 +98,7 @@ class Shape:
         windows: the sliding window of each layer, in tokens; None for full attention.
         tied: the head and the embeddings are the same weight.
         dtype: data type of the checkpoint.
-        mtp: weights of the multi-token prediction layers, which are not trained and not sent to engines.
+        mtp: the weights of each layer for multi-token prediction; such layers are not sent to engines.
         context: maximum number of positions; None if unknown.
         normed_heads: queries and keys are normalized per head.
     """
@@ -117,7 +117,7 @@ class Shape:
     windows: tuple[int | None, ...] = ()
     tied: bool = False
     dtype: str = "float32"
-    mtp: int = 0
+    mtp: tuple[Weights, ...] = ()
     context: int | None = None
     normed_heads: bool = False
 

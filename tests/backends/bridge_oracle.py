@@ -36,7 +36,10 @@ def _differing(ranks: Ranks, number: int, folder: Path) -> list[str]:
     model = ranks.held[number]
     with on_device(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chunks = [_named_as_tied(chunk) for chunk in build_chunks(copy.copy(model._config), model.source.config)]
+        prediction = model.passes.prediction
+        ahead = 0 if prediction is None else prediction.num_layers
+        built = build_chunks(copy.copy(model._config), model.source.config, num_ahead=ahead)
+        chunks = [_named_as_tied(chunk) for chunk in built]
         loaded = [each for chunk in chunks for each in mapped(chunk, model.source.config.vocab_size)]
         for each in loaded:
             each.value.data.fill_(torch.nan)

@@ -173,6 +173,8 @@ def gradients(backend: MegatronBackend, samples: Sequence[Sample], loss: LossFun
     found = {name: torch.full(facts[name].shape, torch.nan) for name in backend._model.weights.memory_names}
     for own_parts in backend._ranks.each(_gradients_of_rank, arguments):
         for name, box, values in own_parts:
+            if name not in found:  # of a layer for multi-token prediction
+                found[name] = torch.full(facts[name].shape, torch.nan)
             found[name][tuple(slice(start, start + length) for start, length in box)] = values
     return found
 

@@ -367,17 +367,8 @@ def test_the_most_used_layouts_on_other_numbers_of_ranks(size):
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    names = (
-        "heads",
-        "muon",
-        "freezing",
-        "offload",
-        "shared_prefixes",
-        "balancing",
-        "hub",
-        "skipped",
-        "recorded_routing",
-    )
+    names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing", "hub", "skipped")
+    names += ("recorded_routing", "prediction_training")
     run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))
 
 

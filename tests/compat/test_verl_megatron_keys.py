@@ -14,6 +14,8 @@ from agentrl.errors import ConfigError
 ACTOR, REF = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
 LAYOUT, MODEL, DDP = f"{ACTOR}.megatron", f"{ACTOR}.megatron.override_transformer_config", "override_ddp_config"
 TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
+MTP = "actor_rollout_ref.model.mtp"
+TRAINED = {f"{MTP}.{key}": True for key in ("enable", "enable_train", "detach_encoder")}
 NEEDED = {
     "actor_rollout_ref.model.path": "m",
     "algorithm.adv_estimator": "grpo",
@@ -134,7 +136,9 @@ def test_an_unknown_mode_of_replay_is_refused():
             {f"{ACTOR}.strategy": "fsdp", "critic.strategy": "megatron", "algorithm.adv_estimator": "gae"},
             "the critic uses the actor's strategy",
         ),
-        ({"actor_rollout_ref.model.mtp.enable": True}, "layers for multi-token prediction are not trained yet"),
+        ({f"{MTP}.enable_rollout": True}, "engines do not get these layers"),
+        ({f"{MTP}.{key}": True for key in ("enable", "enable_train")}, f"needs '{MTP}.detach_encoder=True'"),
+        (TRAINED | {f"{ACTOR}.strategy": "fsdp2"}, f"needs '{ACTOR}.strategy=megatron'"),
         ({f"{LAYOUT}.tensor_model_parallel_siz": 2}, f"did you mean '{LAYOUT}.{TP}'?"),
     ],
 )
@@ -143,6 +147,24 @@ def test_keys_that_change_results_are_refused_with_a_replacement(given, complain
         config_of(**given)
     (line,) = str(error.value).splitlines()
     assert complaint in line
+
+
+@pytest.mark.parametrize(
+    ("given", "factor"),
+    [
+        ({}, 0.0),
+        ({f"{MTP}.mtp_loss_scaling_factor": 0.3}, 0.0),
+        ({f"{MTP}.enable": True, f"{MTP}.num_speculative_tokens": 2}, 0.0),
+        ({f"{MTP}.enable_train": True}, 0.0),
+        (TRAINED, 0.1),
+        (TRAINED | {f"{MTP}.mtp_loss_scaling_factor": 0.3}, 0.3),
+        (TRAINED | {"actor.megatron.mtp_loss_scaling_factor": 0.2}, 0.2),
+    ],
+)
+def test_layers_for_multi_token_prediction_are_trained_as_in_verl(given, factor):
+    config = config_of(**given)
+    assert config.actor.megatron.mtp_loss_scaling_factor == factor
+    assert config.actor.share_prefixes == (not factor)
 
 
 def test_no_key_and_no_advice_names_an_option_that_megatron_refuses():

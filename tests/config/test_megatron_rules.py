@@ -139,6 +139,29 @@ def test_options_that_contradict_a_layout_are_refused(others, actor, layout, key
     assert keys_and_kinds(problems_of(**sections(layout, actor=actor, **others))) == {(key, kind)}
 
 
+PREDICTION = "mtp_loss_scaling_factor"
+
+
+@pytest.mark.parametrize(
+    ("others", "actor", "layout", "key", "kind"),
+    [
+        ({}, {}, {}, "actor.share_prefixes", CONFLICT),
+        ({"model": {"path": "m", "lora_rank": 4}}, ALONE, {}, f"actor.megatron.{PREDICTION}", CONFLICT),
+        ({"model": {"path": "m", "lora_adapter_path": "a"}}, ALONE, {}, f"actor.megatron.{PREDICTION}", CONFLICT),
+        ({"algorithm": {"name": "reward_pairs"}}, ALONE, {}, f"actor.megatron.{PREDICTION}", UNUSED),
+        *(
+            ({}, ALONE, {name: 0.1}, f"actor.megatron.{name}", Kind.NOT_SUPPORTED)
+            for name in ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
+        ),
+    ],
+)
+def test_options_that_do_not_work_with_multi_token_prediction_are_refused(others, actor, layout, key, kind):
+    assert problems_of(**sections({PREDICTION: 0.1, PP: 2, CP: 2}, actor=ALONE)) == []
+    found = problems_of(**sections({PREDICTION: 0.1, **layout}, actor=actor, **others))
+    assert (key, kind) in keys_and_kinds(found)
+    assert len(found) == 1 or "algorithm" in others
+
+
 def test_gradient_checkpointing_of_complete_layers_can_be_tuned():
     model = {"path": "m", "enable_gradient_checkpointing": True}
     assert problems_of(**sections({"recompute_method": "block", "recompute_num_layers": 2}, model=model)) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
@@ -29,12 +29,14 @@ from agentrl.backends.megatron.platform import runs_on_device
 from agentrl.backends.megatron.training.gradients import end_cycles, frozen, with_gradients
 from agentrl.backends.megatron.training.heads import Head, LanguageHead, ScalarHead
 from agentrl.backends.megatron.training.optimizer import LayoutOptimizer, divides_state
+from agentrl.backends.megatron.training.optimizer_parts import load_parts, state_parts
 from agentrl.backends.megatron.training.passes import Passes
+from agentrl.backends.megatron.training.prediction import PredictionLoss, check_same_layers, num_trained
 from agentrl.backends.megatron.weights.adapters import Adapters
 from agentrl.backends.megatron.weights.bridged import bridged
 from agentrl.backends.megatron.weights.checkpoint import SavedState, read_parts, write_checkpoint
 from agentrl.backends.megatron.weights.freezing import fingerprint, freeze
-from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, mapped, write_to
+from agentrl.backends.megatron.weights.mapping import Mapped, mapped
 from agentrl.backends.megatron.weights.offload import StorageOffload
 from agentrl.backends.megatron.weights.parts import Weights
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
@@ -89,7 +91,8 @@ class MegatronModel:
         else:
             self._config = transformer_config(hf, dtype, layout, recompute=recompute, key=request.key)
         layer = partial(ScalarLayer, self._config, bias=self.source.head_bias) if request.value_head else None
-        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model)
+        num_ahead = num_trained(request, self.source)
+        built = build_chunks(self._config, hf, layer, hybrid=layout.hybrid_model, num_ahead=num_ahead)
         chunks = [chunk.to(ranks.device) for chunk in built]
         self.adapters = _adapters(request, self.source)
         with failing_together(ranks.control):
@@ -111,9 +114,12 @@ class MegatronModel:
             check_replay(self._config, routed_by)
         self._records, replays = routed_by == "actor", routed_by is not None
         self._head: Head = ScalarHead() if request.value_head else LanguageHead(hf.vocab_size)
+        ahead = PredictionLoss(chunks, hf.vocab_size, num_ahead, layout.mtp_loss_scaling_factor) if num_ahead else None
         shares = actor.share_prefixes
-        self.passes = Passes(wrapped, self._config, self._head, ranks.device, replays=replays, shares_prefixes=shares)
-        self._balance: dict[str, float] = {}
+        self.passes = Passes(
+            wrapped, self._config, self._head, ranks.device, ahead, replays=replays, shares_prefixes=shares
+        )
+        self._own_losses: dict[str, float] = {}
         self._peers = LayoutPeers(ranks, ranks.size // layout.model_parallel_size)
         slices = layout.context_parallel_size
         self._cut = partial(
@@ -185,14 +191,16 @@ class MegatronModel:
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
         self.optimizer.sum_gradients()
         routers = [router for own in self.passes.routers.values() for router in own]
-        self._balance = collect_losses(routers, self._config) if balances(self._config) else {}
+        self._own_losses = collect_losses(routers, self._config) if balances(self._config) else {}
+        if self.passes.prediction is not None:
+            self._own_losses |= self.passes.prediction.collect()
         return found | {"num_micro_batches": float(len(packs))}
 
     @runs_on_device
     def update(self) -> dict[str, float]:
-        """See `HeldModel.update`; also the losses that balance the experts."""
+        """See `HeldModel.update`; also the losses of routers and of layers for multi-token prediction."""
         assert self.optimizer is not None
-        found = self._balance | self.optimizer.step()
+        found = self._own_losses | self.optimizer.step()
         self._parking.put_away()
         return found
 
@@ -253,67 +261,41 @@ class MegatronModel:
         optimizer = self.optimizer
         num_updates = 0 if optimizer is None else optimizer.num_updates
         rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
-        names = self.weights.checkpoint_names if self.adapters is None else self.adapters.names
+        rest["predicts"] = self.passes.prediction is not None
+        names = self.weights.saved_names if self.adapters is None else self.adapters.names
         parts = {name: self.weights.own_parts(name) for name in names}
-        boxes = iter(()) if optimizer is None else self._state_parts(optimizer)
+        boxes = iter(()) if optimizer is None else state_parts(optimizer, self.weights.parameters)
         adapted = None if self.adapters is None else self.adapters.skeleton
         return SavedState(self.source, self.weights, parts, boxes, rest, adapted)
-
-    def _state_parts(self, optimizer: LayoutOptimizer) -> Iterator[tuple[str, Box, Tensor]]:
-        for each in self.weights.parameters:
-            if not each.value.requires_grad:
-                continue
-            for key, complete in optimizer.state(each.value):
-                for part in each.parts:
-                    if part.is_first:
-                        yield f"{part.name}/{key}", part.box, _boxed(part, complete)
 
     @runs_on_device
     def load_part(self, folder: Path) -> None:
         """See `HeldModel.load_part`; the checkpoint may come from another layout."""
-        with reading(folder), self._parking.in_use():
+        with failing_together(self._peers.group), reading(folder):
             state = read_state(folder)
             check_kind(folder, adapter=self.adapters is not None)
             parts = None if self.optimizer is None else read_parts(folder)
             check_same_frozen(parts is None or state.get("frozen", self._frozen) == self._frozen)
-            if self.adapters is None:
-                self.weights.read(weights_of(folder, "checkpoint"))
-            elif adapter := find_adapter(folder):
+            predicts = self.passes.prediction is not None
+            check_same_layers(parts is None or state.get("predicts", False) == predicts, trained=predicts)
+            saved = weights_of(folder, "checkpoint") if self.adapters is None else None
+            adapter = None if self.adapters is None else find_adapter(folder)
+        with reading(folder), self._parking.in_use():
+            if saved is not None:
+                self.weights.read(saved)
+            elif self.adapters is not None and adapter is not None:
                 self.weights.place(adapter_values(self.adapters.skeleton, adapter))
             self._refresh()
             if self.optimizer is not None and parts is not None:
-                self._load_optimizer(self.optimizer, parts, state["num_updates"])
+                load_parts(self.optimizer, self.weights.parameters, parts, state["num_updates"])
             restore_random_states(state["random"])
 
     def free(self) -> None:
         """See `HeldModel.free`."""
         end_cycles(self.passes.chunks)
 
-    def _load_optimizer(self, optimizer: LayoutOptimizer, saved: SavedBoxes, num_updates: int) -> None:
-        with optimizer.in_use():
-            for each in self.weights.parameters:
-                if not each.value.requires_grad:
-                    continue
-                keys = optimizer.state_names(each.value, num_updates)
-                complete = {key: _assembled(each.value, each.parts, saved, key) for key in keys}
-                optimizer.load_state(each.value, complete, num_updates)
-        optimizer.num_updates = num_updates
-
 
 def _adapters(request: ModelRequest, source: Source) -> Adapters | None:
     if not (request.model.lora_rank or source.adapter):
         return None
     return Adapters(adapted_skeleton(request.model, source.config, source.base, source.adapter))
-
-
-def _boxed(part: Part, complete: Tensor) -> Tensor:
-    """Return the values of a part, with the shape of its box, on the CPU."""
-    return part.view(complete).detach().cpu().reshape([length for _, length in part.box])
-
-
-def _assembled(parameter: Tensor, parts: Sequence[Part], saved: SavedBoxes, key: str) -> Tensor:
-    """Return the saved state of a parameter, in its shape; 0 where it pads the vocabulary."""
-    found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-    for part in parts:
-        write_to(part, found, saved.read(f"{part.name}/{key}", part.box))
-    return found

@@ -17,6 +17,7 @@ _CONTEXT, _EXPERT = "context_parallel_size", "expert_model_parallel_size"
 _EXPERT_TENSOR = "expert_tensor_parallel_size"
 _ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 BALANCING = ("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_bias_update_rate")
+_PREDICTION = "mtp_loss_scaling_factor"
 _CHECKPOINTING = "model.enable_gradient_checkpointing"
 
 
@@ -37,6 +38,7 @@ def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
     yield from _wrong_overlap(layout, config.trainer.num_processes)
     yield from _wrong_recomputation(config)
     yield from _wrong_prefixes(config)
+    yield from _wrong_prediction(config)
     yield from _wrong_libraries(config)
 
 
@@ -148,6 +150,26 @@ def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:
             text = f"does not work with `{SECTION}.{name}` above 1: set `actor.share_prefixes=false`"
             yield wrong("actor.share_prefixes", text, Kind.CONFLICT, value="true")
             return
+
+
+def _wrong_prediction(config: RunConfig) -> Iterator[Problem]:
+    """Yield the options that do not work with the training of layers for multi-token prediction."""
+    layout, key = config.actor.megatron, f"{SECTION}.{_PREDICTION}"
+    if not layout.mtp_loss_scaling_factor:
+        return
+    if config.algorithm.preset.family == "reward":
+        yield from unused(SECTION, layout, (_PREDICTION,), "a policy: reward models do not have these layers")
+        return
+    if config.actor.share_prefixes and can(backend_spec(config.actor.backend), "share_prefixes"):
+        text = f"does not work with `{key}`: a shared token has several next tokens; set `actor.share_prefixes=false`"
+        yield wrong("actor.share_prefixes", text, Kind.CONFLICT, value="true")
+    if config.model.lora_rank or config.model.lora_adapter_path:
+        text = "trains layers of the model, but LoRA trains only an adapter: remove one of the two"
+        yield wrong(key, text, Kind.CONFLICT)
+    for name in BALANCING:
+        if given(layout, name):
+            text = f"does not work with `{key}`, whose layers have routers of their own: remove one of the two"
+            yield wrong(f"{SECTION}.{name}", text, Kind.NOT_SUPPORTED)
 
 
 def _wrong_libraries(config: RunConfig) -> Iterator[Problem]:

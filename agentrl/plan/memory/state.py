@@ -36,8 +36,8 @@ class State:
 
 
 def with_scalar_head(shape: Shape) -> Shape:
-    """Return the shape of the critic of a model: its head has one output per token."""
-    return replace(shape, outer=replace(shape.outer, head=shape.hidden), tied=False)
+    """Return the shape of the critic of a model: its head has one output per token, and none predicts ahead."""
+    return replace(shape, outer=replace(shape.outer, head=shape.hidden), tied=False, mtp=())
 
 
 def state_of(
@@ -49,7 +49,7 @@ def state_of(
         trained: whether the model is trained; false if it only scores.
         rank: rank of the trained LoRA adapters; 0: all weights are trained.
     """
-    own = own_weights(shape, layout, stage)
+    own = own_weights(shape, layout, stage, ahead=trained and actor.megatron.mtp_loss_scaling_factor > 0)
     if not trained:
         return State(own.total * precision.weight)
     if rank:
@@ -59,15 +59,20 @@ def state_of(
     return _trained(layout, own, precision, actor, shape)
 
 
-def own_weights(shape: Shape, layout: Layout, stage: int) -> Weights:
-    """Return the numbers of weights on one device of a stage."""
+def own_weights(shape: Shape, layout: Layout, stage: int, *, ahead: bool = False) -> Weights:
+    """Return the numbers of weights on one device of a stage.
+
+    Args:
+        ahead: whether layers for multi-token prediction are trained; Megatron has them on the last stage.
+    """
     layers = [shape.layers[number] for number in layout.stages(shape.num_layers)[stage]]
     if layout.kind != "megatron":
         return _sharded(sum_of(layers) + shape.outer, layout.fsdp_size, shape)
     tensor = layout.tensor
+    first, last = stage == 0, stage == layout.pipeline - 1
+    layers += shape.mtp if last and ahead else ()
     whole = sum_of(layers)
     copied = _latent_down(shape) * len(layers)
-    first, last = stage == 0, stage == layout.pipeline - 1
     table = ceil(shape.vocabulary / tensor) * shape.hidden
     return Weights(
         embeddings=table if first or (last and shape.tied) else 0,

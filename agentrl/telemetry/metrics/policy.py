@@ -104,6 +104,12 @@ MOE_Z_LOSS = Metric(
     "",
     "z-loss of the routers (`actor.megatron.moe_z_loss_coeff`) before its coefficient, mean over layers",
 )
+MTP_LOSS = Metric(
+    "actor/mtp_loss",
+    "nats",
+    "cross entropy of the trained tokens, as the layers for multi-token prediction predict them"
+    " (`actor.megatron.mtp_loss_scaling_factor`), mean over layers",
+)
 RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
     "",

@@ -10,6 +10,7 @@ from agentrl.plan.counts import shape_of
 from agentrl.plan.layout import Layout, layout_of
 from agentrl.plan.memory.precision import Precision
 from agentrl.plan.memory.state import own_weights, state_of
+from agentrl.plan.shapes import Weights, sum_of
 
 HALF, SINGLE = Precision(2, 2), Precision(4, 4)
 QWEN = shape_of(content_of("qwen3_8b"))
@@ -54,3 +55,19 @@ def test_the_devices_of_a_copy_hold_all_weights(name):
     assert sum(stage.norms for stage in stages) == shape.weights.norms
     assert layout.tensor * stages[-1].head == shape.outer.head
     assert layout.tensor * sum(stage.dense for stage in stages) == shape.weights.dense
+
+
+def test_trained_layers_for_multi_token_prediction_are_on_the_last_stage():
+    shape, layout = shape_of(content_of("deepseek_v3")), layout_of(config_of("deepseek_v3"))
+    last = layout.pipeline - 1
+    for stage in (0, last):
+        without, found = (own_weights(shape, layout, stage, ahead=ahead) for ahead in (False, True))
+        more = sum_of(shape.mtp) if stage == last else Weights()
+        assert found.experts - without.experts == more.experts // layout.expert
+        assert found.norms - without.norms == more.norms
+    sizes = [
+        state_of(shape, layout, HALF, ActorConfig(megatron=megatron), stage=last, trained=trained).weights
+        for megatron in (layout.megatron, layout.megatron.model_copy(update={"mtp_loss_scaling_factor": 0.1}))
+        for trained in (True, False)
+    ]
+    assert sizes[2] > sizes[0] == sizes[1] == sizes[3]

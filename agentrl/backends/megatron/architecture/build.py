@@ -24,6 +24,7 @@ from agentrl.backends.megatron.architecture.balancing import BalancedRouter, bal
 from agentrl.backends.megatron.architecture.hybrid import HybridChunk
 from agentrl.backends.megatron.architecture.layers import PackedAttention, RMSNorm
 from agentrl.backends.megatron.architecture.model_config import rope_arguments
+from agentrl.backends.megatron.architecture.prediction import PredictionLayers
 from agentrl.errors import ConfigError, Kind
 
 if TYPE_CHECKING:
@@ -43,16 +44,22 @@ def build_chunks(
     make_head: Callable[[], nn.Module] | None = None,
     *,
     hybrid: bool = False,
+    num_ahead: int = 0,
 ) -> list[LanguageModule]:
     """Return the chunks of this process, with uninitialised weights. A configuration of megatron-bridge builds its own.
 
     Args:
         make_head: makes a head that replaces the head of a language model.
         hybrid: build a `HybridModel`, the successor of the deprecated `GPTModel`.
+        num_ahead: number of layers for multi-token prediction; 0: they are not trained.
     """
     num_chunks = config.virtual_pipeline_model_parallel_size
     make = partial(_chunk, _hybrid if hybrid else _gpt, config, hf, make_head)
-    return [make(number if num_chunks else None) for number in range(num_chunks or 1)]
+    chunks = [make(number if num_chunks else None) for number in range(num_chunks or 1)]
+    if num_ahead and chunks[-1].post_process:
+        layer = layer_specs(config, chunks[-1].vp_stage).layer_specs[-1]
+        chunks[-1].mtp = PredictionLayers(config, layer, num_ahead, chunks[-1])
+    return chunks
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:

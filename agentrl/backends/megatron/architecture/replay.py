@@ -65,10 +65,13 @@ def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
-    """Give each router of a chunk, which may be wrapped, a `LayerReplay`, and return these."""
+    """Give each router of a chunk, which may be wrapped, a `LayerReplay`, and return these.
+
+    Engines do not run the layers for multi-token prediction, so the routers of these layers have no recorded experts.
+    """
     found = []
     for module in chunk.modules():
-        if isinstance(module, TopKRouter):
+        if isinstance(module, TopKRouter) and not module.is_mtp_layer:
             router: Any = module  # Any: megatron-core is untyped
             router.router_replay = LayerReplay(layer_of(router, getattr(chunk, "module", chunk)))
             found.append(router.router_replay)

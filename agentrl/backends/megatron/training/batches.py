@@ -37,6 +37,7 @@ class PackedBatch:
         places: [S], index of each token among the tokens of all these processes; -1 for padding.
         paths: for each sample, the places of its `used_tokens`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
+        ahead: `predicted` and `predictors` of each layer for multi-token prediction.
     """
 
     token_ids: Tensor
@@ -50,6 +51,7 @@ class PackedBatch:
     places: Tensor
     paths: Sequence[Tensor]
     experts: Tensor | None = None
+    ahead: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
@@ -67,32 +69,44 @@ def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: 
     return found
 
 
-def packed(batch: MicroBatch, lengths: Sequence[int], num_slices: int, index: int, device: torch.device) -> PackedBatch:
+def packed(
+    batch: MicroBatch,
+    lengths: Sequence[int],
+    num_slices: int,
+    index: int,
+    device: torch.device,
+    *,
+    num_ahead: int = 0,
+) -> PackedBatch:
     """Pack the samples of a micro-batch.
 
     Args:
         lengths: see `padded_lengths`.
         num_slices, index: number of processes that divide the positions of each sample, and index of this process.
+        num_ahead: number of layers for multi-token prediction.
     """
     used = [torch.from_numpy(used_tokens(sample)) for sample in batch.samples]
     owned = [owned_positions(length, num_slices)[index] for length in lengths]
     paths = torch.split(torch.arange(sum(map(len, used))), [len(tokens) for tokens in used])
     places = torch.cat([_at(path, positions, -1) for path, positions in zip(paths, owned, strict=True)])
-    predicted, predictors = _predictors(batch, owned)
+    (predicted, predictors), *ahead = (
+        [each.to(device) for each in _predictors(batch, owned, distance)] for distance in range(1, num_ahead + 2)
+    )
     num_tokens = _num_real(batch, sum(map(len, used)))
     known = recorded(batch.samples, [len(tokens) for tokens in used])
     return PackedBatch(
         _at(torch.cat(used), places, 0)[None].to(device),
         torch.cat(owned)[None].to(device),
         _bounds(lengths, device),
-        predicted.to(device),
-        predictors.to(device),
+        predicted,
+        predictors,
         batch,
         (places < 0).to(device) | (num_tokens == 0),
         num_tokens,
         places,
         paths,
         None if known is None else _at(torch.cat(known), places, -1).to(device),
+        [(mask, where) for mask, where in ahead],
     )
 
 
@@ -126,15 +140,19 @@ def _at(values: Tensor, places: Tensor, filler: int) -> Tensor:
     return torch.cat([values, torch.full_like(values[:1], filler)])[places.clamp(max=len(values))]
 
 
-def _predictors(batch: MicroBatch, owned: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return which trained tokens this process predicts, [N] bool, and at which of its positions."""
-    rows, columns = batch.rows.cpu(), batch.columns.cpu() - 1
+def _predictors(batch: MicroBatch, owned: Sequence[Tensor], distance: int) -> tuple[Tensor, Tensor]:
+    """Return which trained tokens this process predicts, [N] bool, and at which of its positions.
+
+    Args:
+        distance: number of positions between a token and its predictor.
+    """
+    rows, columns = batch.rows.cpu(), batch.columns.cpu() - distance
     places = torch.full((len(owned), int(max(positions.max() for positions in owned)) + 1), -1)
     starts = accumulate((len(positions) for positions in owned), initial=0)
     for row, (positions, start) in enumerate(zip(owned, starts, strict=False)):
         places[row, positions] = torch.arange(start, start + len(positions))
-    found = places[rows, columns.clamp(max=places.shape[1] - 1)]
-    owned_N = (found >= 0) & (columns < places.shape[1])
+    found = places[rows, columns.clamp(0, places.shape[1] - 1)]
+    owned_N = (found >= 0) & (columns >= 0) & (columns < places.shape[1])
     return owned_N, found[owned_N]
 
 

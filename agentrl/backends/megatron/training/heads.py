@@ -10,6 +10,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -69,13 +73,27 @@ class LanguageHead:
         """See `Head.read`."""
         batch, owned_N = packed.batch, packed.predicted
         rows: Any = layer.weight if weight is None else weight  # Any: megatron-core is untyped
+        temperatures = None if batch.temperatures is None else batch.temperatures[owned_N]
+        targets_N = batch.targets[owned_N]
+        return self.logprobs(states_NH, rows, targets_N, temperatures, entropy_gradient=entropy_gradient)
+
+    def logprobs(
+        self,
+        states_NH: Tensor,
+        rows: Tensor,
+        targets_N: Tensor,
+        temperatures_N: Tensor | None = None,
+        *,
+        entropy_gradient: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of the targets, and entropy; `rows`: the head's rows on this process."""
         first = self._columns.rank() * len(rows)
         own = max(0, min(len(rows), self._vocabulary_size - first))
         return token_logprobs(
             lambda chosen_NH: linear(chosen_NH, rows[:own]),
             states_NH,
-            batch.targets[owned_N],
-            None if batch.temperatures is None else batch.temperatures[owned_N],
+            targets_N,
+            temperatures_N,
             len(rows),  # padding included: all processes compute the same chunks
             entropy_gradient=entropy_gradient,
             read=partial(divided_logprobs, self._columns, first),
@@ -84,6 +102,20 @@ class LanguageHead:
     def scores(self, found: dict[str, list[list[float]]]) -> Scores:
         """See `Head.scores`."""
         return Scores(found["logprobs"], found["entropy"])
+
+
+def all_states(states: Tensor, *, is_sliced: bool, sums: bool) -> Tensor:
+    """Return the states of all positions.
+
+    Args:
+        is_sliced: whether each tensor-parallel process has a slice of the positions (sequence parallelism).
+        sums: whether the gradient is summed over the tensor-parallel processes, see `Head.is_divided`.
+    """
+    if is_sliced:
+        states = gather_from_sequence_parallel_region(states, tensor_parallel_output_grad=sums)
+    elif sums:
+        states = copy_to_tensor_model_parallel_region(states)
+    return states
 
 
 class ScalarHead:

@@ -17,6 +17,7 @@ from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from agentrl.backends.megatron.architecture.balancing import expert_biases
+from agentrl.backends.megatron.architecture.prediction import SEPARATE
 from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.backends.torch.optim import learning_rate_scale
 from agentrl.config.actor import ActorConfig, OptimConfig
@@ -80,8 +81,16 @@ class LayoutOptimizer:
                 mark_for_muon(chunk)
         self._optimizer = get_megatron_optimizer(options, [*chunks])
         self._owners = {value: inner for inner in self._optimizer.chained_optimizers for value in _values(inner)}
+        for chunk in chunks:
+            self._mark_separate(chunk)
         self._parking = CpuOffload(self._held, moves)
         self._biases: list[tuple[Tensor, Tensor]] = []
+
+    def _mark_separate(self, chunk: nn.Module) -> None:
+        """Mark the updated values of parameters that are clipped apart; megatron-core marks only the parameters."""
+        for value in chunk.parameters():
+            if hasattr(value, SEPARATE) and value.requires_grad and (shard := _shard(self._inner(value), value)):
+                setattr(shard.values, SEPARATE, getattr(value, SEPARATE))
 
     def clear_gradients(self) -> None:
         """Set all gradients to 0."""
@@ -109,13 +118,14 @@ class LayoutOptimizer:
         scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
         self._optimizer.prepare_grads()
         grad_norm = float(self._optimizer.get_grad_norm())
-        if finite := math.isfinite(grad_norm):
+        separate = {name: float(norm) for name, norm in self._optimizer._compute_grad_norms_by_group().items()}
+        norms: dict[str | None, float] = {None: grad_norm, **separate}
+        if finite := all(map(math.isfinite, norms.values())):
             for group in self._optimizer.param_groups:
                 peak = self._config.muon_lr if "momentum" in group else self._config.peak_lr  # only Muon has momentum
                 group["lr"] = peak * scale
                 group["weight_decay"] = self._config.weight_decay * group["wd_mult"]
-            for inner in self._optimizer.chained_optimizers:
-                clip_grads.clip_grad_by_total_norm_fp32(inner.get_parameters(), self._grad_clip, grad_norm)
+            self._clip(norms)
             self._optimizer.step_with_ready_grads()
             self.num_updates += 1
         else:
@@ -123,6 +133,13 @@ class LayoutOptimizer:
                 bias.copy_(before)
         self.clear_gradients()
         return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(not finite)}
+
+    def _clip(self, norms: Mapping[str | None, float]) -> None:
+        """Clip gradients, the parameters of each group by the norm of the group."""
+        for inner in self._optimizer.chained_optimizers:
+            for group, norm in norms.items():
+                own = [value for value in inner.get_parameters() if getattr(value, SEPARATE, None) == group]
+                clip_grads.clip_grad_by_total_norm_fp32(own, self._grad_clip, norm)
 
     def _held(self) -> list[Tensor]:
         """Return the tensors of this process that only the optimizer uses."""

@@ -14,10 +14,6 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel.mappings import (
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-)
 from torch import Tensor, nn
 
 from agentrl.backends.fsdp.sequence import joined
@@ -26,7 +22,8 @@ from agentrl.backends.megatron.architecture.positions import GivenPositions
 from agentrl.backends.megatron.architecture.recomputed import PassValue, forward_of
 from agentrl.backends.megatron.architecture.replay import give, replaying
 from agentrl.backends.megatron.training.batches import PackedBatch, packed, padded_lengths, shared
-from agentrl.backends.megatron.training.heads import Head
+from agentrl.backends.megatron.training.heads import Head, all_states
+from agentrl.backends.megatron.training.prediction import PredictionLoss
 from agentrl.backends.megatron.training.recorder import Recorder
 from agentrl.backends.torch.batches import LossOf, MicroBatch, Outputs, micro_batch
 from agentrl.backends.torch.gradients import IDLE, zero_loss
@@ -41,6 +38,7 @@ class Passes:
 
     Args:
         head: the part after the last layer.
+        prediction: the loss of layers for multi-token prediction; None if they are not trained.
         replays: whether tokens can use recorded experts, and experts can be recorded.
         shares_prefixes: whether common prefixes of samples are computed once.
     """
@@ -51,12 +49,13 @@ class Passes:
         config: TransformerConfig,
         head: Head,
         device: torch.device,
+        prediction: PredictionLoss | None,
         *,
         replays: bool,
         shares_prefixes: bool,
     ) -> None:
         self.chunks, self._config, self.device = chunks, config, device
-        self._head = head
+        self._head, self.prediction = head, prediction
         self._slices = parallel_state.get_context_parallel_group()
         self._columns = parallel_state.get_tensor_model_parallel_group()
         self._replays = {chunk: replaying(chunk) for chunk in chunks} if replays else {}
@@ -88,15 +87,18 @@ class Passes:
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
         numbered = [*enumerate(self._packed([*real, *idle]))]
         num_tokens = self._num_tokens([batch for _, batch in numbered])
+        if self.prediction is not None and torch.is_grad_enabled():
+            self.prediction.begin([batch for _, batch in numbered])
 
         def step(inputs: Iterator[tuple[int, PackedBatch]], chunk: nn.Module) -> tuple[Tensor, partial[Any]]:
             number, batch = next(inputs)
             with forward_of(self._values[chunk]):
                 self._begin(chunk, batch, num_tokens)
-                output = self._forward(chunk, batch, entropy_gradient=entropy_gradient)
+                others: list[Tensor] = []
+                output = self._forward(chunk, batch, others, entropy_gradient=entropy_gradient)
             if self._recorder is not None:
                 self._recorder.keep(number, batch, self._replays[chunk])
-            return output, partial(self._loss, loss_of if number < len(real) else _nothing, number)
+            return output, partial(self._loss, loss_of if number < len(real) else _nothing, number, others)
 
         schedule = get_forward_backward_func()
         schedule(
@@ -112,6 +114,8 @@ class Passes:
             self._recorder.collect([batch.paths for _, batch in numbered[: len(real)]])
         for value in (value for values in self._values.values() for value in values):
             value.clear()
+        if self.prediction is not None:
+            self.prediction.end()
 
     def _num_tokens(self, batches: Sequence[PackedBatch]) -> int:
         """Return the number of tokens of the mini-batch, without padding, if routers need it."""
@@ -153,7 +157,9 @@ class Passes:
         numbers = zip(batches, totals, strict=True)
         lengths = [padded_lengths(batch, slices, multiple, total) for batch, total in numbers]
         pairs = zip(batches, lengths, strict=True)
-        return [packed(batch, own, slices, self._slices.rank(), self.device) for batch, own in pairs]
+        ahead = 0 if self.prediction is None else self.prediction.num_layers
+        make = partial(packed, num_slices=slices, index=self._slices.rank(), device=self.device, num_ahead=ahead)
+        return [make(batch, own) for batch, own in pairs]
 
     def _shared(self, batches: Sequence[MicroBatch], multiple: int) -> list[PackedBatch]:
         tokens = [pack_tokens(batch.samples, {}, self.device) for batch in batches]
@@ -171,8 +177,11 @@ class Passes:
             return [max(wanted)] * len(wanted)
         return wanted
 
-    def _forward(self, chunk: nn.Module, batch: PackedBatch, *, entropy_gradient: bool) -> Tensor:
-        """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked."""
+    def _forward(self, chunk: nn.Module, batch: PackedBatch, others: list[Tensor], *, entropy_gradient: bool) -> Tensor:
+        """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked.
+
+        The last stage adds losses that do not depend on these outputs to `others`.
+        """
         if self._positions:
             self._positions[chunk].wanted = batch.positions[0]
         output: Tensor = chunk(
@@ -181,7 +190,7 @@ class Passes:
             None,
             packed_seq_params=batch.bounds,
             output_processor=self._read,
-            output_processor_context=(batch, entropy_gradient),
+            output_processor_context=(batch, others, entropy_gradient),
         )
         return output
 
@@ -190,31 +199,27 @@ class Passes:
         hidden_states: Tensor,
         output_layer: nn.Module,
         output_weight: Tensor | None,
-        context: tuple[PackedBatch, bool],
+        context: tuple[PackedBatch, list[Tensor], bool],
         **_: object,
     ) -> Tensor:
         """Read the outputs of the trained tokens from the states of all tokens, [S, 1, H]."""
-        batch, entropy_gradient = context
-        states_NH = self._all_states(hidden_states)[batch.predictors, 0]
+        batch, others, entropy_gradient = context
+        if self.prediction is not None and torch.is_grad_enabled():
+            others.append(self.prediction.of(hidden_states, output_layer, output_weight, batch))
+        sliced = self._config.sequence_parallel
+        states_NH = all_states(hidden_states, is_sliced=sliced, sums=self._head.is_divided)[batch.predictors, 0]
         found = self._head.read(states_NH, output_layer, output_weight, batch, entropy_gradient=entropy_gradient)
         if self._slices.size() == 1:
             return torch.stack([*found])
         return torch.stack([joined(values, batch.predicted, self._slices) for values in found])
 
-    def _all_states(self, hidden_states: Tensor) -> Tensor:
-        """Return the states of all positions. Their gradient is summed over the processes with other columns."""
-        sums, states = self._head.is_divided, hidden_states
-        if self._config.sequence_parallel:
-            states = gather_from_sequence_parallel_region(states, tensor_parallel_output_grad=sums)
-        elif sums:
-            states = copy_to_tensor_model_parallel_region(states)
-        return states
-
-    def _loss(self, loss_of: LossOf, number: int, outputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _loss(
+        self, loss_of: LossOf, number: int, others: Sequence[Tensor], outputs: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return what the schedule expects: the loss, a number of tokens that it ignores, and nothing to log."""
         value = loss_of(number, dict(zip(self._head.outputs, outputs, strict=True)))
         count = torch.zeros((), dtype=torch.int, device=self.device)
-        return outputs.sum() if value is None else value, count, {}
+        return outputs.sum() if value is None else sum(others, start=value), count, {}
 
 
 def _nothing(_: int, outputs: Outputs) -> Tensor | None:

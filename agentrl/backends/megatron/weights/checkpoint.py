@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,7 @@ def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, T
     with write_errors(folder), filled(folder):
         state.source.write_rest(folder, complete=state.adapted is None)
         if state.adapted is None:
-            write_weights(folder, chain(weights, state.source.untrained()))
+            write_weights(folder, state.source.with_layers_ahead(weights, state.parts))
         else:
             write_adapter(state.adapted, dict(weights), folder)
         torch.save(state.rest, folder / STATE_FILE)

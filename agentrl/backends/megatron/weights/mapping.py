@@ -18,6 +18,7 @@ from torch import Tensor
 
 from agentrl.backends.megatron.architecture.balancing import expert_biases
 from agentrl.backends.megatron.architecture.hybrid import layer_of
+from agentrl.backends.megatron.architecture.prediction import PREFIX
 
 Box = tuple[tuple[int, int], ...]
 """(start, length) in each dimension of a complete weight."""
@@ -73,9 +74,16 @@ def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Ite
     for name, complete_name, value in held(chunk):
         if not complete_name.startswith(prefix):
             continue
-        short = complete_name.removeprefix("decoder.").replace("local_experts.", "")
-        own = _Parameter(short, value, chunk.config, vocabulary_size)
+        own = _Parameter(_short(complete_name, chunk), value, chunk.config, vocabulary_size)
         yield Mapped(name, value, own.parts(tied=chunk.share_embeddings_and_output_weights))
+
+
+def _short(name: str, chunk: LanguageModule) -> str:
+    """Return a name in the complete model without modules that the names of a checkpoint do not have."""
+    name = name.removeprefix("decoder.").replace("local_experts.", "")
+    if not (found := _AHEAD.match(name)):
+        return name
+    return f"layers.{chunk.mtp.config.num_layers + int(found[1])}.{name[found.end() :]}"
 
 
 def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
@@ -97,6 +105,7 @@ def _numbered(name: str, chunk: LanguageModule) -> str:
     return name
 
 
+_AHEAD = re.compile(rf"{re.escape(PREFIX)}layers\.(\d+)\.(mtp_model_layer\.)?")
 _OUTSIDE = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
     "output_layer.weight": "lm_head.weight",
@@ -119,6 +128,10 @@ _INSIDE = {
     "mlp.linear_fc2": "mlp.down_proj",
     "mlp.shared_experts.linear_fc2": "mlp.shared_experts.down_proj",
     "mlp.router": "mlp.gate",
+    "enorm": "enorm",  # of the layers for multi-token prediction
+    "hnorm": "hnorm",
+    "eh_proj": "eh_proj",
+    "final_layernorm": "shared_head.norm",
 }
 _GATED = re.compile(r"(mlp|mlp\.shared_experts|mlp\.experts\.\d+)\.linear_fc1")
 _EXPERT_OUTPUT = re.compile(r"(mlp\.experts\.\d+)\.linear_fc2")

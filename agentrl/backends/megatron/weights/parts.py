@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.backends.fsdp.checkpoint import failing_together
+from agentrl.backends.megatron.architecture.prediction import PREFIX
 from agentrl.backends.megatron.weights.mapping import Box, Mapped, Part, in_memory, memory_name, write_to
 from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 from agentrl.backends.shared_memory import WeightFacts
@@ -62,9 +63,12 @@ class Weights:
         self.group = group
         self.readable: Callable[[Tensor], Tensor] = Tensor.detach
         self._facts, self._boxes = _joined(self._named(), group)
-        stacked_names = {renamed(in_memory(part, num_experts)).name for _, part in _parts(self.parameters)}
+        shared = [each for each in self.parameters if not _is_ahead(each)]
+        stacked_names = {renamed(in_memory(part, num_experts)).name for _, part in _parts(shared)}
         self._in_memory = _all_of(stacked_names, group)
-        self._in_checkpoint = _all_of({part.name for _, part in _parts(parameters)}, group)
+        self._saved = _all_of({part.name for _, part in _parts(parameters)}, group)
+        ahead = _all_of({part.name for each in parameters if _is_ahead(each) for part in each.parts}, group)
+        self._in_checkpoint = [name for name in self._saved if name not in {*ahead}]
 
     def _named(self) -> list[Named]:
         """Return the parts that this process reports."""
@@ -77,13 +81,18 @@ class Weights:
 
     @property
     def memory_names(self) -> list[str]:
-        """Names of all weights of the complete model in memory, in order of layers."""
+        """Names of all weights of the complete model in memory, in order of layers; see `saved_names`."""
         return self._in_memory
 
     @property
     def checkpoint_names(self) -> list[str]:
-        """Names of all weights of the complete model in a checkpoint, in order of layers."""
+        """Names of all weights of the complete model in a checkpoint, in order of layers; see `saved_names`."""
         return self._in_checkpoint
+
+    @property
+    def saved_names(self) -> list[str]:
+        """`checkpoint_names` and the names of trained layers for multi-token prediction, which engines do not get."""
+        return self._saved
 
     def trained(self, names: Sequence[str]) -> list[str]:
         """Return the names of trained weights; if no weight is frozen, also the names of buffers."""
@@ -128,10 +137,15 @@ class Weights:
                 write_to(part, value, torch.zeros_like(value) if part.name in new else _checked(saved, part))
 
     def copy(self, other: Weights) -> None:
-        """Copy the weights of another model with the same layout."""
+        """Copy the weights of another model with the same layout, except layers for multi-token prediction."""
+        shared = [[each for each in model.parameters if not _is_ahead(each)] for model in (self, other)]
         with torch.no_grad():
-            for own, theirs in zip(self.parameters, other.parameters, strict=True):
+            for own, theirs in zip(*shared, strict=True):
                 own.value.copy_(theirs.value)
+
+
+def _is_ahead(parameter: Mapped) -> bool:
+    return parameter.name.startswith(PREFIX)
 
 
 def _parts(parameters: Sequence[Mapped]) -> Iterator[tuple[Tensor, Part]]:

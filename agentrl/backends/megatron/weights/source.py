@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_COPIES = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head.weight": "lm_head.weight"}
+"""Name in a layer for multi-token prediction -> the weight of the model that it is a copy of."""
 
 
 class Source:
@@ -85,17 +87,30 @@ class Source:
         is_new = self._value_head and self._kind is None and saved.shape(name) is None
         return (name,) if is_new else ()
 
-    def untrained(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights of the layers for multi-token prediction as they are in the folder, one at a time.
+    def with_layers_ahead(
+        self, weights: Iterator[tuple[str, Tensor]], names: Collection[str]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield `weights` and the other weights of the layers for multi-token prediction, one at a time.
 
-        These layers follow the layers of the model. Checkpoints of transformers do not have them.
+        These layers follow the layers of the model. Checkpoints of transformers do not have them. Without training,
+        they stay as they are in the folder; after it, their copies of embedding and head are those of the model.
+
+        Args:
+            names: names of `weights`.
         """
+        rest = self._layers_ahead() - {*names}
+        copies = {name: original for name in rest if (original := _original(name, names))}
+        for name, value in weights:
+            yield name, value
+            yield from ((copy, value.clone()) for copy, original in copies.items() if original == name)
+        saved = self.weights() if rest else SavedBoxes({})
+        yield from ((name, saved.complete(name)) for name in saved.names() if name in rest - copies.keys())
+
+    def _layers_ahead(self) -> set[str]:
         first = self.config.num_hidden_layers
-        layers = range(first, first + (getattr(self.config, "num_nextn_predict_layers", None) or 0))
-        saved = self.weights() if layers else SavedBoxes({})
-        for name in saved.names():
-            if (found := _LAYER.match(name)) and int(found[1]) in layers:
-                yield name, saved.complete(name)
+        layers = range(first, first + num_layers_ahead(self.config))
+        names = self.weights().names() if layers else []
+        return {name for name in names if (found := _LAYER.match(name)) and int(found[1]) in layers}
 
     def write_rest(self, folder: Path, *, complete: bool) -> None:
         """Write the tokenizer to `folder`.
@@ -109,6 +124,20 @@ class Source:
                 _generation_config(self._folder, self.config).save_pretrained(folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(folder)
+
+
+def num_layers_ahead(config: PretrainedConfig) -> int:
+    """Return the number of layers for multi-token prediction of a model."""
+    return getattr(config, "num_nextn_predict_layers", None) or 0
+
+
+def _original(name: str, names: Collection[str]) -> str | None:
+    """Return the weight that `name` is a copy of, if it is one and its layer is in `names`, which were trained."""
+    found = _LAYER.match(name)
+    if found is None or f"{found[0]}eh_proj.weight" not in names:
+        return None
+    original = _COPIES.get(name[found.end() :])
+    return original if original is None or original in names else _COPIES["embed_tokens.weight"]  # tied
 
 
 def weights_of(folder: Path, key: str) -> SavedBoxes:

@@ -109,8 +109,6 @@ MODEL: tuple[Row, ...] = (
     Mapped(f"{_MODEL}.lora.adapter_path", "model.lora_adapter_path", read=expand_home),
     Fixed(f"{_MODEL}.lora.dropout", (0,), "adapters are trained without dropout, like the rest of the policy"),
     Hint(f"{_MODEL}.lora.*", "an adapter option that only verl has"),
-    Fixed(f"{_MODEL}.mtp.enable", (None, False), "layers for multi-token prediction are not trained yet"),
-    Hint(f"{_MODEL}.mtp.*", "no effect without mtp.enable"),
     *(
         Hint(f"{_MODEL}.{key}", _SPEED)
         for key in (

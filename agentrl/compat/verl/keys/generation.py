@@ -55,6 +55,7 @@ _SERVER_CHANGES: tuple[Row, ...] = (
     Mapped(f"{_IN_PPO}rollout.top_k", "rollout.top_k", -1, _top_k, "verl's generation server ignores it"),
     *(Hint(f"data.{key}", _IN_ORDER) for key in ("shuffle", "seed", "dataset_weights", "val_files", "val_max_samples")),
     *(Hint(key, _NOTHING_TRAINED) for key in (f"{_IN_PPO}actor.*", f"{_IN_PPO}ref.*", "actor.*", "algorithm.*")),
+    Hint(f"{_IN_PPO}model.mtp.*", _NOTHING_TRAINED),
     *(
         Hint(f"trainer.{key}", _NOTHING_TRAINED)
         for key in (

@@ -15,6 +15,9 @@ _MODEL = f"{_VERLS}.override_transformer_config"
 _DDP = f"{_VERLS}.override_ddp_config"
 _AUX_LOSS, _BALANCING = "moe_aux_loss_coeff", f"{_MODEL}.moe_router_load_balancing_type"
 _NAME = "megatron"
+_MTP, _FACTOR = "actor_rollout_ref.model.mtp", "mtp_loss_scaling_factor"
+_VERLS_FACTOR = 0.1
+"""verl's default of `mtp_loss_scaling_factor`."""
 
 _SIZES = {
     "tensor_model_parallel_size": 1,
@@ -130,6 +133,22 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
     Fixed(f"{_DDP}.*", (None,), f"use {_OURS}.overlap_grad_reduce"),
     *_common(_ACTOR),
     *(
+        Mapped(f"{_MTP}.{key}", (f"{_OURS}.{_FACTOR}",), read=checked_only(truth), note=note)
+        for key, note in (
+            ("enable", "with enable_train; otherwise these layers stay in checkpoints unchanged"),
+            ("enable_train", "needs enable, strategy=megatron and detach_encoder"),
+            ("detach_encoder", "must be true with enable_train: the loss does not change the policy"),
+        )
+    ),
+    Mapped(
+        f"{_MTP}.{_FACTOR}",
+        (f"{_OURS}.{_FACTOR}",),
+        read=checked_only(float),
+        note=f"with enable and enable_train; verl's default is {_VERLS_FACTOR}",
+    ),
+    Fixed(f"{_MTP}.enable_rollout", (None, False), "remove it: engines do not get these layers"),
+    Hint(f"{_MTP}.*", "agentrl starts no engine with speculative decoding"),
+    *(
         Fixed(
             f"{section}.optim.override_optimizer_config.{key}",
             (None, False, 0),
@@ -169,7 +188,8 @@ def adjust_megatron(draft: Draft) -> None:
         ConfigError: reference, critic and policy have different layouts or strategies.
     """
     is_megatron = draft.values.get("actor.backend") == _NAME
-    if problems := [*_strategies(draft, is_megatron), *(_other_layouts(draft) if is_megatron else ())]:
+    layouts = _other_layouts(draft) if is_megatron else ()
+    if problems := [*_strategies(draft, is_megatron), *layouts, *_untrainable(draft, is_megatron)]:
         raise ConfigError(*problems)
     if not is_megatron:
         _leave_out_megatron(draft)
@@ -177,6 +197,7 @@ def adjust_megatron(draft: Draft) -> None:
     _leave_out_fsdp(draft)
     _set_deferred(draft)
     _leave_out_recomputation(draft)
+    _set_prediction(draft)
     if any(draft.number(f"{_OURS}.{name}") > 1 for name in _WITHOUT_PREFIXES):
         draft.values.setdefault("actor.share_prefixes", False)
     if draft.given.get(_BALANCING) != "aux_loss":
@@ -197,6 +218,30 @@ def _other_layouts(draft: Draft) -> Iterator[Problem]:
             if key in draft.given and str(draft.given[key]) != str(used):
                 text = f"`{key}={draft.given[key]}` is not supported: it must be `{_OURS}.{name}`, {used}"
                 yield Problem(key, Kind.NOT_SUPPORTED, text)
+
+
+def _trains_prediction(draft: Draft) -> bool:
+    """Whether verl trains the layers for multi-token prediction."""
+    return all(truth(draft.given.get(f"{_MTP}.{key}")) for key in ("enable", "enable_train"))
+
+
+def _untrainable(draft: Draft, is_megatron: bool) -> Iterator[Problem]:
+    if not _trains_prediction(draft):
+        return
+    key, needed = f"{_MTP}.enable_train", {f"{_ACTOR}.strategy=megatron": is_megatron}
+    needed[f"{_MTP}.detach_encoder=True"] = bool(truth(draft.given.get(f"{_MTP}.detach_encoder")))
+    if missing := [name for name, is_given in needed.items() if not is_given]:
+        text = f"`{key}=True` needs {' and '.join(f'`{name}`' for name in missing)}"
+        yield Problem(key, Kind.NOT_SUPPORTED, text)
+
+
+def _set_prediction(draft: Draft) -> None:
+    if not _trains_prediction(draft):
+        return
+    source, target = f"{_MTP}.{_FACTOR}", f"{_OURS}.{_FACTOR}"
+    if target not in draft.given:
+        draft.values[target], draft.source_keys[target] = draft.given.get(source, _VERLS_FACTOR), source
+    draft.values.setdefault("actor.share_prefixes", False)
 
 
 def _leave_out_megatron(draft: Draft) -> None:
