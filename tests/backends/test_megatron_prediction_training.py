@@ -207,7 +207,7 @@ def test_recorded_experts_are_those_of_the_model(start, tmp_path):
     save_with_layers(tmp_path)
     config = in_one_process(make_request(tmp_path)).model.config
     samples = with_experts(make_samples(7), config)
-    requests = [replace(request_of(tmp_path, LAYOUTS[0], factor), routed_experts=True) for factor in (FACTOR, 0.0)]
+    requests = [replace(request_of(tmp_path, LAYOUTS[0], factor), routed_by="rollout") for factor in (FACTOR, 0.0)]
     found, without = (gradients(start(request), samples, LOSS) for request in requests)
     assert_same(found, without)
 

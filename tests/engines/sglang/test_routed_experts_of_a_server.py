@@ -88,7 +88,9 @@ async def roll_out(client: ServerClient) -> list[Sample]:
 async def gap(model: Path, samples: list[Sample], *, replay: bool) -> tuple[float, float]:
     """Mean |difference| and k3 (an estimate of the KL, Schulman 2020) of backend and engine at the sampled tokens."""
     config = ModelConfig(path=str(model))
-    backend = load_torch_backend(config, ActorConfig(), total_updates=1, seed=0, routed_experts=replay)
+    backend = load_torch_backend(
+        config, ActorConfig(), total_updates=1, seed=0, routed_by="rollout" if replay else None
+    )
     try:
         scores = (await backend.score(samples)).logprobs
     finally:
