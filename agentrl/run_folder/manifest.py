@@ -38,7 +38,7 @@ def check_manifest(checkpoint: Path) -> None:
         raise _damaged(checkpoint, f"{missing[0]} is missing")
     found = _checksums(checkpoint, sorted(kept))
     if changed := [name for name in found if found[name] != kept[name]]:
-        raise _damaged(checkpoint, f"{changed[0]} was changed after it was written")
+        raise _damaged(checkpoint, f"{changed[0]} was changed after the run wrote it")
 
 
 def _files(checkpoint: Path) -> Iterator[str]:

@@ -40,6 +40,7 @@ def test_calls_of_a_cut_turn_are_not_run(form: Format) -> None:
         assert "tool_calls" not in last
 
 
+@pytest.mark.slow
 @formats
 def test_calls_of_a_complete_turn_are_run(form: Format) -> None:
     call = form.write("", [CALL])

@@ -30,4 +30,4 @@ def test_judge_scores_only_correct_answers(monkeypatch, tmp_path):
     (body,) = server.bodies
     asked = body["messages"][1]["content"]
     assert asked.startswith("A calculator agent was asked:\n<<<QUESTION ")
-    assert "10 where every tool call was needed" in asked
+    assert "Give 10 if every tool call was needed" in asked

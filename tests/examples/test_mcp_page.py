@@ -54,5 +54,5 @@ def test_limits_are_those_of_the_code():
     assert f"{schemas.MAX_DESCRIPTION_CHARS:,} characters" in TEXT
     assert f"{schemas.MAX_SCHEMA_BYTES // 2**10} KiB of JSON, {schemas.MAX_DEPTH} levels" in TEXT
     assert f"{schemas.MAX_NODES:,} nodes" in TEXT
-    assert f"{session.MAX_TOOLS:,} in {session.MAX_PAGES} pages" in TEXT
+    assert f"{session.MAX_TOOLS:,} tools, listed in at most {session.MAX_PAGES} pages" in TEXT
     assert f"| `max_sessions` | {entries.MAX_SESSIONS} |" in TEXT

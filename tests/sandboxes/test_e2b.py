@@ -305,7 +305,7 @@ def test_code_that_writes_without_end_is_stopped(server, code):
         return await sandbox.run_python(code, LONG_S), await sandbox.run_python("'next'", LONG_S)
 
     stopped, after = in_new(server, run)
-    assert "so this was stopped" in stopped.error
+    assert "so the program was stopped" in stopped.error
     assert (after.output, after.error) == ("next\n", "")
 
 

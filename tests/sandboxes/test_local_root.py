@@ -37,6 +37,7 @@ def test_every_file_can_be_changed_and_the_folder_is_untouched():
     assert listing(root) == before
 
 
+@pytest.mark.slow
 def test_what_is_written_is_limited():
     fill = "for i in 1 2 3 4; do head -c 4000000 /dev/zero > /usr/$i; done 2>/dev/null; cat /usr/[1-4] | wc -c"
     written = bash(fill, root=str(linux_root()), disk_mb=8)

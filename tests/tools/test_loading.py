@@ -184,7 +184,7 @@ NATIVE = "config: {type: native}"
         ("tools: [{class_name: HERE/my_tools.py:Nedes, " + NATIVE + "}]", "did you mean 'Needs'"),
         ("tools: [{class_name: no.such.Tool, " + NATIVE + "}]", "cannot import 'no.such'"),
         ("tools: [{class_name: HERE/my_tools.py:Needs, " + NATIVE + "}]", "no 'tool_schema' is given"),
-        ("tools: [{class_name: a.B, config: {type: mcp}}]", r"tools\[0\]: 'type: mcp' has the classes MCPBaseTool and"),
+        ("tools: [{class_name: a.B, config: {type: mcp}}]", r"tools\[0\]: 'type: mcp' supports MCPBaseTool and"),
         ("tools: [{class_name: a.B, config: {type: natve}}]", "'type: native'"),
         ("tools: [{class_name: a.B, conifg: {}}]", "unknown key 'conifg': did you mean 'config'"),
         (

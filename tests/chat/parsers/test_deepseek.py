@@ -42,6 +42,7 @@ V31_TEMPLATE = f"""
 {{%- if add_generation_prompt %}}{{{{- '{ASSISTANT}</think>' }}}}{{% endif %}}"""
 
 
+@pytest.mark.slow
 @needs_public_templates
 @given(calls=deepseek_v3_format.FORMAT.calls(), content=st.sampled_from([None, "", "Größe: 日本 🙂\n{x}"]))
 def test_calls_of_the_public_template(calls: list[Call], content: str | None) -> None:

@@ -45,6 +45,7 @@ def parse(text: str) -> ParsedTurn:
     return DeepSeekV32Parser().parse(text)
 
 
+@pytest.mark.slow
 @given(calls=FORMAT.calls(), content=st.sampled_from(["", "Größe: 日本 🙂\n{x}"]))
 def test_calls_of_a_template(calls: list[Call], content: str) -> None:
     turn = parse(written_turn(tokenizer_for(TEMPLATE), calls, BEGIN, END, content=content))

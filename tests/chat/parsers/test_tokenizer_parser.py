@@ -54,6 +54,7 @@ def test_calls_are_those_of_parse_response(calls: list[Call], content: str) -> N
     assert turn.content == message.get("content", "").strip()
 
 
+@pytest.mark.slow
 def test_turns_are_read_in_another_process() -> None:
     turn = parse(f"I look.\n{WRITTEN}\n{WRITTEN}")
     assert calls_of(turn) == [("f", {"q": "é"})] * 2

@@ -77,6 +77,7 @@ def test_changes_say_how_many_devices_they_need():
     assert all(not each.needs for each in changes_for(config, model, 24 * GIB))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_node", [4, 8])
 def test_more_devices_are_on_nodes_of_the_stated_size(per_node):
     config, model = compose_config(["model.path=x", "trainer.nnodes=2"]), shape(LLAMA_70B)

@@ -133,7 +133,7 @@ def test_the_entry_of_verl_is_mapped(servers, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class_name": "my.tools.MyTool"}, "has the classes MCPBaseTool and MCPSearchTool, not 'my.tools.MyTool'"),
+        ({"class_name": "my.tools.MyTool"}, "supports MCPBaseTool and MCPSearchTool, not 'my.tools.MyTool'"),
         ({"tool_schema": {}}, "unknown key 'tool_schema'"),
     ],
 )
