@@ -47,19 +47,20 @@ LAYOUTS = {
         "tp2": (*DENSE, *EXPERTS, *SCALED, "glm4_moe"),
         "tp2 without_sp": DENSE,
         "pp2": ("qwen3", "llama", *EXPERTS),
-        "cp2": ("qwen3", *EXPERTS, *SCALED),
+        "cp2": ("qwen3", "llama", *EXPERTS, *SCALED),
         "ep2": (*EXPERTS, "glm4_moe", "normalized experts", "dense layers"),
         "ep2 allgather": EXPERTS,
         "ep2 fp32": EXPERTS,
         "ep2 fp64": EXPERTS,
         "cp2 ep2": EXPERTS,
-        "dp": ("qwen3", *EXPERTS, "published yarn", "yarn without mscale", "glm4_moe without norms"),
+        "cp2 ep2 allgather": EXPERTS,
+        "dp": ("qwen3", "llama", *EXPERTS, "published yarn", "yarn without mscale", "glm4_moe without norms"),
         "dp replicated": ("qwen3", "qwen3_moe"),
         "tp2 ep2 etp1": (*EXPERTS, "normalized experts"),
         "tp2 ep2 etp1 allgather": EXPERTS,
         "pp2 first1": ("deep", "deep deepseek_v3"),
         "pp2 last1": ("deep", "dense layers"),
-        "pp2 vpp2": ("deep", *DEEP_EXPERTS),
+        "pp2 vpp2": ("deep", "deep llama", *DEEP_EXPERTS),
         "pp2 vpp1": ("qwen3",),
         "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
         "pp2 hybrid": ("qwen3", "deepseek_v3"),
@@ -69,7 +70,9 @@ LAYOUTS = {
         "pp2 vpp2 hybrid": ("deep",),
     },
     4: {
-        "tp2 pp2": ("qwen3", *EXPERTS, *SCALED, "glm4_moe"),
+        "tp2 pp2": ("qwen3", "llama", *EXPERTS, *SCALED, "glm4_moe"),
+        "tp2 pp2 without_sp": ("qwen3",),
+        "tp2 pp2 replicated": ("qwen3",),
         "tp2 ep2": (*EXPERTS, "normalized experts"),
         "tp2 ep2 allgather": EXPERTS,
         "tp2 ep2 etp1": EXPERTS,
@@ -77,10 +80,14 @@ LAYOUTS = {
         "tp2 pp2 ep2 etp1": EXPERTS,
         "tp2 cp2 ep2 etp1": EXPERTS,
         "pp2 cp2 ep2": EXPERTS,
+        "pp2 ep2 replicated": EXPERTS,
+        "pp2 first1 ep2": DEEP_EXPERTS,
         "cp4": ("qwen3", "deepseek_v3"),
         "ep4": EXPERTS,
         "pp4": ("deep", *DEEP_EXPERTS),
         "pp4 vpp2": ("eight layers",),
+        "pp4 vpp2 first4 last2": ("ten layers",),
+        "pp2 vpp2 cp2": ("deep",),
         "pp2 vpp2 ep2": DEEP_EXPERTS,
         "pp2 vpp2 dp": ("deep",),
         "tp2 pp2 vpp2": DEEP_EXPERTS,
@@ -92,14 +99,20 @@ LAYOUTS = {
         "tp2 ep2 etp1 hybrid": EXPERTS,
         "tp2 pp2 ep2 etp1 hybrid": EXPERTS,
     },
+    8: {"tp2 pp2 cp2": ("qwen3",), "tp2 pp2 cp2 ep2 etp1": EXPERTS},
 }
 CASES = [f"{family}: {layout}" for layout, families in LAYOUTS[NUM_RANKS].items() for family in families]
 LAYOUTS_OF_STEPS = {
     1: ("",),
     2: ("tp2", "pp2", "cp2", "ep2", "tp2 ep2 etp1", "dp"),
     4: ("tp2 pp2", "tp2 ep2 etp1", "pp2 ep2"),
+    8: ("tp2 pp2 cp2 ep2 etp1",),
 }[NUM_RANKS]
-PARTS = {1: "", 2: "pp2 vpp2", 4: "tp2 pp2 vpp2"}
+CASES_OF_STEPS = [
+    *((family, layout) for layout in LAYOUTS_OF_STEPS for family in EXPERTS),
+    *(("qwen3", layout) for layout in LAYOUTS_OF_STEPS if "ep" not in layout),
+]
+PARTS = {1: "", 2: "pp2 vpp2", 4: "tp2 pp2 vpp2", 8: "tp2 pp2 vpp2"}
 LOSSES = {
     "row": PolicyLoss("vanilla"),
     "rollout": PolicyLoss("gmpo"),
@@ -146,8 +159,7 @@ def test_every_scope_of_a_loss_has_the_gradient_of_one_process(both, layout, nam
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize(("family", "layout"), CASES_OF_STEPS)
 def test_ten_steps_equal_those_of_one_process(both, family, layout):
     backend, alone = both(f"{family}: {layout}")
     for step in range(10):
@@ -171,6 +183,16 @@ def test_a_process_without_samples_joins_collectives(both, layout):
     assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
     scores, own = (asyncio.run(each.score(samples)).logprobs for each in (backend, alone))
     assert scores[0] == pytest.approx(own[0], abs=2 * ROUNDING)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_STEPS)
+def test_micro_batches_have_a_number_of_tokens(both, layout):
+    budget = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 40, "ppo_micro_batch_size_per_gpu": None}
+    backend, alone = both(f"qwen3_moe: {layout}", **budget)
+    samples, loss = make_samples(12), PolicyLoss("vanilla")
+    assert_equal_gradients(gradients(backend, samples, loss), expected_gradients(alone, samples, loss))
+    found = asyncio.run(backend.train_step(samples, loss)).metrics
+    assert found["num_micro_batches"] > 1
 
 
 @pytest.mark.parametrize("num_samples", [1, 3, 5])
@@ -318,7 +340,12 @@ def test_a_closed_model_is_freed(ranks, start, folders):
     assert chunk() is None
 
 
-OTHER_LAYOUTS = {1: ("",), 2: ("tp2", "pp2", "cp2", "dp", "ep2"), 4: ("tp2 pp2", "tp2 cp2", "pp2 ep2")}[NUM_RANKS]
+OTHER_LAYOUTS = {
+    1: ("",),
+    2: ("tp2", "pp2", "cp2", "dp", "ep2"),
+    4: ("tp2 pp2", "tp2 cp2", "pp2 ep2"),
+    8: ("tp2 pp2 cp2 ep2 etp1",),
+}[NUM_RANKS]
 
 
 @pytest.mark.parametrize("family", EXPERTS)
@@ -363,17 +390,26 @@ def test_the_most_used_layouts_on_other_numbers_of_ranks(size):
     run_again(CORE[size][0], size, *CORE[size][1:])
 
 
+PARTS_OF_TESTS = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing", "hub", "skipped")
+PARTS_OF_TESTS += ("recorded_routing", "prediction_training")
+OTHER_FILES = [str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in PARTS_OF_TESTS]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["1", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_other_numbers_of_ranks(size):
-    names = ("heads", "muon", "freezing", "offload", "shared_prefixes", "balancing", "hub", "skipped")
-    names += ("recorded_routing", "prediction_training")
-    run_again(__file__, size, *(str(Path(__file__).with_name(f"test_megatron_{name}.py")) for name in names))
+    run_again(__file__, size, *OTHER_FILES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
+def test_layouts_of_eight_ranks():
+    run_again(MATRIX, "8", *(f"{STEPS}[{family}-tp2 pp2 cp2 ep2 etp1]" for family in EXPERTS))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", ["1", "2", "4"])
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the ranks")
 def test_megatron_tests_pass_on_gpus(size):
-    run_again(__file__, size, device="cuda")
+    run_again(__file__, size, *OTHER_FILES, device="cuda")

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.megatron, pytest.mark.slow]
 
 
 @pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="the script starts its own ranks")
-@pytest.mark.parametrize("layout", ["tp2", "ep2"])
+@pytest.mark.parametrize("layout", ["tp2", "tp2 bridge", "pp2", "ep2"])
 def test_no_process_holds_more_than_its_part_and_one_bucket(tmp_path, layout):
     script = Path(__file__).with_name("loading_memory.py")
     done = subprocess.run([sys.executable, script, tmp_path, layout], capture_output=True, text=True, check=True)

@@ -34,7 +34,9 @@ SERVED = {
         "rollout.routed_experts=true",
     ],
     "delta": [*LAYOUTS["tensor parallel"], "rollout.weight_sync=delta"],
+    "delta of a pipeline": [*LAYOUTS["pipeline"], "rollout.weight_sync=delta"],
     "process group": [*LAYOUTS["tensor parallel"], "rollout.sglang.weight_transfer=group"],
+    "process group of a pipeline": [*LAYOUTS["pipeline"], "rollout.sglang.weight_transfer=group"],
 }
 DEEPSEEK = {
     "tensor and expert parallel": ["tensor_model_parallel_size=2", "expert_tensor_parallel_size=1"],
@@ -102,7 +104,7 @@ def test_a_server_samples_for_a_layout(make_task, tmp_path, name):
     check_served(tmp_path / "run")
     if name == "experts":
         assert all(row["actor/replayed_share"] > 0.99 for row in metrics(tmp_path / "run").values())
-    if name == "delta":
+    if name.startswith("delta"):
         assert all(0 < row["engine/weight_changed_share"] <= 1 for row in metrics(tmp_path / "run").values())
 
 
