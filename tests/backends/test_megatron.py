@@ -60,7 +60,7 @@ LAYOUTS = {
         "tp2 ep2 etp1 allgather": EXPERTS,
         "pp2 first1": ("deep", "deep deepseek_v3"),
         "pp2 last1": ("deep", "dense layers"),
-        "pp2 vpp2": ("deep", "deep llama", *DEEP_EXPERTS),
+        "pp2 vpp2": ("deep", *DEEP_EXPERTS),
         "pp2 vpp1": ("qwen3",),
         "tp2 hybrid": ("qwen3", "llama3", *EXPERTS),
         "pp2 hybrid": ("qwen3", "deepseek_v3"),

@@ -25,6 +25,7 @@ from agentrl.types.sample import Sample
 pytestmark = pytest.mark.megatron
 
 NUM_RANKS = int(os.environ.get("RANKS_OF_TESTS", "2"))
+PROJECTION = "model.layers.2.eh_proj.weight"
 FACTOR = 0.3
 LOSS = PolicyLoss("vanilla")
 LAYOUTS = {
@@ -198,8 +199,21 @@ def test_clipping_of_one_loss_does_not_change_the_other(start, tmp_path, name):
         torch.testing.assert_close(value, saved[1e4][key], rtol=1e-4, atol=1e-6)
         if "layers.2." not in key:
             torch.testing.assert_close(value, saved[0.0][key], rtol=1e-5, atol=1e-7)
-    moved = saved[1e3]["model.layers.2.eh_proj.weight"] - saved[0.0]["model.layers.2.eh_proj.weight"]
-    assert moved.norm() > 0
+    assert (saved[1e3][PROJECTION] - saved[0.0][PROJECTION]).norm() > 0
+
+
+def test_an_overflow_of_this_loss_does_not_stop_the_policy(start, tmp_path):
+    save_with_layers(tmp_path / "source")
+    saved = {}
+    for factor in (0.0, 1e38):
+        backend = start(request_of(tmp_path / "source", COPIES, factor))
+        assert asyncio.run(backend.train_step(make_samples(5), LOSS)).metrics["skipped_updates"] == 0
+        asyncio.run(backend.save(tmp_path / str(factor)))
+        saved[factor] = load_file(tmp_path / str(factor) / "model.safetensors")
+    for key, value in saved[0.0].items():
+        if "layers.2." not in key:
+            torch.testing.assert_close(saved[1e38][key], value, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(saved[1e38][PROJECTION], saved[0.0][PROJECTION], rtol=1e-4, atol=0)  # weight decay
 
 
 def test_recorded_experts_are_those_of_the_model(start, tmp_path):

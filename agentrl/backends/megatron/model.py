@@ -210,7 +210,8 @@ class MegatronModel:
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
         adapted = base_model(self.passes.chunks) if base else nullcontext()
-        with self._parking.in_use(), adapted, self.passes.recording(self._records and not base) as passes:
+        recording = self.passes.recording(self._records and not base, keeps=self.position.reports)
+        with self._parking.in_use(), adapted, recording as passes:
             found = score_passes(self.passes, samples, [*packs, *idle], self._head.outputs)
         if not self.position.reports:
             return Scores([], [])

@@ -120,7 +120,7 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
         yield from unused("actor", config.actor, ("routed_experts",), _POLICY_GRADIENT)
         return
     if correction.bypass_mode and not correction.corrects:
-        need = f"old log-probabilities: `{where}.bypass_mode=false`, or `{where}.rollout_is`, or `{where}.rollout_rs`"
+        need = f"old log-probabilities, for example `{where}.bypass_mode=false`"
         yield from unused("actor", config.actor, ("routed_experts",), need)
     if correction.rollout_is is None:
         weights = ("rollout_is_threshold", "rollout_is_batch_normalize")

@@ -53,7 +53,6 @@ class PredictionLayers(nn.Module):
         self,
         states_S1H: Tensor,
         token_ids: Tensor,
-        positions: Tensor,
         bounds: PackedSeqParams,
         rotary: Tensor | None,
         embed: Callable[..., Tensor],
@@ -62,15 +61,15 @@ class PredictionLayers(nn.Module):
 
         Args:
             states_S1H: states of the model after its last norm.
-            token_ids, positions: [1, S].
+            token_ids: [1, S].
             rotary: rotary embeddings; None with latent attention, which computes them.
             embed: returns the embeddings of `input_ids`, [S, 1, H].
         """
         found = []
         for layer in self.layers:
-            states_S1H, token_ids, positions, _ = layer(
+            states_S1H, token_ids, _, _ = layer(
                 input_ids=token_ids,
-                position_ids=positions,
+                position_ids=None,  # `embed` and `rotary` know the positions
                 hidden_states=states_S1H,
                 attention_mask=None,
                 rotary_pos_emb=rotary,

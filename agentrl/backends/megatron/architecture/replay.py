@@ -67,7 +67,7 @@ def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
     """Give each router of a chunk, which may be wrapped, a `LayerReplay`, and return these.
 
-    Engines do not run the layers for multi-token prediction, so the routers of these layers have no recorded experts.
+    The routers of layers for multi-token prediction get none: experts are recorded for the layers of the model.
     """
     found = []
     for module in chunk.modules():

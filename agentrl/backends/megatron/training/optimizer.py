@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -81,16 +82,8 @@ class LayoutOptimizer:
                 mark_for_muon(chunk)
         self._optimizer = get_megatron_optimizer(options, [*chunks])
         self._owners = {value: inner for inner in self._optimizer.chained_optimizers for value in _values(inner)}
-        for chunk in chunks:
-            self._mark_separate(chunk)
         self._parking = CpuOffload(self._held, moves)
         self._biases: list[tuple[Tensor, Tensor]] = []
-
-    def _mark_separate(self, chunk: nn.Module) -> None:
-        """Mark the updated values of parameters that are clipped apart; megatron-core marks only the parameters."""
-        for value in chunk.parameters():
-            if hasattr(value, SEPARATE) and value.requires_grad and (shard := _shard(self._inner(value), value)):
-                setattr(shard.values, SEPARATE, getattr(value, SEPARATE))
 
     def clear_gradients(self) -> None:
         """Set all gradients to 0."""
@@ -119,13 +112,12 @@ class LayoutOptimizer:
         self._optimizer.prepare_grads()
         grad_norm = float(self._optimizer.get_grad_norm())
         separate = {name: float(norm) for name, norm in self._optimizer._compute_grad_norms_by_group().items()}
-        norms: dict[str | None, float] = {None: grad_norm, **separate}
-        if finite := all(map(math.isfinite, norms.values())):
+        if finite := math.isfinite(grad_norm):
             for group in self._optimizer.param_groups:
                 peak = self._config.muon_lr if "momentum" in group else self._config.peak_lr  # only Muon has momentum
                 group["lr"] = peak * scale
                 group["weight_decay"] = self._config.weight_decay * group["wd_mult"]
-            self._clip(norms)
+            self._clip({None: grad_norm, **separate})
             self._optimizer.step_with_ready_grads()
             self.num_updates += 1
         else:
@@ -135,10 +127,13 @@ class LayoutOptimizer:
         return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(not finite)}
 
     def _clip(self, norms: Mapping[str | None, float]) -> None:
-        """Clip gradients, the parameters of each group by the norm of the group."""
-        for inner in self._optimizer.chained_optimizers:
-            for group, norm in norms.items():
-                own = [value for value in inner.get_parameters() if getattr(value, SEPARATE, None) == group]
+        """Clip gradients, the parameters of each group by the norm of the group; 0 if the norm is not finite."""
+        for inner, (group, norm) in product(self._optimizer.chained_optimizers, norms.items()):
+            own = [value for value in inner.get_parameters() if getattr(value, SEPARATE, None) == group]
+            if not math.isfinite(norm):
+                for value in own:
+                    value.grad.zero_()
+            elif own:  # kernels of GPUs refuse an empty list
                 clip_grads.clip_grad_by_total_norm_fp32(own, self._grad_clip, norm)
 
     def _held(self) -> list[Tensor]:

@@ -69,12 +69,17 @@ class Passes:
             for chunk in chunks
         }
         self._recorder: Recorder | None = None
+        self._keeps = False
         self._positions = {chunk: GivenPositions(chunk) for chunk in chunks} if shares_prefixes else {}
 
     @contextmanager
-    def recording(self, wanted: bool) -> Iterator[list[list[Tensor]]]:
-        """If wanted, record for each pass the experts of each sample's `used_tokens`, [T', layers, top k]."""
-        self._recorder = Recorder(self._config, self.device) if wanted else None
+    def recording(self, wanted: bool, *, keeps: bool) -> Iterator[list[list[Tensor]]]:
+        """If wanted, record for each pass the experts of each sample's `used_tokens`, [T', layers, top k].
+
+        Args:
+            keeps: whether this process gets them.
+        """
+        self._recorder, self._keeps = Recorder(self._config, self.device) if wanted else None, keeps
         try:
             yield self._recorder.passes if self._recorder else []
         finally:
@@ -111,9 +116,11 @@ class Passes:
             forward_only=not torch.is_grad_enabled(),
         )
         if self._recorder is not None:
-            self._recorder.collect([batch.paths for _, batch in numbered[: len(real)]])
+            self._recorder.collect([batch.paths for _, batch in numbered[: len(real)]], keeps=self._keeps)
         for value in (value for values in self._values.values() for value in values):
             value.clear()
+        for replay in (replay for replays in self._replays.values() for replay in replays):
+            replay.used = None
         if self.prediction is not None:
             self.prediction.end()
 

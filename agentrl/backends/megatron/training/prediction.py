@@ -96,7 +96,7 @@ class PredictionLoss:
         weight: Any = output_layer.weight if output_weight is None else output_weight
         sliced, rotary = chunk.config.sequence_parallel, _rotary(chunk, states, batch)
         embed = partial(self._embed, sliced=sliced)
-        ahead = chunk.mtp(states.detach(), batch.token_ids, batch.positions, batch.bounds, rotary, embed)
+        ahead = chunk.mtp(states.detach(), batch.token_ids, batch.bounds, rotary, embed)
         losses = []
         for (predicted_N, predictors), own, count in zip(batch.ahead, ahead, self._counts, strict=True):
             states_NH = all_states(own, is_sliced=sliced, sums=True)[predictors, 0]

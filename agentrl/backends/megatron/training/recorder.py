@@ -32,22 +32,30 @@ class Recorder:
         self.passes: list[list[Tensor]] = []
         self._shape, self._device = (config.num_layers, config.moe_router_topk), device
         self._columns = parallel_state.get_tensor_model_parallel_group()
-        self._found: dict[int, Tensor] = {}  # pass -> [M, L, K] int16, 0 where other processes record
+        self._found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}  # pass -> places, layers, experts
 
     def keep(self, number: int, batch: PackedBatch, replays: Sequence[LayerReplay]) -> None:
         """Keep the experts that these layers used in a pass."""
-        num_tokens = 1 + max(int(path[-1]) for path in batch.paths)
-        found_MLK = self._found.setdefault(number, torch.zeros(num_tokens, *self._shape, dtype=torch.int16))
+        found = self._found.setdefault(number, [])
         places = batch.places.chunk(self._columns.size())[self._columns.rank()]
         if used := [replay.used for replay in replays if replay.used is not None]:
             used_SLK = torch.stack(used, dim=1).to("cpu", torch.int16)  # one copy for all layers
             layers = torch.tensor([replay.layer for replay in replays])
-            found_MLK[places[places >= 0, None], layers] = used_SLK[places >= 0]
+            found.append((places[places >= 0], layers, used_SLK[places >= 0]))
 
-    def collect(self, paths: Sequence[Sequence[Tensor]]) -> None:
-        """Add the experts of all processes; `paths` are those of each pass. All processes call this."""
+    def collect(self, paths: Sequence[Sequence[Tensor]], *, keeps: bool) -> None:
+        """Add the experts of all processes, which call this together.
+
+        Args:
+            paths: those of each pass.
+            keeps: whether this process keeps the result in `passes`.
+        """
         for number, of_pass in enumerate(paths):
-            experts_MLK = self._found.pop(number).to(self._device, torch.int32)
+            found_MLK = torch.zeros(1 + max(int(path[-1]) for path in of_pass), *self._shape, dtype=torch.int32)
+            for places, layers, used_SLK in self._found.pop(number):
+                found_MLK[places[:, None], layers] = used_SLK.int()
+            experts_MLK = found_MLK.to(self._device)
             dist.all_reduce(experts_MLK, group=parallel_state.get_tensor_and_context_parallel_group())
             dist.all_reduce(experts_MLK, group=parallel_state.get_pipeline_model_parallel_group())
-            self.passes.append(by_path(experts_MLK, of_pass))
+            if keeps:
+                self.passes.append(by_path(experts_MLK, of_pass))
