@@ -103,7 +103,7 @@ def saved(folder: Path, family: str, num_layers: int, layout: str) -> tuple[Mode
 
 def main(folder: Path, name: str) -> None:
     layout, family = "" if name == "fsdp" else name, "qwen3_moe" if "ep" in name else "qwen3"
-    small, _ = saved(folder / "small", family, 1, layout)
+    small, _ = saved(folder / "small", family, 2, layout)  # a layer per stage
     large, num_bytes = saved(folder / "large", family, NUM_LAYERS[family], layout)
     with ranks_of(2, folder) as ranks:
         arguments = (LOADERS[bool(layout)], small, large)

@@ -70,7 +70,7 @@ ROTARY = {"head_dim": 8, "qk_rope_head_dim": 8}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "deep": ("qwen3", {"num_hidden_layers": 4}),
     "eight layers": ("qwen3", {"num_hidden_layers": 8}),
-    "ten layers": ("qwen3", {"num_hidden_layers": 10}),
+    "ten layers": ("llama", {"num_hidden_layers": 10}),
     "deep qwen3_moe": ("qwen3_moe", {"num_hidden_layers": 4}),
     "deep deepseek_v3": ("deepseek_v3", {"num_hidden_layers": 4}),
     "normalized experts": ("qwen3_moe", {"norm_topk_prob": True}),  # as in the published models

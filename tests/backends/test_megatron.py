@@ -87,7 +87,7 @@ LAYOUTS = {
         "pp4": ("deep", *DEEP_EXPERTS),
         "pp4 vpp2": ("eight layers",),
         "pp4 vpp2 first4 last2": ("ten layers",),
-        "pp2 vpp2 cp2": ("deep",),
+        "pp2 vpp2 cp2": DEEP_EXPERTS,
         "pp2 vpp2 ep2": DEEP_EXPERTS,
         "pp2 vpp2 dp": ("deep",),
         "tp2 pp2 vpp2": DEEP_EXPERTS,
