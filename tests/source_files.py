@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,3 +22,12 @@ def syntax(path: Path) -> ast.Module:
         except SystemError:
             continue
     return ast.parse(text)
+
+
+def statements(tree: ast.AST, skip: Callable[[ast.AST], bool] = lambda _: False) -> Iterator[ast.AST]:
+    """The statements of a module at any depth, without those that `skip` selects."""
+    left = [tree]
+    while left:
+        yield (node := left.pop())
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += [each for each in getattr(node, block, ()) if not skip(each)]

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from source_files import syntax
+from source_files import statements, syntax
 from test_repository import copied_sources
 
 from agentrl.capabilities import BACKENDS
@@ -54,7 +54,7 @@ def imported_distributions() -> Iterator[tuple[str, Path]]:
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from source_files import syntax
+from source_files import statements, syntax
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentrl"
@@ -79,15 +79,6 @@ def dotted(path: Path) -> str:
 def part(module: str) -> str:
     """The package of a module, or the module's own name: agentrl.tools.function -> tools."""
     return "cli" if module in VERL_COMMANDS else module.split(".")[1]
-
-
-def statements(tree: ast.AST, skip: Callable[[ast.AST], bool] = lambda _: False) -> Iterator[ast.AST]:
-    """The statements of a module at any depth, without those that `skip` selects."""
-    left = [tree]
-    while left:
-        node = left.pop()
-        yield node
-        left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr) and not skip(each)]
 
 
 def type_checking(node: ast.AST) -> bool:
