@@ -126,8 +126,8 @@ class ActorConfig(Section):
     """Parallel layout and options of the Megatron backend."""
     routed_experts: bool = False
     """Record the experts that the policy's router chooses when old log-probabilities are computed, and train with the
-    same experts in all updates of the step (R2: mixture-of-experts models; needs bypass_mode=false or a correction in
-    algorithm.rollout_correction)."""
+    same experts in all updates of the step (R2: mixture-of-experts models; needs old log-probabilities, for example
+    with algorithm.rollout_correction.bypass_mode=false)."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     policy_loss: PolicyLossConfig = PolicyLossConfig()

@@ -123,6 +123,7 @@ class PositionwiseModel:
         self._recorded = []
         with self._replay.recording() if wanted and self._replay is not None else nullcontext():
             yield self._recorded
+        self._recorded = []  # the caller has them
 
     def running(self) -> AbstractContextManager[None]:
         """Context of forward and backward passes. Checkpointed layers run again in the backward pass."""

@@ -98,19 +98,17 @@ class Source:
         Args:
             names: names of `weights`.
         """
-        rest = self._layers_ahead() - {*names}
+        saved = self.weights() if num_layers_ahead(self.config) else SavedBoxes({})
+        rest = {name for name in saved.names() if self._is_ahead(name)} - {*names}
         copies = {name: original for name in rest if (original := _original(name, names))}
         for name, value in weights:
             yield name, value
             yield from ((copy, value.clone()) for copy, original in copies.items() if original == name)
-        saved = self.weights() if rest else SavedBoxes({})
         yield from ((name, saved.complete(name)) for name in saved.names() if name in rest - copies.keys())
 
-    def _layers_ahead(self) -> set[str]:
-        first = self.config.num_hidden_layers
-        layers = range(first, first + num_layers_ahead(self.config))
-        names = self.weights().names() if layers else []
-        return {name for name in names if (found := _LAYER.match(name)) and int(found[1]) in layers}
+    def _is_ahead(self, name: str) -> bool:
+        found = _LAYER.match(name)
+        return found is not None and 0 <= int(found[1]) - self.config.num_hidden_layers < num_layers_ahead(self.config)
 
     def write_rest(self, folder: Path, *, complete: bool) -> None:
         """Write the tokenizer to `folder`.
