@@ -25,6 +25,8 @@ POOLS = "AGENTRL_POOLS"
 """Environment variable: JSON with the address of the Ray cluster and the placement group of each pool, by name."""
 SILENT_S = 30.0
 """Seconds without a sign of life after which a rank is killed."""
+CHECK_S = 1.0
+"""Seconds that count at most as silence between two checks; more have passed if the machine was suspended."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 
@@ -97,6 +99,7 @@ class _Agent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, folder: Path) -> None:
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(folder)), shutdown_timeout=CLOSE_S)
         self.status = 1
+        self._silence = Silence()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         for rank, process in self._processes():
@@ -115,7 +118,7 @@ class _Agent(LocalElasticAgent):
             return
         if ended and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             _say(rank, process, f"was killed by {signal.Signals(ended.si_status).name}")
-        elif not ended and (silent_s := _silent_s(rank, self._attempt())) > SILENT_S:
+        elif not ended and (silent_s := self._silence.seconds(beat_file(rank, self._attempt()))) > SILENT_S:
             _say(rank, process, f"has shown no sign of life for {silent_s:.0f} s")
             os.kill(process, signal.SIGKILL)
 
@@ -136,9 +139,21 @@ class _Agent(LocalElasticAgent):
                 os.kill(process, signal.SIGINT)
 
 
-def _silent_s(rank: int, attempt: int) -> float:
-    file = beat_file(rank, attempt)
-    return time.time() - file.stat().st_mtime if file.exists() else 0.0
+class Silence:
+    """How long ranks have given no sign of life. Time in which this process did not run either does not count."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[float, float, float]] = {}  # last sign, silence until the last check, its time
+
+    def seconds(self, file: Path) -> float:
+        """Check the file with a rank's signs of life; 0 if the rank has not created it yet."""
+        if not file.exists():
+            return 0.0
+        sign, now = file.stat().st_mtime, time.monotonic()
+        last_sign, silent_s, checked = self._seen.get(file, (sign, 0.0, now))
+        silent_s = silent_s + min(now - checked, CHECK_S) if sign == last_sign else 0.0
+        self._seen[file] = sign, silent_s, now
+        return silent_s
 
 
 def _say(rank: int, process: int, what: str) -> None:

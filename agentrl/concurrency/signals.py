@@ -7,10 +7,10 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Thread
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -57,7 +57,7 @@ def ended_by_signals() -> Iterator[None]:
     os.set_blocking(writer, False)  # set_wakeup_fd requires this
     earlier_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     earlier = signal.signal(signal.SIGTERM, _interrupt)
-    watcher = Thread(target=_watch, args=(reader,), name="signals", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(reader,), name="signals", daemon=True)
     watcher.start()
     watchdog.watch_signals(reader)  # a second watcher in another process, because the thread needs the interpreter lock
     at_exit = signal.SIG_IGN
@@ -119,3 +119,16 @@ def _end_at_once(words: Sequence[Callable[[], str]]) -> NoReturn:
     text = "".join(f"agentrl: {say()}\n" for say in words)
     os.write(2, f"{text}agentrl: interrupted, ended at once\n".encode())  # sys.stderr may be locked by a hung thread
     os._exit(exit_status())
+
+
+def leave(status: int) -> NoReturn:
+    """Exit after the usual exit handlers, without Python's teardown of modules.
+
+    The teardown takes a second in a process with torch, and threads of native libraries still run meanwhile.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # private; Python's own forked processes end this way too
+    atexit._run_exitfuncs()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

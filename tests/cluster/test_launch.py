@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from agentrl.cluster import launch
+from agentrl.cluster.launch import Silence
 
 LAUNCH = """
 import sys
@@ -43,3 +47,13 @@ def test_all_ranks_start_again_after_a_failure():
 @pytest.mark.parametrize(("code", "status"), [("pass", 0), ("sys.exit(2 if rank == '0' else 0)", 2)])
 def test_exit_status_is_that_of_rank_0(code, status):
     assert launched(code).returncode == status
+
+
+def test_silence_does_not_count_the_time_of_a_suspended_machine(tmp_path, monkeypatch):
+    sign, silence, times = tmp_path / "sign", Silence(), iter([1.0, 1.5, 2.0, 3600.0, 3600.5, 3601.0])
+    monkeypatch.setattr(launch.time, "monotonic", lambda: next(times))
+    assert silence.seconds(sign) == 0.0
+    sign.touch()
+    assert [silence.seconds(sign) for _ in range(5)] == [0.0, 0.5, 1.0, 2.0, 2.5]
+    os.utime(sign, (1.0, 1.0))
+    assert silence.seconds(sign) == 0.0

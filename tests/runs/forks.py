@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +15,10 @@ from multiprocessing.context import ForkProcess
 from typing import NoReturn
 from unittest.mock import patch
 
+from agentrl.concurrency.signals import leave
+
 RANK = ("-m", "agentrl.cli.ranks.run")
 """How `agentrl` starts a rank."""
-
-
-def leave(status: int) -> NoReturn:
-    """Exit after the usual exit handlers, but skip the slow teardown of modules (a second) in a fork."""
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def ready_to_fork() -> None:

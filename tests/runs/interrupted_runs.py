@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forks import leave, ready_to_fork
+from forks import ready_to_fork
 
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.cli.main import main
+from agentrl.concurrency.signals import leave
 from agentrl.rewards.functions.function import FunctionReward
 from agentrl.weights.publish import Publisher
 

@@ -42,7 +42,8 @@ def test_a_run_on_two_processes_is_the_run_on_one(task_folder, tmp_path):
     for name, size, start in (("one", 1, agentrl()), ("two", 2, AGENTRL)):
         options = [f"trainer.n_gpus_per_node={size}", "trainer.profile_steps=[2]"]
         run = command(task_folder, tmp_path / name, *options)
-        subprocess.run([*start, *run[len(agentrl()) :]], cwd=ROOT, check=True)
+        done = subprocess.run([*start, *run[len(agentrl()) :]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     for name in ("actor/loss", "actor/grad_norm", "actor/lr", "actor/num_tokens"):
         assert two[1][name] == pytest.approx(one[1][name], rel=1e-4, abs=1e-6), name

@@ -14,6 +14,7 @@ import torch
 from agentrl.backends.fsdp.ranks import LOST_PEER_STATUS, LostPeerError, join, serve
 from agentrl.cli.main import finish
 from agentrl.cluster.launch import POOLS, launch
+from agentrl.concurrency.signals import leave
 from agentrl.config import RunConfig
 from agentrl.config.rules.unused import wrong
 from agentrl.errors import ConfigError
@@ -88,4 +89,4 @@ def _pools() -> AbstractContextManager[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
