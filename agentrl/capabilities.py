@@ -1,6 +1,7 @@
 """Capabilities of engines and backends, and the registries of their names.
 
-Rules and components check for a capability, never for a name. A capability that a spec does not declare is missing.
+Rules and components check for a capability, never for the name of an engine or backend. A capability that a spec does
+not declare is missing.
 """
 
 from __future__ import annotations
@@ -198,13 +199,13 @@ def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -
 
 
 def engines_with(option: str) -> str:
-    """Text that lists the built-in engines that read an option of `ENGINE_OPTIONS`; the end of a `Problem`'s text."""
+    """List the built-in engines that read an option of `ENGINE_OPTIONS`, as text for the end of a `Problem`."""
     names = [name for name in ENGINES.builtins() if option in engine_spec(name).options]
     return " or ".join(f"`rollout.engine={name}`" for name in names)
 
 
 def backends_with(capability: str) -> str:
-    """Text that lists the built-in backends with a capability, see `can`; the end of a `Problem`'s text."""
+    """List the built-in backends with a capability (see `can`), as text for the end of a `Problem`."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
     return " or ".join(f"`actor.backend={name}`" for name in names) or "a backend of your own that supports it"
 

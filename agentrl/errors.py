@@ -99,7 +99,7 @@ def problems_in(error: AgentRLError) -> list[Problem]:
 
 
 def with_place(error: Exception, place: str) -> Exception:
-    """Return the error with `place` before its text; the class and the keys of its problems stay."""
+    """Return an error of the same class, with `place` before the text; its problems keep their keys."""
     if isinstance(error, ConfigError):
         first, *others = error.problems
         return ConfigError(replace(first, text=f"{place}: {first.text}"), *others)

@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         return sorted(self._lazy)
 
     def is_builtin(self, name: str) -> bool:
-        """Whether `name` is one of agentrl's own objects; false if it is registered, installed or an import path."""
+        """Whether `name` names an object of agentrl; false for registered and installed objects and import paths."""
         if name in self._objects or name in _GIVEN:
             return False
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
@@ -107,7 +107,9 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def check(self, name: str) -> None:
-        """Reject an unknown name without loading anything. For an import path, only its file is checked.
+        """Reject an unknown name without loading anything.
+
+        For an import path, only the existence of a `.py` file is checked.
 
         Raises:
             UnknownNameError: the name is unknown; the text suggests the nearest valid name, or names the missing file.
@@ -152,7 +154,7 @@ def _installed(group: str) -> dict[str, str]:
 
 
 _GIVEN: dict[str, object] = {}
-"""Objects passed from Python instead of a name, by their name in the configuration."""
+"""Objects that were passed from Python instead of a name. The keys are the names that `give` generated."""
 
 
 def give(item: object) -> str:
@@ -193,7 +195,7 @@ def load_module(where: str) -> ModuleType:
     """Import `pkg.module` or `path/to/file.py`. The working folder or the file's folder is added to `sys.path`.
 
     Raises:
-        UnknownNameError: the module does not exist, or its code failed; the text contains the line in user code.
+        UnknownNameError: the module does not exist, or its code failed; the message contains the line of user code.
         ConfigError: the module registers something invalid with agentrl, for example with `@tool`.
     """
     try:
@@ -231,7 +233,8 @@ def child_path() -> str:
 def load_file(path: Path) -> ModuleType:
     """Import a Python file by its path, once: a second call returns the same module.
 
-    If `import NAME` finds the same file, the file is imported as module NAME, and other importers share its state.
+    If `import NAME` finds the same file, the file is imported as module NAME, so that `import NAME` elsewhere returns
+    the same module.
     """
     path = path.resolve()
     make_importable(path.parent)
@@ -277,7 +280,7 @@ def _origin(name: str) -> str | None:
 
 
 def _check_neighbours(path: Path) -> None:
-    """Refuse a file that imports a name from its own folder, if the import would find another folder's file.
+    """Refuse a file that imports a file of its own folder, if Python would import another folder's file instead.
 
     Raises:
         UnknownNameError: the message names both files.
@@ -285,7 +288,7 @@ def _check_neighbours(path: Path) -> None:
     for name in _imported_names(path):
         beside = [str(path.with_name(f"{name}.py")), str(path.parent / name / "__init__.py")]
         found = _origin(name) if any(map(os.path.isfile, beside)) else None
-        # if a library has this name too, the import means the library
+        # if a library has this name, too, the file is assumed to import the library
         if found is not None and found not in beside and str(Path(found).parent.resolve()) in _FOLDERS:
             raise UnknownNameError(
                 f"'{path}' imports '{name}', which is '{found}' in this process: rename one of the two files"
@@ -295,7 +298,7 @@ def _check_neighbours(path: Path) -> None:
 def _imported_names(path: Path) -> set[str]:
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # importing the file reports it
+    except (SyntaxError, ValueError):  # importing the file reports the error
         return set()
     nodes = list(ast.walk(tree))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

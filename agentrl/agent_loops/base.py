@@ -1,4 +1,4 @@
-"""Base class of agent loops, which run one rollout of a task, turn by turn."""
+"""Base class of agent loops. An agent loop runs one rollout of a task, turn by turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SharedByRun(Protocol):
     """An object that all rollouts of a run share."""
 
     async def close(self) -> None:
-        """Release its resources. Called after all rollouts have ended."""
+        """Release the resources of the object. Called after all rollouts have ended."""
         ...
 
 
@@ -53,10 +53,10 @@ class AgentLoop:
                     await chat.tool_turn(turn)
                 return chat.rollout()
 
-    A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
-    stop tokens and `data.max_response_length`. With `rollout.routed_experts`, such a loop must call
-    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check the prompts,
-    tool answers and calls of such a rollout, because operations are recorded only by `Conversation`.
+    A loop may also build its `Rollout` itself, from segments made by `model_segment`. The argument `sampling` of `run`
+    already contains the stop tokens and `data.max_response_length`. With `rollout.routed_experts`, such a loop must
+    call `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check the
+    prompts, tool answers and calls of such a rollout, because operations are recorded only by `Conversation`.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.

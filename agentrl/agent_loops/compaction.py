@@ -41,7 +41,7 @@ class CompactionConversation(Conversation):
     num_compactions = 0
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Add the request for a summary if the conversation, with `messages`, reaches `compaction.share`."""
+        """Add the request for a summary if `messages` bring the used share of tokens to `compaction.share` or more."""
         options = self._limits.multi_turn.compaction
         if self.num_compactions == options.max_compactions or self._share_with(messages) < options.share:
             return messages

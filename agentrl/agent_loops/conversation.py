@@ -132,7 +132,7 @@ class Conversation:
             return await self._tool_turn(turn)
 
     async def user_turn(self) -> bool:
-        """Append the simulated user's answer. Return False without a user, if the user is done, or at a limit."""
+        """Append the simulated user's answer. Return False if there is no user, if the user is done, or at a limit."""
         with self._operation(OperationKind.USER_TURN):
             return await self._user_turn()
 
@@ -142,7 +142,7 @@ class Conversation:
             return self._say(text)
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Return a new conversation whose prompt is `messages` (for compaction). Then use only the new conversation.
+        """Return a new conversation whose prompt is `messages` (for compaction). Do not use the old one afterwards.
 
         Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
@@ -153,7 +153,7 @@ class Conversation:
         return successor
 
     def resume_from(self, resume_point: ResumePoint) -> None:
-        """Restore the state that a saved rollout had before a model turn, including its counts of turns and calls."""
+        """Restore the state that a saved rollout had before a model turn, including the counts of turns and calls."""
         messages = resume_point.messages_after(len(self.trajectory.messages))
         self.trajectory = self._bound.trajectories[self._number] = Trajectory((), messages)
         self._image_starts = []

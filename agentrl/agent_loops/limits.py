@@ -42,7 +42,7 @@ class Limits:
         )
 
     def with_values(self, values: Mapping[str, int]) -> Self:
-        """Return the limits with `values` in place of those of `rollout.multi_turn`."""
+        """Return a copy of the limits, in which `values` replace the limits of `rollout.multi_turn`."""
         multi_turn = self.multi_turn.model_copy(update=dict(values))
         return replace(self, multi_turn=multi_turn, max_turn_tokens=values.get("max_turn_tokens", self.max_turn_tokens))
 

@@ -128,7 +128,7 @@ def configured_loops(config: RunConfig) -> dict[str, LoopEntry]:
 def refuse_code_of_row(
     config: RunConfig, entries: Mapping[str, LoopEntry], agent_name: str | None, tool_format: str | None
 ) -> None:
-    """Reject a row with a path to code that the configuration does not name. Datasets must not run code.
+    """Reject a row that names code by a path, unless the configuration names the same code. Datasets must not run code.
 
     Raises:
         DataError: the row is rejected; the message names the field and what to add to the configuration.
@@ -148,13 +148,13 @@ def refuse_code_of_row(
 
 
 def refuse_strip(loop: object, name: str) -> None:
-    """Reject `rollout.multi_turn.thinking=strip` if the agent loop does not support it.
+    """Reject `rollout.multi_turn.thinking=strip` if the agent loop does not support this value.
 
     Args:
         loop: the agent loop or its class.
 
     Raises:
-        ConfigError: the agent loop does not support it.
+        ConfigError: the agent loop does not support `strip`.
     """
     if not getattr(loop, "strips_thinking", True):
         key = "rollout.multi_turn.thinking"

@@ -11,12 +11,12 @@ from agentrl.types.rollout import Rollout
 from agentrl.utils.seeds import derive_seed
 
 Place = tuple[int, ...]
-"""Place of a trajectory. (3,) is the fourth trajectory of the rollout's own agent. (3, 1, 0) is the first trajectory of
-the second sub-agent that was started in trajectory (3,)."""
+"""Place of a trajectory. (3,) is the fourth trajectory of the main agent. (3, 1, 0) is the first trajectory of the
+second sub-agent that was started in trajectory (3,)."""
 
 
 def place_of_next(places: Sequence[Place], path: Place) -> Place:
-    """Return the place of the next trajectory of the agent at `path`; () is the path of the rollout's own agent."""
+    """Return the place of the next trajectory of the agent at `path`; () is the path of the main agent."""
     return (*path, sum(place[:-1] == path for place in places) if path else len(places))
 
 

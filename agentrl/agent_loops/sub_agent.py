@@ -65,7 +65,7 @@ class SubAgent(ToolAgent):
         return chat
 
     def _depth(self, parent: Conversation | None) -> int:
-        """Return 0 for the rollout's own agent, 1 for the sub-agents that it starts, and so on."""
+        """Return 0 for the main agent, 1 for the sub-agents that it starts, and so on."""
         return 0 if parent is None else len(self.places[parent.last_turn[0]]) // 2 + 1
 
 

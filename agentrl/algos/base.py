@@ -1,4 +1,4 @@
-"""Protocol of an algorithm: required scores, advantages and loss. Algorithms are pure functions, for any backend."""
+"""Protocol of an algorithm: required inputs, advantages and loss. Algorithms are pure functions, for any backend."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Algorithm(Protocol):
     """Converts groups to samples with advantages, and has a loss.
 
     Attributes:
-        needs: scores that the samples must have before `credit` and the loss.
+        needs: log-probabilities and values that the samples must have before `credit` and the loss.
         loss: the loss that training minimises.
     """
 
@@ -104,7 +104,7 @@ class Algorithm(Protocol):
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """Return `samples` with advantages.
 
-        `samples` must have the scores in `needs`; `groups` are all groups of a step.
+        `samples` must have the fields in `needs`; `groups` are all groups of a step.
         """
         ...
 

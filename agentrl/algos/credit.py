@@ -64,7 +64,7 @@ def compare(
 
     Args:
         options: options of the estimator; values may have any type.
-        penalty: returns the penalty on the reward of each token of a sample, [T].
+        penalty: function that returns, for a sample, the penalty on the reward of each token, [T].
 
     Raises:
         ConfigError: a sample is a demonstration, which has no behaviour log-probabilities.
@@ -146,7 +146,7 @@ def _rollouts(groups: Sequence[Group]) -> dict[str, Rollout]:
 
 
 def valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:
-    """Yield the valid rollouts of a group with the rollout ids of their samples."""
+    """Yield each valid rollout of a group, with the rollout id that the samples of the rollout have."""
     for index, rollout in enumerate(group.rollouts):
         if rollout.valid:
             yield f"{group.uid}/{index}", rollout

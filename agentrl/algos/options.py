@@ -42,7 +42,7 @@ def options_of(function: Callable[..., object]) -> list[str]:
 
 
 def with_needs(*needs: Need) -> Callable[[Function], Function]:
-    """Decorator of an advantage estimator: declares which scores it needs."""
+    """Decorator of an estimator or preference loss: declares which log-probabilities or values the function needs."""
 
     def declare(function: Function) -> Function:
         setattr(function, "needs", frozenset(needs))  # noqa: B010  # a plain assignment fails type checks
@@ -52,7 +52,7 @@ def with_needs(*needs: Need) -> Callable[[Function], Function]:
 
 
 def needs_of(function: Callable[..., object]) -> frozenset[Need]:
-    """Return the scores that `with_needs` declared."""
+    """Return the needs that `with_needs` declared."""
     return getattr(function, "needs", frozenset())
 
 

@@ -52,7 +52,7 @@ POLICY_LOSSES: Registry[Callable[..., TokenLoss]] = Registry(
         "dppo_kl": f"{_LOSSES}.dppo:dppo_kl",
         "dro": f"{_LOSSES}.dro:dro",
         "reinforce": f"{_LOSSES}.reinforce:reinforce",
-        "gpg": f"{_LOSSES}.reinforce:reinforce",  # GPG differs only in its advantages
+        "gpg": f"{_LOSSES}.reinforce:reinforce",  # GPG differs from REINFORCE only in its advantages
         "sft": f"{_LOSSES}.sft:sft",
     },
     aliases={"geo_mean": "gmpo"},

@@ -1,4 +1,4 @@
-"""Filters credited samples before the loss: drops samples without a learning signal and truncated samples."""
+"""Filters samples after advantages are computed: drops truncated samples and samples without a learning signal."""
 
 from __future__ import annotations
 

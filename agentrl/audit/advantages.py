@@ -32,7 +32,8 @@ _BY_TURNS = ("gae", "reinforce_plus_plus")
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
     """Check that saved advantages equal the recomputed advantages.
 
-    Trajectories that were not trained on must have null. Tokens that were not trained on must have 0.
+    The advantages of a trajectory that was not trained on must be null. The advantage of a token that was not trained
+    on must be 0.
     """
     step, path = check.step, f"{TRAJECTORIES}.advantages"
     if split == "train" and known.config is None:

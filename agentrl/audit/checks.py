@@ -20,7 +20,7 @@ class Checker:
         self.ledger.report(Problem(invariant, *self.step.key(row), column, shown(expected), shown(found)))
 
     def require(self, invariant: str, path: str, good: Truths, expected: object) -> None:
-        """Count all values of a leaf as checked, and report each value for which `good` is false.
+        """Count all values of the leaf (column) `path` as checked, and report each value for which `good` is false.
 
         Args:
             expected: a description of the expected values, or an array of them.

@@ -128,7 +128,7 @@ class AuditedTrajectory:
         opened_with_task: whether the first messages come from the task.
         of_agent: whether a model turn started this trajectory as a sub-agent, so that limits of sub-agents apply.
         appended: everything that a custom loop appended between and after model turns.
-        opened: text of the generation prompt that begins the model's thoughts; "" if there is none.
+        opened: the end of the generation prompt, if it opens the model's thoughts (such as `<think>`); else "".
     """
 
     index: int

@@ -96,7 +96,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "no_summary": lambda end: "another reason: the agent loop asks for no summary",
     "error": lambda end: "",
 }
-"""Stop reason -> check of the ending; returns the expected ending, or "" if the actual ending agrees."""
+"""Stop reason -> check of the ending. The check returns the expected ending, or "" if the actual ending agrees."""
 
 
 def check_ending(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:

@@ -54,7 +54,7 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
 
 
 def _check_provenance(step: Step, ledger: Ledger) -> None:
-    """Check that the provenance is complete; imported files have none."""
+    """Check that the provenance (metadata about how the rollouts were made) is complete; imported files have none."""
     if "provenance.imported_from" in step.metadata:
         return
     for name in ("config", "tools", "tokenizer_sha256", "chat_template_sha256"):

@@ -60,7 +60,7 @@ def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: RunInfo) -> bool:
-    """Whether a step may have too few groups: in the last step of rollout_only, or if dynamic sampling has a limit."""
+    """Whether a step may lack groups: the last step of rollout_only, or any step if dynamic sampling has a limit."""
     filtering = "algorithm.filter_groups"
     if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
         return True
@@ -85,7 +85,7 @@ def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
 
 
 def check_siblings(check: Checker, groups: Sequence[range]) -> None:
-    """Report task values that differ from the most frequent value in their group; all values if there is a tie."""
+    """Report task values that differ from the most frequent value in their group; if there is a tie, all values."""
     step = check.step
     check.ledger.count("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
     for column in SHARED:

@@ -36,7 +36,7 @@ def without_request(turn: Turn, request: Json) -> Turn:
 
 
 def _check_summary(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, request: Json) -> None:
-    """Check that a trajectory after a summary begins with the task and the summary (the last turn of its parent)."""
+    """Check that a trajectory after a summary begins with the task and the summary (the parent's last turn)."""
     by_number = {each.number: each for each in rollout.trajectories}
     before = by_number.get(-1 if trajectory.parent is None else trajectory.parent)
     if before is None or trajectory.rendered or not before.turns:

@@ -75,7 +75,7 @@ def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wr
 
 
 def _order(rollout: AuditedRollout) -> Wrong:
-    """Check that operations of one trajectory do not overlap; those of several trajectories may overlap."""
+    """Check that operations of one trajectory do not overlap. Operations of different trajectories may overlap."""
     ended: dict[int, int] = {}
     for position, operation in enumerate(rollout.operations):
         lowest = ended.get(operation.trajectory, 0) if rollout.own else position
@@ -92,7 +92,7 @@ def _authors(step: Step, trajectory: int) -> Sequence[str]:
 
 
 def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Sequence[Json]) -> Wrong:
-    """Check that an operation added everything in a trajectory, and that nothing was removed."""
+    """Check that each segment and message of a trajectory was added by an operation, and that none was removed."""
     for what, total in (("segment", len(authors)), ("message", len(messages))):
         at = 0
         for operation in operations:
@@ -115,7 +115,7 @@ def _calls(rollout: AuditedRollout) -> Wrong:
         recorded = sum(operation.num_calls for operation in own)
         found = sum(call.trajectory == number for call in rollout.calls)
         if rollout.own and rollout.failed and recorded > found:
-            continue  # this conversation continued after another conversation had failed
+            continue  # another conversation failed, and later calls of this conversation were not saved
         if recorded != found or min(operation.num_calls for operation in own) < 0:
             place = next((each for each in own if each.num_calls), own[-1])
             yield place, "num_calls", f"{found} calls in trajectory {number}", recorded
@@ -191,7 +191,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
 
 
 def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
-    """Whether a model turn of a later trajectory started this one, and ended before the trajectory was opened."""
+    """Whether a model turn of a later trajectory started this one, and ended before this one was opened."""
     ended = rollout.operations[: max(0, first.num_before)]
     turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
     return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)
@@ -205,7 +205,7 @@ def _parents(rollout: AuditedRollout, first: Operation) -> set[int]:
 
 
 def _built_in(rollout: AuditedRollout, first: Operation, recorded: Opening) -> Opening:
-    """The expected opening in a built-in loop. If the configured format is `auto` (no tools), use the recorded one."""
+    """The expected opening in a built-in loop. The format `auto` (only without tools) allows any recorded format."""
     parent = first.trajectory - 1 if first.kind == "render" else None
     names = [str(tool["function"]["name"]) for tool in rollout.options.tools] if rollout.kind != "single" else []
     if rollout.kind == "react":

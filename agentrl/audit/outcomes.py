@@ -53,7 +53,7 @@ class CallLimits:
         for position, call in enumerate(made):
             if expected := self._expected(call, position < num_run, turn):
                 self._problem("outcomes", call, "outcome", expected, call.outcome)
-            uncut = call.outcome == "aborted" or call.result == ENDED  # text of the agent loop, not of a tool
+            uncut = call.outcome == "aborted" or call.result == ENDED  # written by the agent loop, not truncated
             if len(call.result) > self._longest and not uncut:
                 self._problem("limits", call, "result", f"at most {self._longest} characters", len(call.result))
         if not self._none_runs:
@@ -61,13 +61,13 @@ class CallLimits:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
-        """Number of calls that were left. If fewer calls ran, parallel conversations may have used some of them."""
+        """Number of calls that were left. If fewer ran, parallel conversations may have used some of these calls."""
         ran = sum(call.outcome != "limit_error" for call in made)
         parallel = self._known.limit("max_parallel_calls") or 1
         return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
-        """Whether a custom loop passed on calls after the conversation ended, for example by the simulated user."""
+        """Whether a custom loop passed on calls after the conversation ended, for example after the last user turn."""
         last = number == len(self._trajectory.turns) - 1
         return self._rollout.own and last and bool(made) and all(call.result == ENDED for call in made)
 

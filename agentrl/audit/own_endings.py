@@ -19,7 +19,7 @@ def _num_turns(end: Ending) -> int:
 
 
 def _num_users(end: Ending) -> int:
-    """Number of simulated-user turns (each has a turn reward) in the trajectory and all that it continues."""
+    """Number of simulated-user turns (each has a turn reward) in the trajectory and in those that it continues."""
     parents = {trajectory.number: trajectory.parent for trajectory in end.rollout.trajectories}
     chain = [end.trajectory.number]
     while (parent := parents.get(chain[-1])) is not None and parent < chain[-1]:
@@ -95,7 +95,7 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
     "deadline": _deadline,
     "no_summary": _no_summary,
 }
-"""Stop reason -> check of one conversation; returns the expected ending, or "" if the reason is possible."""
+"""Stop reason -> check of one conversation. The check returns the expected ending, or "" if the reason is possible."""
 
 
 def check_own_ending(ends: Sequence[Ending]) -> None:

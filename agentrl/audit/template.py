@@ -105,7 +105,7 @@ class TemplateOracle:
 
     @cached_property
     def opened(self) -> str:
-        """Text of the generation prompt that begins the model's thoughts; "" if it begins none."""
+        """The end of the generation prompt, if it opens the model's thoughts (such as `<think>`); else ""."""
         user = [{"role": "user", "content": "a"}]
         try:
             without, whole = (self.render(user, [], prompt=prompt) for prompt in (False, True))
@@ -215,10 +215,11 @@ class TemplateOracle:
         return {}
 
     def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
-        """Return how tokens differ from `text`, in which message contents look like added tokens; "" if they agree.
+        """Return how the tokens `ids` differ from `text`; "" if they agree.
 
-        Tokenizing `text` again would convert these contents to added tokens. So two things are compared: the decoded
-        text, and the control tokens (special tokens, and added tokens that the template writes).
+        In `text`, message contents look like added tokens, and tokenizing `text` would convert them to these tokens. So
+        two other things are compared: the decoded text, and the control tokens (special tokens, and added tokens that
+        the template writes).
 
         Args:
             neutral: `text` with other contents, which do not look like added tokens.

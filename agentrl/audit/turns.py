@@ -35,7 +35,7 @@ def check_messages(check: Checker, rollout: AuditedRollout, known: RunInfo) -> N
         if rollout.kind is None and trajectory.prompt < 0:
             # imported from another framework; agentrl always saves tokens
             check.ledger.skip("messages", "comparison with segments: the rollout has no tokens")
-        elif not trajectory.fits and not rollout.own:  # the operations of custom loops are checked in `operations`
+        elif not trajectory.fits and not rollout.own:  # the invariant `operations` covers custom loops
             turns = sum(message["role"] == "assistant" for message in trajectory.messages[trajectory.num_opening :])
             expected = "a message for each turn and each answer, in the order of the segments"
             check.problem(
@@ -60,7 +60,7 @@ def check_messages(check: Checker, rollout: AuditedRollout, known: RunInfo) -> N
 
 
 def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory, *, observed: bool) -> None:
-    """Compare the first messages with the task's.
+    """Compare the first messages with the messages of the task.
 
     Args:
         observed: the run has an environment, whose `reset` may add text to the last message.
@@ -249,7 +249,7 @@ def _check_call(check: Checker, row: int, call: Call, parsed: reading.Call) -> N
 
 
 def _check_addresses(check: Checker, rollout: AuditedRollout) -> None:
-    """Check that calls are in the order of their turns, and that each turn exists."""
+    """Check that calls are in the order of their turns, and that the turn of each call exists."""
     turns = {
         (trajectory.number, trajectory.first_turn + number)
         for trajectory in rollout.trajectories
@@ -298,7 +298,7 @@ def _check_results(
         check.ledger.skip("answers", f"text of tool answers: {OWN_WORDING}")
         return
     replied, ids = turn.replies, [entry.get("id") for entry in message_calls(turn)]
-    if trajectory.wording.form == "gateway":  # may have unanswered calls, and messages between answers
+    if trajectory.wording.form == "gateway":  # a program may leave calls unanswered, and put messages between answers
         replied = [
             message for message in turn.replies if message["role"] == "tool" and message.get("tool_call_id") in ids
         ]

@@ -30,8 +30,8 @@ class Scores:
         entropy: `[num samples][T]`, entropy of the same distribution, in nats.
         values: `[num samples][T]`, outputs of a value or reward model; None for a language model. A token's value
             depends only on earlier tokens. With values, `logprobs` and `entropy` are empty.
-        routed_experts: the experts that computed each sample, as `Sample.routed_experts`; None for a sample without
-            trained tokens. None if they are not recorded.
+        routed_experts: the experts that computed each sample, in the form of `Sample.routed_experts`. The entry of a
+            sample without trained tokens is None. If experts are not recorded, the attribute is None.
     """
 
     logprobs: list[list[float]]
@@ -60,8 +60,9 @@ class ModelRequest:
         trainable: false for a model that only scores, such as a reference policy.
         value_head: the model outputs one number per token, as a critic or a reward model does.
         key: the configuration key that contains the model's path, for error messages.
-        routed_by: tokens use the experts recorded in their samples (routing replay). rollout: the engine recorded them.
-            actor: `Backend.score` records them, and does not replay any. None: recorded experts are ignored.
+        routed_by: who records the experts that training uses again for each token (routing replay). rollout: the engine
+            records them. actor: `Backend.score` records those that the router chooses. None: recorded experts are
+            ignored.
     """
 
     model: ModelConfig

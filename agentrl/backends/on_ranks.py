@@ -144,7 +144,7 @@ class RankBackend:
         return most
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """See `Backend.train_step`. The metric `rank_imbalance` is the most tokens on a rank, divided by the mean."""
+        """See `Backend.train_step`. The metric `rank_imbalance` is the maximum tokens per rank, divided by the mean."""
         return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
@@ -242,7 +242,7 @@ class RankBackend:
 
 
 def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[MiniBatch, Sequence[int]]:
-    """Return the mini-batch for a rank, and the indices of its samples. For scope "batch", it has all samples."""
+    """Return a rank's mini-batch (all samples for scope "batch"), and the indices of the rank's samples in it."""
     return (batch, own) if loss.scope == "batch" else (batch.part(own), range(len(own)))
 
 

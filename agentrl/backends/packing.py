@@ -31,8 +31,8 @@ def used_tokens(sample: Sample) -> IntArray:
 def token_keys(sample: Sample) -> IntArray:
     """Return a key for each of the `used_tokens`, [T']. Samples share the computation of a common prefix of keys.
 
-    A key is the token id, combined with the recorded experts if there are any. The engine may have used different
-    experts for the same token in two rollouts.
+    A key is the token id, combined with the recorded experts if there are any, because the engine may have used
+    different experts for the same token in two rollouts.
     """
     tokens = used_tokens(sample)
     if sample.routed_experts is None:
@@ -52,7 +52,10 @@ def _words(num_layers: int) -> IntArray:
 
 
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
-    """Return indices in lexicographic order: of all earlier sequences, the previous one shares the longest prefix."""
+    """Return the indices of the sequences in lexicographic order.
+
+    Among all earlier sequences, the previous one has the longest common prefix with a sequence.
+    """
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
 
@@ -66,7 +69,7 @@ def num_common(one: IntArray, other: IntArray) -> int:
 def pack(
     lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None, *, padded: bool = True
 ) -> list[list[int]]:
-    """Split samples into micro-batches of indices, longest first, so that an out-of-memory error happens early.
+    """Split samples into micro-batches (lists of indices), so that an out-of-memory error happens early: longest first.
 
     Every sample is in exactly one micro-batch. The size of a micro-batch is at most `max_tokens`. If `padded`, its size
     is the number of samples times the longest length, else the sum of the lengths. A sample that is longer than

@@ -41,7 +41,7 @@ class TextEncoder:
     """Encoder that returns the same ids as `tokenizer.encode(text, add_special_tokens=False)`, several times faster.
 
     Text in a message must not end or start a turn. If message text may contain the text of a control token, call `hide`
-    before rendering and `encode_hidden` afterwards. This encodes such text as ordinary characters.
+    before rendering and `encode_hidden` afterwards. Then such text is encoded as ordinary characters.
 
     Args:
         control: text -> id of the tokens that only the template may write.

@@ -103,7 +103,7 @@ class ChatFormat:
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a model turn, or the tokenizer's end-of-sequence token if the template has none.
 
-        The first one ends a turn without calls.
+        The first of these tokens ends a turn without calls.
         """
         try:
             return tuple(self.template.stop_tokens.values())
@@ -197,7 +197,8 @@ class ChatFormat:
 
         Raises:
             DataError: the messages have images, but the model accepts none.
-            TemplateError: the template refuses the messages here, or does not write one placeholder per image.
+            TemplateError: the template refuses the messages after a model turn, or does not write one placeholder per
+                image.
         """
         self._refuse_images(new_messages)
         ids = self._continuations.ids(new_messages, schemas, history)

@@ -1,4 +1,4 @@
-"""Thoughts of earlier turns: how a chat template shows them; and whether its generation prompt opens new thoughts."""
+"""How a chat template shows the thoughts of earlier turns, and whether its generation prompt opens new thoughts."""
 
 from __future__ import annotations
 

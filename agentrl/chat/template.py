@@ -96,7 +96,7 @@ class Template:
 
     @cached_property
     def own_end(self) -> str | None:
-        """The added token that the template writes after an assistant message that ends the conversation; else None."""
+        """The added token that the template writes after an assistant message at the end of a conversation, or None."""
         return self.first_added(self.render([USER, PLAIN_TURN], (), prompt=False).partition(TURN)[2].lstrip())
 
     def first_added(self, text: str) -> str | None:
@@ -212,7 +212,7 @@ class Template:
         return next((text.removesuffix(token) for token in self.stop_tokens if text.endswith(token)), text)
 
     def stand_in(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
-        """Return the tools for rendering a continuation: two placeholders if the continuation depends on no tools."""
+        """Return the tools for rendering a continuation: two placeholder tools if it only matters that tools exist."""
         return OTHER_TOOLS if schemas and not self.tools_matter else schemas
 
     @cached_property

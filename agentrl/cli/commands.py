@@ -15,7 +15,7 @@ class Command:
     Attributes:
         target: `pkg.module:function`, called with the parsed options; imported only when the command runs.
         arguments: adds the command's arguments to its parser.
-        check: `pkg.module:function`, called with the parsed options before the target is imported; it must start fast.
+        check: `pkg.module:function`, called with the parsed options before the target is imported; it must import fast.
         epilog: `pkg.module:function` that returns the last part of the command's help.
     """
 

@@ -27,9 +27,9 @@ _READ = (
     "rollout.multi_turn.interaction_config_path",
     "reward.custom_reward_function.path",
 )
-"""Files that a run reads."""
+"""Keys whose values are files that a run reads."""
 _UNREAD_OFFLINE = ("rollout.", "reward.")
-"""Sections that are not used for training on saved rollouts without validation."""
+"""Sections that a run does not use if it trains on saved rollouts and has no validation files."""
 
 
 def check_early(config: RunConfig, purpose: Purpose = "train") -> None:

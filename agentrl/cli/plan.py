@@ -89,7 +89,7 @@ class _Saved:
             shape: shape of the planned model; used if the folder of the run's model no longer exists.
         """
         was, now = hardware_in(self.device or ""), hardware_in(hardware.name)
-        if was and now and was != now:  # the hardware names in a user's own file are unknown
+        if was and now and was != now:  # a name from a user's own hardware file is unknown
             print(f"speeds: those of {hardware.name}, not calibrated, because the run was on {was.upper()}")
             return None
         try:
@@ -156,7 +156,7 @@ def _write(options: argparse.Namespace, found: dict[str, JsonValue], answer: Tim
 def _config(options: argparse.Namespace, saved: _Saved | None) -> RunConfig:
     """Return the configuration of the command line.
 
-    With `--from` and without an experiment, `--verl` or `--config`: the saved run's configuration with overrides.
+    `--from` uses the saved run's configuration with overrides, unless an experiment, `--verl` or `--config` is given.
     """
     composed = any(override.startswith("+") for override in options.overrides)
     if saved is None or composed or options.verl or options.config:
@@ -187,7 +187,7 @@ def _read(override: str) -> tuple[str, object]:
 def _shape(config: RunConfig) -> Shape:
     """Return the shape of the model, read from its `config.json`.
 
-    Only for model families that `counts` does not know, torch is imported, which takes seconds.
+    Torch, whose import takes seconds, is imported only for model families that `counts` does not know.
     """
     if config.model.path == NO_MODEL:
         raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")

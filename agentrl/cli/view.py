@@ -6,7 +6,7 @@ import argparse
 
 
 def view(options: argparse.Namespace) -> None:
-    """Serve the page until Ctrl-C.
+    """Serve the page that shows the runs, until Ctrl-C.
 
     Raises:
         AgentRLError: the run or the tokenizer does not exist, or the port is in use.

@@ -1,1 +1,1 @@
-"""Starts and watches the processes of a run: one per device on this node, and those on the nodes of a Ray cluster."""
+"""Starts and watches the processes of a run: processes on this node (one per device), or on a Ray cluster."""

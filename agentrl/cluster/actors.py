@@ -1,4 +1,4 @@
-"""Actors of Ray: objects on other nodes."""
+"""Ray actors: objects in other processes, usually on other nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ have the decorator, because their classes also work without Ray."""
 
 
 def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:
-    """Return an actor of the class `kind` with all CPUs and GPUs of bundle `index`; it starts in the background.
+    """Return an actor of the class `kind` with all CPUs and GPUs of bundle `index` of `group`.
 
-    Ray never restarts the actor, because a restarted actor would have lost its state.
+    The actor starts in the background. Ray never restarts it, because a restarted actor would have lost its state.
     """
     bundle = group.bundle_specs[index]
     options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "max_concurrency": max_concurrency}
@@ -44,5 +44,5 @@ def raised_by(error: RayTaskError) -> BaseException:
 
 
 def own_address() -> str:
-    """Return the IP address of the node of this process."""
+    """Return the IP address of the node on which this process runs."""
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no type for it

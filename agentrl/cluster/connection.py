@@ -19,7 +19,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect this process to the Ray cluster. At the end of the block, the processes that it started there end.
+    """Connect this process to the Ray cluster. When the block ends, Ray ends the processes that this process started.
 
     Args:
         address: address of the cluster. None: `RAY_ADDRESS`, or if that is not set, the cluster that runs on this

@@ -22,11 +22,11 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from agentrl.backends.fsdp.ranks import SIGNS, STORE, beat_file
 
 POOLS = "AGENTRL_POOLS"
-"""Environment variable: JSON with the address of the Ray cluster and the placement group of each pool, by name."""
+"""Environment variable that contains JSON: the address of the Ray cluster, and pool name -> placement group."""
 SILENT_S = 30.0
 """Seconds without a sign of life after which a rank is killed."""
 CHECK_S = 1.0
-"""Seconds that count at most as silence between two checks; more have passed if the machine was suspended."""
+"""Maximum seconds that count as silence between two checks. If more time has passed, the machine was suspended."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 
@@ -90,7 +90,7 @@ def _spec(command: Sequence[str], num_ranks: int, max_restarts: int, meeting: Re
 
 
 class _Agent(LocalElasticAgent):
-    """Reports a killed rank before the other ranks end because of it, and kills ranks that hang.
+    """Reports a killed rank before the other ranks fail as a consequence, and kills ranks that hang.
 
     Attributes:
         status: exit status of rank 0, or 1 if another rank failed first.
@@ -140,13 +140,14 @@ class _Agent(LocalElasticAgent):
 
 
 class Silence:
-    """How long ranks have given no sign of life. Time in which this process did not run either does not count."""
+    """Measures how long ranks have given no sign of life. Time in which this process was suspended does not count."""
 
     def __init__(self) -> None:
-        self._seen: dict[Path, tuple[float, float, float]] = {}  # last sign, silence until the last check, its time
+        # file -> (time of the last sign, silence until the last check, time of the last check)
+        self._seen: dict[Path, tuple[float, float, float]] = {}
 
     def seconds(self, file: Path) -> float:
-        """Check the file with a rank's signs of life; 0 if the rank has not created it yet."""
+        """Return the seconds of silence of the rank that touches `file`; 0 if the rank has not created the file yet."""
         if not file.exists():
             return 0.0
         sign, now = file.stat().st_mtime, time.monotonic()

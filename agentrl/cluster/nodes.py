@@ -82,7 +82,7 @@ def _environment(placement: Placement) -> dict[str, str]:
 
 
 class _Run:
-    """The processes of one attempt, one per node; each starts the ranks of its node."""
+    """The processes of one attempt to run the training, one per node. Each process starts the ranks of its node."""
 
     def __init__(self, actors: list[Actor], addresses: list[str]) -> None:
         self._actors, self._addresses = actors, addresses

@@ -18,9 +18,9 @@ from agentrl.engines.sglang.servers.command import num_gpus
 from agentrl.errors import ConfigError, Kind, Problem
 
 Bundle: TypeAlias = dict[str, float]
-"""Resources that are reserved together on one node, by Ray's names: CPU, GPU, or a custom resource."""
+"""Resources that are reserved together on one node: Ray's name (CPU, GPU or a custom resource) -> amount."""
 STRATEGIES = {"nodes": "STRICT_SPREAD", "servers": "PACK", "tool_workers": "SPREAD"}
-"""How Ray distributes several bundles of a pool over nodes."""
+"""Pool -> strategy with which Ray distributes the bundles of the pool over nodes, if there are several bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def in_order(demands: Demands) -> dict[str, list[Bundle]]:
     """Return the bundles of each pool in the order in which they are reserved.
 
     Bundles with custom resources come first, because other bundles might take the CPUs of the nodes that have these
-    resources. The other pools follow in this order: training nodes, which need the largest part of a node, servers,
-    tool workers.
+    resources. The other pools follow in this order: training nodes (they need the largest part of a node), then
+    servers, then tool workers.
     """
     pools = {"nodes": demands.nodes, "servers": demands.servers, "tool_workers": demands.tool_workers}
     asked = {name: bundles for name, bundles in pools.items() if bundles}
@@ -159,7 +159,7 @@ def in_order(demands: Demands) -> dict[str, list[Bundle]]:
 
 
 def nodes_there() -> dict[str, Bundle]:
-    """Return the resources of each node of the connected cluster, by address and a part of the node's id."""
+    """Return the resources of each node of the connected cluster: address and start of the node's id -> resources."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no type for it
     alive = [node for node in nodes if node["Alive"]]
     return {f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})": node["Resources"] for node in alive}

@@ -1,4 +1,4 @@
-"""The pools of a run on a Ray cluster, as rank 0 uses them: SGLang servers, and processes of tools and rewards."""
+"""Lets rank 0 use the pools of a run on a Ray cluster: SGLang servers, and processes of tools and rewards."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from agentrl.utils.network import interface_of
 
 READ_BYTES = 2**16
 PIECES = 100
-"""Maximum number of pieces of output in one answer."""
+"""Maximum number of pieces of output that one call of `NodeProcess.output` returns."""
 DRAIN_S = 2.0
 """Seconds to wait for the rest of the output when the process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of a process since the last call.
+    """Output of a process since the last call of `NodeProcess.output`.
 
     Attributes:
         pieces: (1 for stdout or 2 for stderr, bytes), in order.
@@ -40,7 +40,7 @@ class Output:
 class NodeProcess:
     """Runs one Python module at a time on the node of this object.
 
-    The actor needs two threads, because `output` blocks its thread.
+    As a Ray actor, this object needs two threads, because `output` blocks one of them.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class NodeProcess:
             return address, probe.getsockname()[1]
 
     def start(self, module: Sequence[str], file: bytes, folder: str, environment: Mapping[str, str]) -> None:
-        """Start `python -m` in `folder`. Arguments: `module`, and the path of a new file with the content `file`.
+        """Start `python -m module PATH` in `folder`, where PATH is a new file with the content `file`.
 
         Raises:
             FileNotFoundError: this node has no such folder.
@@ -92,7 +92,7 @@ class NodeProcess:
         return Output(pieces, None if pieces else self._status())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs; send SIGKILL to its process group."""
+        """Send a signal to the process, if it runs. SIGKILL is sent to the whole process group."""
         if self._process is None or self._process.poll() is not None:
             return
         if number == signal.SIGKILL:
@@ -104,7 +104,7 @@ class NodeProcess:
         if self._process is None or (status := self._process.poll()) is None:
             return None
         for reader in self._readers:
-            reader.join(DRAIN_S)  # a child of the process may keep the pipe open
+            reader.join(DRAIN_S)  # with a timeout, because a child of the process may keep the pipe open
         return status if self._pieces.empty() else None
 
     def _read(self, number: int, pipe: IO[bytes]) -> None:

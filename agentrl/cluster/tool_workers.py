@@ -1,4 +1,4 @@
-"""Processes of tools and rewards on other nodes. A tool worker is an actor that starts and calls them on its node."""
+"""Processes of tools and rewards on other nodes. A tool worker is a Ray actor; it starts and calls such processes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ToolWorker:
             path: folders from which the process imports, as in `PYTHONPATH`.
 
         Raises:
-            EndedError: also if this node has no such working folder.
+            EndedError: also if the working folder does not exist on this node.
         """
         try:
             await self.ready()
@@ -121,7 +121,7 @@ class ToolWorkers:
         ready = [ready for _, ready in self._workers.values()]
         # wait for all workers: otherwise all first processes would start on the first worker that runs
         for done in ray.wait(ready, num_returns=len(ready), timeout=PLACE_S)[0]:
-            with suppress(RayActorError):  # the worker was lost again; `RemoteChild.start` restarts it
+            with suppress(RayActorError):  # the worker was lost; `RemoteChild.start` restarts it
                 result_of(done)
 
     def child(self, module: str, *arguments: str) -> RemoteChild:

@@ -15,7 +15,7 @@ from agentrl.errors import AgentRLError
 
 
 class WorkerError(AgentRLError):
-    """A worker was lost, or a call was not done in time. The group has then ended all its workers."""
+    """A worker was lost, or a call was not done in time. The group ends all its workers before it raises this error."""
 
 
 class WorkerGroup:

@@ -14,7 +14,7 @@ LIFELINE = "AGENTRL_LIFELINE"
 """Environment variable with the file descriptor of a pipe that closes when the parent ends."""
 READY = "ready"
 """Id of the line that reports that the process is ready."""
-Answer = Callable[[dict[str, Any]], dict[str, object]]  # Any: JSON of module and parent
+Answer = Callable[[dict[str, Any]], dict[str, object]]  # Any: a question of the parent, as JSON
 
 
 def serve(prepare: Callable[[], Answer]) -> None:

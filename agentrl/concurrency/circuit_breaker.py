@@ -13,7 +13,7 @@ T = TypeVar("T")
 MAX_ABANDONED = 512
 """Maximum number of abandoned calls at a time; each may block a thread."""
 RETRY_S = 10.0
-"""Seconds until one trial call is allowed, after the circuit breaker has opened and after each trial call."""
+"""Seconds between the opening of the circuit breaker and the first trial call, and between trial calls."""
 
 
 @dataclass(slots=True)

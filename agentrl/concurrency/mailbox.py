@@ -36,7 +36,7 @@ class Mailbox:
         self._wake()
 
     def send(self, to: Mailbox, callback: Callback) -> None:
-        """Add a callback to another mailbox; only call this from the thread of this loop."""
+        """Add a callback to the mailbox `to`. Call this method only on the thread of this mailbox's loop."""
         to._callbacks.append(callback)
         if not self._to_wake:
             self.loop.call_soon(self._end_round)

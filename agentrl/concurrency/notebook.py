@@ -1,4 +1,7 @@
-"""Execution of a run on a worker thread, as needed in a notebook. The main thread forwards Ctrl-C to the run."""
+"""Executes a run on a worker thread, because the main thread of a notebook already runs an event loop.
+
+The main thread forwards Ctrl-C to the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 POLL_S = 0.1
-"""Seconds between checks whether the waiting task was cancelled. Its event loop is blocked, so polling is needed."""
+"""Seconds between checks whether the waiting task was cancelled. The event loop is blocked, so polling is needed."""
 
 
 def run_loop(main: Coroutine[object, object, R]) -> R:

@@ -1,4 +1,4 @@
-"""Bounded pool of child processes of one module, reused between calls."""
+"""Bounded pool of child processes, which all run one module and are reused between calls."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def ended_by_signals() -> Iterator[None]:
 
     Python runs a signal handler only when the main thread executes Python code, so no handler runs while C code hangs.
     Therefore a thread watches the file descriptor that the C-level handler writes to, and ends the process itself.
-    Files are written under a temporary name and renamed, so only files that are being written are lost.
+    An immediate exit loses only files that are being written: a file gets its final name when it is complete.
     """
     _asked_by.clear()
     stop.announced = True  # the watcher thread prints the message

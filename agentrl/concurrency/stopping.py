@@ -56,7 +56,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def finishing_steps() -> Iterator[None]:
-    """Inside the block, a run finishes its step before it stops, once it has called `begin_steps`."""
+    """Inside the block, a run that has called `begin_steps` finishes its step before it stops."""
     stop.finishes = stop.asked = False
     try:
         yield

@@ -42,7 +42,7 @@ class Watchdog:
         return slot
 
     def abandoned(self, slot: int, name: str) -> None:
-        """Record that a call is past its deadline. It does not hold the interpreter lock, because other code runs."""
+        """Record that a call is past its deadline. The call cannot hold the interpreter lock: this method runs."""
         self._write(slot, time.monotonic(), 1.0, name)
 
     def leave(self, slot: int) -> None:

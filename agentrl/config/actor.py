@@ -116,18 +116,18 @@ class ActorConfig(Section):
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
-    """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all
-    processes shard one copy."""
+    """Number of processes that shard one copy of the weights (HSDP). It must divide the number of all processes. null:
+    all processes shard one copy."""
     reshard_after_forward: bool = True
-    """Free gathered weights after each layer's pass. false: during an update, each process holds all weights and
-    gradients, also of the critic. They are then exchanged once per update instead of once per micro-batch. No effect
-    with one process."""
+    """Free gathered weights after each layer's pass. false: each process holds all weights and gradients during an
+    update, so they are exchanged once per update instead of once per micro-batch. Also applies to the critic. No
+    effect with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     routed_experts: bool = False
     """Record the experts that the policy's router chooses when old log-probabilities are computed, and train with the
-    same experts in all updates of the step (R2: mixture-of-experts models; needs old log-probabilities, for example
-    with algorithm.rollout_correction.bypass_mode=false)."""
+    same experts in all updates of the step (R2). For mixture-of-experts models. Needs old log-probabilities, for
+    example with algorithm.rollout_correction.bypass_mode=false."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     policy_loss: PolicyLossConfig = PolicyLossConfig()
@@ -136,7 +136,7 @@ class ActorConfig(Section):
     """Clip range of the ratio, on each side whose own key (clip_ratio_low, clip_ratio_high) is null. null: the default
     of the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
-    """Clip range of the ratio below 1; 1: no lower clip."""
+    """Clip range of the ratio below 1. With the value 1, there is no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
     """Clip range of the ratio above 1 (clip-higher)."""
     clip_ratio_c: float | None = Field(default=None, gt=1)
@@ -225,5 +225,5 @@ class CriticConfig(Section):
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
-    """Number of processes that shard one copy of the critic's weights, as `actor.fsdp_size`. null: all processes
+    """Number of processes that shard one copy of the critic's weights, like `actor.fsdp_size`. null: all processes
     shard one copy."""

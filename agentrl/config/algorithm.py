@@ -31,7 +31,7 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 
 
 class RolloutCorrectionConfig(Section):
-    """Correction for off-policy samples, caused by older weights or by differences between engine and backend.
+    """Correction for off-policy samples. The causes are older weights, and differences between engine and backend.
 
     r is the probability of a sampled token under the weights at the start of the step (computed by the backend),
     divided by its probability at sampling time (recorded by the engine). Importance weights and rejections need r,
@@ -52,10 +52,11 @@ class RolloutCorrectionConfig(Section):
     """Divergences by which tokens or rollouts are rejected, separated by commas: token_k1, token_k2, token_k3,
     seq_sum_k1, seq_mean_k1, seq_max_k3 and so on. null: nothing is rejected."""
     rollout_rs_threshold: float | Text | None = None
-    """Limit of rollout_rs: the largest allowed divergence. For k1: an allowed range "lower_upper" of 1 / r, or only its
-    upper end. Give one limit for all rejections, or one for each, separated by commas."""
+    """Limit of rollout_rs: the largest allowed divergence. For k1: an allowed range "lower_upper" of 1 / r, or only the
+    upper end u for the range 1/u to u. Give one limit for all rejections, or one for each, separated by commas."""
     loss_type: Literal["ppo_clip", "reinforce"] = "ppo_clip"
-    """Loss in bypass mode: the configured policy loss, or REINFORCE with the weights of `rollout_is`."""
+    """Loss in bypass mode. ppo_clip: the configured policy loss. reinforce: REINFORCE with the weights of
+    `rollout_is`."""
 
     @property
     def corrects(self) -> bool:
@@ -115,7 +116,7 @@ class FilterGroupsConfig(Section):
     enable: bool = False
     """Sample more tasks until the step has all its groups."""
     metric: Text = "score"
-    """Name of the reward that must differ within a group; acc means the score if no reward has this name."""
+    """Name of the reward that must differ within a group; acc means the score if no reward is named acc."""
     max_num_gen_batches: NonNegativeInt = 0
     """Maximum number of batches (data.train_batch_size tasks each) sampled per step. At the limit, the step uses the
     groups it has. 0: no limit."""
@@ -149,8 +150,8 @@ class AlgorithmConfig(Section):
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Dynamic sampling."""
     zero_variance_groups: Literal["keep", "drop"] = "keep"
-    """Rollouts whose advantages are all 0. keep: their tokens count in the means of the loss. drop: they are
-    excluded."""
+    """Treatment of rollouts whose advantages are all 0. keep: their tokens count in the means of the loss. drop: the
+    rollouts are excluded."""
     overlong_filter: bool = False
     """Exclude rollouts that reached a length limit from the loss; the group's baseline still counts them."""
     rft_threshold: float = 1.0

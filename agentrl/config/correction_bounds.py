@@ -1,4 +1,4 @@
-"""Parser of the bounds in `algorithm.rollout_correction`: 2.0, "0.5_5.0", "0.5_2.0, 0.01"."""
+"""Parser of the bounds in `algorithm.rollout_correction`, such as 2.0, "0.5_5.0", "0.5_2.0, 0.01"."""
 
 from __future__ import annotations
 

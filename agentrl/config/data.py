@@ -27,13 +27,14 @@ class CurriculumConfig(Section):
     """Name of a column: each epoch is ordered from small to large values of this column. pass_rate: tasks whose
     measured pass rate is near target are drawn more often. null: no curriculum."""
     values: tuple[Text, ...] = ()
-    """Order of the values of a text column."""
+    """Values of the text column in `by`, in the order in which their rows are drawn."""
     descending: bool = False
     """Large values first."""
     target: float = Field(default=0.5, ge=0, le=1)
     """pass_rate: target pass rate; a task at the target is always drawn when its turn comes."""
     floor: Share = 0.1
-    """pass_rate: probability that a task is drawn when its turn comes, at the largest possible distance from target."""
+    """pass_rate: probability that a task is drawn when its turn comes, if its pass rate is as far as possible from
+    target."""
     smoothing: Share = 0.5
     """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 

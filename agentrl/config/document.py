@@ -27,7 +27,7 @@ def redacted(config: RunConfig) -> dict[str, JsonValue]:
 
 
 def without_secrets(values: Mapping[str, JsonValue], section: type[Section] = RunConfig) -> dict[str, JsonValue]:
-    """Nested configuration values without secrets. A known key is secret by its mark, an unknown key by its name."""
+    """Nested configuration values without secrets. Known keys are marked as secret; unknown keys are judged by name."""
     result: dict[str, JsonValue] = {}
     for name, value in values.items():
         field = section.model_fields.get(name)

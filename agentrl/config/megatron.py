@@ -24,9 +24,11 @@ class MegatronConfig(Section):
     virtual_pipeline_model_parallel_size: PositiveInt | None = None
     """Number of separate groups of layers per stage, for the interleaved pipeline schedule (VPP); null: 1."""
     num_layers_in_first_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the first pipeline stage; null: an equal share of the layers that neither key sets."""
+    """Number of layers in the first pipeline stage. null: the stages without a set number of layers share the other
+    layers equally."""
     num_layers_in_last_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the last pipeline stage; null: an equal share of the layers that neither key sets."""
+    """Number of layers in the last pipeline stage. null: the stages without a set number of layers share the other
+    layers equally."""
     context_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples together, each for a slice of the positions (CP)."""
     expert_model_parallel_size: PositiveInt = 1
@@ -38,8 +40,8 @@ class MegatronConfig(Section):
     overlap_grad_reduce: bool = False
     """Sum gradients over the data-parallel processes during the backward pass; not with virtual pipeline stages."""
     overlap_param_gather: bool = False
-    """Not supported yet. Gather updated weights during the next forward pass; needs overlap_grad_reduce and
-    use_distributed_optimizer."""
+    """Gather updated weights during the next forward pass; needs overlap_grad_reduce and use_distributed_optimizer. Not
+    supported yet."""
     recompute_granularity: Literal["full", "selective"] | None = None
     """Activations that the backward pass recomputes. full: complete layers. selective: recompute_modules. null: full
     with model.enable_gradient_checkpointing, else none."""
@@ -64,13 +66,13 @@ class MegatronConfig(Section):
     """Step size of the expert bias in models that have one (DeepSeek-V3); 0: the bias is frozen."""
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
     """Coefficient of the loss of the layers for multi-token prediction (DeepSeek-V3, GLM-4.5): the cross entropy of the
-    trained tokens. It trains only these layers: the gradient of the policy does not change. Needs
+    trained tokens. This loss trains only these layers: the gradient of the policy does not change. Needs
     actor.share_prefixes=false. 0: these layers stay in checkpoints unchanged."""
     use_mbridge: bool | None = None
     """How Hugging Face weights are mapped. true: with megatron-bridge. false: with agentrl's own mapping; models that
     need megatron-bridge are refused. null: with megatron-bridge only for models that need it."""
     transformer_engine: bool | None = None
-    """Not supported yet: layers are those of torch and megatron-core. Use the layers of TransformerEngine."""
+    """Use the layers of TransformerEngine. Not supported yet: all layers are those of torch and megatron-core."""
 
     @property
     def expert_tensor_size(self) -> int:

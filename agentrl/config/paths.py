@@ -38,7 +38,7 @@ def _section(section: S) -> S:
 
 
 def _use(field: FieldInfo) -> Use:
-    """The effect of a field's value. Fields without a mark (sections, mappings of sections) count as code."""
+    """Return the `Use` with which a field is marked. Unmarked fields (sections, mappings of sections) count as code."""
     try:
         return Use.CODE if section_of(field) else mark_of(field).use
     except TypeError:

@@ -1,4 +1,4 @@
-"""Replacement of null values by values that the run chooses, each with its reason."""
+"""Replaces null values by values that the run chooses, and gives the reason for each choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ OPEN: Mapping[str, str | None] = {
 }
 """Keys whose value the run can choose -> the value of the key that lets the run choose."""
 REFERENCE_SIZE = 500_000_000
-"""Number of parameters from which the usual learning rates apply; smaller models get proportionally larger rates."""
+"""Models with at least this many parameters get the usual learning rate; smaller models get a proportionally
+larger one."""
 LORA_FACTOR = 10
 """LoRA needs about ten times the learning rate of full fine-tuning (https://thinkingmachines.ai/blog/lora)."""
 
@@ -153,7 +154,7 @@ def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
 
 
 def with_values(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration with other values under dotted keys."""
+    """Return the configuration with `values` (dotted key -> new value)."""
     for key, value in values.items():
         config = _set(config, key.split("."), value)
     return config

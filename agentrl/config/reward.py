@@ -72,7 +72,8 @@ class OverlongBufferConfig(Section):
     penalty_factor: NonNegativeFloat = 1.0
     """Penalty of a response of maximum length."""
     log: bool = False
-    """Save two more numbers with the score: the penalty as `overlong_reward`; 1 as `overlong` if there is a penalty."""
+    """Save two more numbers with the score: `overlong_reward` (the penalty), and `overlong` (1 if there is a penalty,
+    else 0)."""
 
 
 class SandboxFusionConfig(Section):

@@ -23,9 +23,10 @@ class OnlineRewardConfig(Section):
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of steps at the start in which the outcome is the score; the reward model is only trained in them."""
+    """Number of steps at the start in which the value of the outcome component is the score: in these steps, the reward
+    model is trained, but does not score."""
     buffer: PositiveInt = 512
-    """Number of rollouts, the newest ones, on which a round of training trains the reward model."""
+    """Number of rollouts on which each round trains the reward model: the newest rollouts."""
     batch_size: PositiveInt = 64
     """Rollouts per update."""
     epochs: PositiveInt = 1

@@ -95,8 +95,8 @@ class ComponentConfig(Section):
     gate_threshold: float = 1.0
     """Minimum value of the gate component."""
     priority: int | None = None
-    """Components with a priority are alternatives, computed in this order (1 before 2). The first value that reaches
-    its verdict_from is the verdict, and only the verdict counts."""
+    """Components with a priority are alternatives, computed in this order (1 before 2). The first component whose
+    value reaches its verdict_from gives the verdict. Only the verdict counts."""
     verdict_from: float | None = None
     """Minimum value of a verdict. If the value is lower, the component with the next priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}
@@ -182,7 +182,7 @@ class GuardsConfig(Section):
     max_repeated: float = Field(default=0.6, ge=0, le=1)
     """Repetition: maximum fraction of a turn's 4-grams that are repetitions."""
     min_compressed: float = Field(default=0.12, ge=0, le=1)
-    """Repetition: minimum ratio of a turn's compressed size to its size."""
+    """Repetition: minimum ratio of a turn's compressed size to its uncompressed size."""
     length_ratio: float = Field(default=4.0, gt=1)
     """Length: maximum ratio between the length of a rollout and the median length of its group, in both directions."""
     max_answers: PositiveInt = 3

@@ -185,12 +185,13 @@ class SglangConfig(Section):
     """SGLang servers: started by the run, or already running at given addresses."""
 
     urls: Urls = ()
-    """Addresses of running servers, such as http://node1:30000; empty: the run starts servers on this machine."""
+    """Addresses of running servers, such as http://node1:30000; empty: the run starts servers."""
     router_url: Url | None = None
     """Address of an sglang-router in front of `urls`. Generation requests go to the router, all other
     requests to the servers."""
     api_key_env: Annotated[str, ADDRESS] | None = None
-    """Environment variable that contains the API key of `urls`. Servers started by the run get a new key."""
+    """Environment variable that contains the API key of the servers in `urls`. Servers that the run starts get
+    a new key."""
     num_replicas: PositiveInt = 1
     """Number of servers to start."""
     server_args: Annotated[dict[str, JsonValue], code()] = {}
@@ -207,8 +208,8 @@ class SglangConfig(Section):
     max_connections: PositiveInt = 2048
     """Maximum number of concurrent requests to one server; further requests wait."""
     weight_transfer: Literal["auto", "disk", "tensor", "group"] = "auto"
-    """How new weights are sent: disk (files), tensor (in requests), group (a gloo or NCCL process group). auto: tensor
-    to servers on the CPU of this machine, group to GPUs."""
+    """How new weights are sent: disk (files), tensor (in requests), group (a gloo or NCCL process group). auto: disk
+    if pp_size or, without enable_dp_attention, dp_size is above 1; else tensor on CPUs and group on GPUs."""
     weight_bucket_mb: PositiveInt = 512
     """Megabytes of weights sent at a time."""
     colocate: bool = False
@@ -229,9 +230,10 @@ class GatewayConfig(Section):
     """Which tokens are trained in rollouts that sample through the gateway (docs/gateway.md)."""
 
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
-    """Trajectories that are trained. all: all. main: the conversation with the most turns, and all with the same
-    tools and system texts as this one. continued: all except discarded answers and, if any request offered tools, other
-    conversations of one turn without tools (such as titles). Or a function, as `path/to/file.py:name`."""
+    """Trajectories that are trained. all: all. main: the conversation with the most turns, and all conversations with
+    the same tools and system texts. continued: all except discarded answers; if any request offered tools,
+    conversations of one turn without tools (such as titles) outside `main` are not trained either. Or a function, as
+    `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: the rollout's advantage. per_trajectory: the rollout's
     advantage divided by the number of its trained trajectories. Or a function that returns factors, as
@@ -277,8 +279,8 @@ class RolloutConfig(Section):
     """Weights sent to SGLang servers. full: all trained weights. delta: only the values that changed, for servers in a
     slow network; the servers keep the last weights in host memory."""
     routed_experts: bool = False
-    """Record the experts chosen by the engine's router, and train with the same experts (R3: mixture-of-experts models
-    on SGLang)."""
+    """Record the experts chosen by the engine's router, and train with the same experts (R3). For mixture-of-experts
+    models on SGLang."""
     device: Text = "auto"
     """Device of the embedded engine; auto: a CUDA GPU if available."""
     dtype: Dtype = "auto"

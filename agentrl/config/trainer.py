@@ -60,7 +60,8 @@ class TrainerConfig(Section):
     """disable: a new run. auto: resume the run in default_local_dir, if there is one. path: resume from
     resume_from_path."""
     resume_from_path: File | None = None
-    """Checkpoint for resume_mode=path, of this run (its later steps are then deleted) or of another run."""
+    """Checkpoint for resume_mode=path. It may belong to another run. If it belongs to this run, the run's later steps
+    are deleted."""
     max_staleness: NonNegativeInt = 0
     """Maximum staleness of a trained group, in policy versions. 0: on-policy; above 0: rollouts run during updates."""
     over_sampling: NonNegativeFloat = 0.0
@@ -82,7 +83,7 @@ class TrainerConfig(Section):
     max_checkpoints_to_keep: PositiveInt | None = 2
     """Number of newest checkpoints to keep; the best checkpoint is also kept if it is older. null: keep all."""
     async_save: bool = False
-    """Write checkpoints in the background: the next step waits only for a copy of the state to host memory."""
+    """Write checkpoints in the background: the next step waits only until the state is copied to host memory."""
     save_best: Text | None = None
     """Validation metric, such as val/success: the checkpoint with its highest value is kept as checkpoints/best."""
     save_excluded: Literal["summary", "tokens", "none"] = "summary"

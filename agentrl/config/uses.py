@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 
 class Use(StrEnum):
-    """Effect of a value. If somebody else may have created a run, commands use only the plain values of its config."""
+    """Effect of a value. If somebody else may have created a run, commands use only the run's plain values."""
 
     PLAIN = "plain"
     """A text without effect outside the run, such as a column name."""
@@ -32,7 +32,7 @@ class Mark:
     """Mark of a key: the effect of its value.
 
     Attributes:
-        component: with CODE, a kind of component such as "agent loop" whose built-in names count as plain.
+        component: with CODE, a kind of component, such as "agent loop". Built-in names of this kind count as plain.
     """
 
     use: Use

@@ -88,7 +88,7 @@ class PassRateOrder(OneByOne):
     seed, visit number and r. No row is drawn twice in an epoch.
 
     Args:
-        position_of: returns a row's position in the dataset, which is the task index of its groups.
+        position_of: returns a row's position in the dataset; groups of the row have this position as task index.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PassRateOrder(OneByOne):
         return floor + (1 - floor) * (1 - abs(rate - target) / max(target, 1 - target))
 
     def metrics(self) -> dict[str, float]:
-        """Return `curriculum/...`: measured rows, their mean pass rate, and share of visited rows that were drawn."""
+        """Return `curriculum/...`: number and mean pass rate of measured rows, and drawn share of visited rows."""
         known, num_turns = self._rates.values(), self._num_turns
         metrics = {"curriculum/measured_rows": float(len(known))}
         if known:

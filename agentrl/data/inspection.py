@@ -33,7 +33,7 @@ _TYPES = {dict: "object", list: "list", str: "text", bool: "true or false", int:
 
 @dataclass(slots=True)
 class Finding:
-    """A problem or a note about some rows, with the number of rows and a few examples (where, why), one per reason."""
+    """A problem or a note about some rows: number of rows, and a few examples (where, reason), each reason once."""
 
     kind: str
     count: int = 0
@@ -179,7 +179,7 @@ def _look(item: Item, found: Inspection) -> None:
 
 
 def _asked(item: Item) -> tuple[Sequence[Message], JsonValue]:
-    """Return the messages that identify a row, and its answer."""
+    """Return the messages that identify a row, and the row's answer."""
     if isinstance(item, Task):
         return item.messages, item.ground_truth
     return (item.messages, None) if isinstance(item, Dialogue) else (item.prompt, repr(item[:2]))

@@ -28,7 +28,7 @@ def load_labelled(
 
     Args:
         label_key: the column of the labels.
-        of_turns: True: a row has a list of labels, one per assistant turn. False: it has one, for the last turn.
+        of_turns: True: a row has a list of labels, one per assistant turn. False: one label, for the last turn.
 
     Raises:
         DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.

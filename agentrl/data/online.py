@@ -222,18 +222,18 @@ class OnlineOrder(OneByOne):
         self._num_from_files = 0
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """Check and queue the rows that rollouts added. Update the order of file rows with the groups of file rows."""
+        """Check and queue the rows that rollouts added. Update the curriculum of the file rows, if there is one."""
         self._tasks.check_added()
         self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
         if self._learning:
             self._learning.observe([group for group in groups if group.task.index < self._tasks.first_row])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the added tasks, and of the order of file rows."""
+        """Return the metrics of the added tasks and, if there is one, of the curriculum of the file rows."""
         return {**self._tasks.metrics(), **(self._learning.metrics() if self._learning else {})}
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return the last draw, the added tasks, and the state of the order of file rows."""
+        """Return the last draw, the added tasks, and the state of the curriculum of the file rows, if there is one."""
         files = self._learning.state_dict() if self._learning else None
         own = {"num_from_files": self._num_from_files, "tasks": self._tasks.state_dict(), "files": files}
         return {**super().state_dict(), **cast(dict[str, JsonValue], own)}

@@ -21,7 +21,7 @@ class Keys(Generic[_T]):
         self._opened: dict[bytes, _T] = {}
 
     def add(self, opened: _T, key: str = "") -> str:
-        """Add a key that opens an object, and return the key ("": a new random key)."""
+        """Add a key that opens an object, and return the key. If `key` is empty, a random key is made."""
         key = key or secrets.token_urlsafe(32)
         self._opened[_digest(key)] = opened
         return key

@@ -15,7 +15,7 @@ from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall
 from agentrl.types.trajectory import Author, Segment, Trajectory
 
 FORM = "gateway"
-"""Value of `form` in opening operations. It tells the audit that the client writes all messages."""
+"""Value of `form` in the operation that opens a trajectory. It tells the audit that the client wrote the messages."""
 
 
 def laid_out(lines: Sequence[Line], call_format: str, images: Mapping[str, bytes]) -> Rollout:
@@ -115,7 +115,7 @@ class _Builder:
 def _calls(turn: Turn, following: Turn, trajectory: int, number: int) -> list[ToolCall]:
     """Return the calls of a turn, with results from the tool messages before the following turn.
 
-    Return no calls if there are no such messages. The first call counts the tokens that all results added.
+    Return no calls if there are no such messages. `num_tokens` of the first call counts the tokens of all results.
     """
     results = {
         each.get("tool_call_id", ""): message_text(each) for each in following.messages if each["role"] == "tool"

@@ -33,10 +33,11 @@ class Line:
 def lines_of(tree: Tree) -> list[Line]:
     """Cut the tree into lines, in an order that depends on timing as little as possible.
 
-    The main conversations have the tools and system texts that occur in the most turns. They come after all other
-    conversations. Of the main conversations, those with a discarded first turn come first; the others are in the order
-    in which they started. A line that branches off comes before the line from which it branches off. So the last line
-    is the end of the last main conversation.
+    The main conversations are those with the tools and system texts that occur in the most turns. All other
+    conversations come before the main conversations. Main conversations whose first turn was discarded come before
+    main conversations whose first turn was used; within each of these two sets, conversations are in the order in which
+    they started. A line that branches off comes before the line from which it branches off. So the last line is the end
+    of the last main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)
@@ -91,7 +92,7 @@ def _waves(roots: Sequence[Turn]) -> list[Turn]:
 
 
 def _ended_before(root: Turn, later: Turn) -> bool:
-    """Whether the answer to every turn after `root` was delivered before `later` was requested."""
+    """Whether the answers of `root` and of all turns below it were delivered before `later` was requested."""
     delivered = [turn.delivered for turn in _below(root)]
     return all(each is not None and each < later.num_delivered_before for each in delivered)
 

@@ -43,7 +43,7 @@ def message_digest(message: Message) -> bytes:
 
 
 def answer_digest(content: str, calls: Sequence[AnswerCall]) -> bytes:
-    """Return the digest of an answer. The assistant message in which a client sends it back has the same digest."""
+    """Return the digest of an answer, which is also the digest of the message in which a client sends it back."""
     return _digest("assistant", content, ((call.name, call.arguments) for call in calls))
 
 
@@ -51,7 +51,7 @@ def tools_digest(tools: Sequence[ToolSchema]) -> bytes:
     """Return the digest of the tools, from which the digest of a conversation is computed."""
     functions = [tool.function for tool in tools]
     shown = [(each.name, each.description, each.parameters) for each in functions]
-    # marshal is several times faster than JSON; from its version 3 on, the bytes would depend on shared objects
+    # marshal is several times faster than JSON; version 2, because later versions depend on which objects are shared
     return blake2b(marshal.dumps(shown, 2), digest_size=_SIZE).digest()
 
 

@@ -79,7 +79,7 @@ def _readings(messages: Sequence[Message], first: int) -> Iterator[Sequence[Mess
     """Yield the messages, then variants with user messages in place of system messages that a template may refuse.
 
     Args:
-        first: number of leading messages that may be system messages in any template.
+        first: number of leading messages that the first variant leaves unchanged; each later variant leaves one fewer.
     """
     yield messages
     for allowed in range(first, -1, -1):

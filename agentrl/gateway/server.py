@@ -57,7 +57,7 @@ class GatewayServer:
 
     Args:
         host, port: address on which the server listens; port 0: a free port.
-        public_url: the address that clients use, if not host and port, for example the address of a tunnel.
+        public_url: the address that clients use, for example the address of a tunnel; "": host and port.
         model_name: the model that `/v1/models` lists. Requests may name any model.
         max_bytes: maximum size of a request body.
         keep_alive_s: seconds between two keep-alive messages in a stream that waits for the model.
@@ -99,7 +99,7 @@ class GatewayServer:
             self._handle,
             request_factory=self._request,
             handler_cancellation=True,  # a client that disconnects ends its request
-            access_log=None,  # paths contain keys, and HTTP errors may contain them too
+            access_log=None,  # no logs, because paths contain keys, and HTTP errors may contain keys
             logger=_SILENT,
         )
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)

@@ -52,8 +52,8 @@ class Session:
         ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
             after that.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which a request after the end of the rollout waits, at most until `close`. During this time
-            the program is stopped, so that what it does after the end does not depend on timing.
+        hold_s: seconds for which a request after the end of the rollout waits, at most until `close`. Meanwhile the
+            caller stops the program, so that the program's actions after the end do not depend on timing.
     """
 
     def __init__(
@@ -312,6 +312,6 @@ def _note_ignored(names: Sequence[str]) -> None:
 
 
 def _too_long(most: int, number: int, key: str) -> RequestError:
-    """Return the error of a full context. LiteLLM retries if the text has no "maximum context length"."""
+    """Return the error for a full context. If the text has no "maximum context length", LiteLLM (a client) retries."""
     text = f"this model's maximum context length is {most} tokens, and the messages have {number} ({key})"
     return RequestError(Refusal.TOO_LONG, text)

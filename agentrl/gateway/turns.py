@@ -42,7 +42,7 @@ class Turn:
 
     Attributes:
         number: position in the order in which the turns were requested.
-        asked: parameters of the request besides messages and tools; a repetition of the request has the same.
+        asked: parameters of the request besides messages and tools; equal for a repetition of the request.
         messages: the messages since the parent's answer, as passed to the template.
         token_ids: the tokens since the parent's answer; without a parent, the whole prompt.
         schemas: the tools of the request.
@@ -186,8 +186,8 @@ class Tree:
     def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
         """Return the turn whose answer ends the conversation with this digest.
 
-        If there are several, return the turn with the most call ids of `messages` in its path; of equals, the turn that
-        was delivered last.
+        If there are several, return the turn whose path has the most call ids of `messages`. If several turns have the
+        most, return the turn whose answer was delivered last.
         """
         found = self._answered.get(digest, ())
         if len(found) < 2:

@@ -22,8 +22,8 @@ class CommandResult:
 
     Attributes:
         output: standard output and standard error, in the order of writing. The middle of a long output is left out.
-        exit_code: negative after a signal; 137 if the command ended the sandbox. After that, the next command gets a
-            new sandbox.
+        exit_code: negative after a signal; 137 if the command ended the sandbox (the next command then gets a new
+            sandbox).
         timed_out: whether the command was ended after `timeout_s`.
     """
 

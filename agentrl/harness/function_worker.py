@@ -5,8 +5,8 @@
 TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or {"refused"}
 with the reason. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
 {"cancel": id} cancels a request. The process sends {"id", "call", "command", "timeout_s"} to run a command in the
-sandbox, and {"id", "stop": call} to end the command. {"id", "return": call} is the reply, with the result or an error.
-The process ends when its input ends.
+sandbox, and {"id", "stop": call} to end the command. The run replies with {"id", "return": call} and the result or an
+error. The process ends when its input ends.
 """
 
 # this file must work with Python 3.9

@@ -25,7 +25,7 @@ SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
 """Port of the gateway in the sandbox. Tasks should use other ports."""
 _LONGEST_S = 1e7
-"""Timeout of the command, because the sandbox requires one. The deadline of the harness ends the command earlier."""
+"""Timeout of the command: the sandbox requires one, but the deadline of the harness ends the command earlier."""
 _BOOTSTRAP = """
 import json, os, sys
 with open(sys.argv[1]) as file:
@@ -36,7 +36,7 @@ names = {"__name__": "supervisor"}
 exec(job["source"], names)
 names["main"](job)
 """
-"""Reads the job from a file, which is deleted before the harness starts."""
+"""Program that reads the job from a file, and deletes the file before the harness starts."""
 
 
 class TaskHarness:

@@ -33,7 +33,7 @@ class Finished:
         problem: the problem at the end of the harness; "" if there is none.
         num_runs: number of runs of the harness.
         duration_s: seconds for which the harness ran.
-        wait_s: seconds for which it waited for a slot.
+        wait_s: seconds for which the rollout waited for a slot.
     """
 
     ended: Ended

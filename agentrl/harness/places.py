@@ -57,7 +57,7 @@ class Place:
     folder: Path | None = None
 
     def remove(self) -> None:
-        """Remove the folder of the place; blocks."""
+        """Remove the folder of the place. The call blocks."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -135,7 +135,7 @@ def _uncontained(harness: Harness, problem: str, template: str | None) -> Place:
 
 
 def _sandboxed(settings: LocalSandbox, gateway: Path | None, template: str | None) -> Place:
-    """A sandbox like the sandboxes of tools. Over the network it can reach only the gateway."""
+    """A sandbox like the sandboxes of tools. Programs in the sandbox can reach only the gateway over the network."""
     user, group = bubblewrap.user_of(settings) or (None, None)
     seccomp = filter_descriptor()
     extra = [*(("--ro-bind", template, "/tmp/template") if template else ()), *_socket_options(gateway)]
@@ -178,7 +178,7 @@ def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
 
 
 def _below_tmp(folders: list[Path]) -> list[str]:
-    """Existing folders below /tmp, which the place's own /tmp would hide; parent folders first."""
+    """Return those of `folders` that exist below /tmp, where the place's own /tmp would hide them; parents first."""
     found = {folder.absolute() for folder in folders if Path("/tmp") in folder.absolute().parents}
     return sorted(str(folder) for folder in found if folder.is_dir())
 

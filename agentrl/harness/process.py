@@ -38,7 +38,7 @@ job, names = json.loads(line), {"__name__": "supervisor"}
 exec(job["source"], names)
 names["main"](job)
 """
-"""Reads the job, which contains the supervisor's source, from standard input.
+"""Program that reads the job, which contains the supervisor's source, from standard input.
 
 The job is not an argument, because arguments appear in process lists.
 """
@@ -54,7 +54,7 @@ class Job:
     stdin: str = ""
 
     def values(self) -> dict[str, JsonValue]:
-        """Return the job as the supervisor reads it, for a place that has no folders, limits and descriptors."""
+        """Return the job as the supervisor reads it, for a place without folders, limits or descriptors."""
         files: dict[str, JsonValue] = {**self.files}
         return {
             "command": [*self.command],
@@ -158,7 +158,8 @@ class HarnessProcess:
             if self._process.returncode is None:
                 await self.end()
         finally:
-            if not self._place.contained:  # a harness may have killed its supervisor, which would end the processes
+            # the supervisor ends all processes, but the harness may have killed the supervisor
+            if not self._place.contained:
                 self._signal(signal.SIGKILL)
             self._reading.cancel()
             # without this, the pipes stay open if another process has inherited them
@@ -200,7 +201,7 @@ class HarnessProcess:
             os.killpg(self._process.pid, number)
 
     def _ended(self) -> Ended:
-        """Read the report. It is not trusted, because the harness could have written it."""
+        """Read the report. The report is not trusted, because the harness could have written it."""
         return ended_of(_read_report(self._status), self.output)
 
 

@@ -36,7 +36,7 @@ class HarnessSettings(Section):
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command, or the interpreter `python`, gets only these, PATH, HOME and LANG."""
+    """Environment variables. The command, or the interpreter `python`, gets no others except PATH, HOME and LANG."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"

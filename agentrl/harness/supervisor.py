@@ -1,8 +1,8 @@
 """Program that starts a harness as its child, and ends all processes that the harness started.
 
-The place's Python, 3.9 or later, runs the source of this file, which `process.py` and `in_task.py` send. The first
-argument is the file descriptor to which the report is written, after the text in the job's key `mark`. When a file
-descriptor in the job's key `watched` closes, agentrl has ended, and the supervisor ends the harness.
+The Python of the harness's place (3.9 or later) runs the source of this file, which `process.py` and `in_task.py` send.
+The first argument is a file descriptor. The supervisor writes the text in the job's key `mark` to it, then the report.
+When a file descriptor in the job's key `watched` closes, agentrl has ended, and the supervisor ends the harness.
 """
 
 # without pathlib and contextlib, because importing them would slow down each start

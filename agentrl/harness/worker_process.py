@@ -94,8 +94,8 @@ class WorkerProcess:
         """Return the answer to a request. If the caller is cancelled, the request is cancelled too.
 
         Args:
-            receive: function that the reading thread calls with each message about the request that has the key
-                `call` or `stop`.
+            receive: function that the reading thread calls with a message about the request, if the message has the
+                key `call` or `stop`.
 
         Raises:
             InfraError: the process does not start, has ended, or sent an invalid message.
@@ -209,7 +209,7 @@ class WorkerProcess:
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
-        self._process = None  # the system may reuse the process id, and `close` must not end the new process
+        self._process = None  # `close` must not end another process to which the system gives this process id
         atexit.unregister(self.close)
 
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:

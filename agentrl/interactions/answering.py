@@ -1,4 +1,4 @@
-"""Sources of answers for a model that plays the user: an endpoint, or the run's engine."""
+"""Get the answers of a simulated user that a model plays: from an endpoint, or from the run's engine."""
 
 from __future__ import annotations
 

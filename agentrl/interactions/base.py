@@ -30,7 +30,7 @@ class Sample(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InteractionData:
-    """Data about the rollout, passed to methods of interactions that have the argument `agent_data`.
+    """Data about the rollout, passed to those methods of an interaction that have the argument `agent_data`.
 
     Attributes:
         seed: derived from the rollout's seed; a user who draws random numbers from it is reproducible.

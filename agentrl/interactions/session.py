@@ -143,7 +143,7 @@ def options_of(task: Task) -> dict[str, JsonValue]:
 
 
 def check_interaction(interactions: Mapping[str, BaseInteraction], task: Task) -> None:
-    """Reject a row that names no known interaction, or that its interaction does not accept.
+    """Reject a row whose interaction is unknown, or does not accept the row.
 
     Raises:
         DataError: the row is invalid; the message names the field.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def adapted_skeleton(
     config: ModelConfig, architecture: PretrainedConfig, base: str, adapter: Adapter | None
 ) -> PreTrainedModel:
-    """Return the model with a new adapter, or with one like `adapter`: its names, shapes and options.
+    """Return the model with a new adapter, or with an adapter that has the names, shapes and options of `adapter`.
 
     Args:
         architecture: the configuration of the base model.

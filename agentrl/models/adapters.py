@@ -197,12 +197,12 @@ def _fill(value: nn.Parameter, source: Tensor) -> None:
     value.copy_(source)
 
 
-def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConfig: peft is optional
+def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # Any: a LoraConfig; peft is optional
     from peft import inject_adapter_in_model
 
     lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
     lora.inference_mode = False  # peft saves True, which would freeze the adapter
-    with warnings.catch_warnings():  # warns about the ranks that peft adds for stacked experts
+    with warnings.catch_warnings():  # peft warns about the ranks that it adds for stacked experts
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
@@ -212,7 +212,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
 
 def _compute_in_input_dtype(model: nn.Module) -> None:
-    """Convert an adapter's float32 weights to the data type of its inputs; peft would convert inputs and outputs.
+    """Make adapter layers convert their float32 weights to their input's dtype; peft would convert inputs and outputs.
 
     Variants such as DoRA are not changed, because they compute norms of their weights.
     """

@@ -1,6 +1,7 @@
 """Replace a model's attention, and find out which masks the model gives to its layers.
 
-Used where keys and values are not arranged as transformers expects: cached (engines) or shared (backends).
+Engines and backends need this module, because they do not arrange keys and values as transformers expects: the embedded
+engine caches them, and the torch backends share them between samples.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""Arguments that can be ignored: windows are read from the masks at load; other arguments matter only in training."""
+"""Arguments that can be ignored: windows are read from the masks at load, and the others matter only in training."""
 
 
 class UnfaithfulError(Exception):
@@ -119,7 +120,8 @@ def learn_windows(model: PreTrainedModel) -> dict[int, int | None]:
     """Return layer -> sliding window, from transformers' masks; None for full attention.
 
     Raises:
-        UnfaithfulError: a layer has a mask that is not causal or a causal window, or no layer has a known interface.
+        UnfaithfulError: a layer's mask is neither causal nor a causal window, or no layer uses transformers' attention
+            interface.
     """
     reader = _MaskReader()
     AttentionInterface.register(PROBE, reader.attend)
@@ -152,7 +154,7 @@ def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
     """Return layer -> sliding window for every layer, see `learn_windows`.
 
     Raises:
-        UnfaithfulError: a layer uses earlier tokens without attention, such as by convolution or a recurrent state.
+        UnfaithfulError: a layer uses earlier tokens without attention, for example by convolution or a recurrent state.
     """
     windows = learn_windows(model)
     num_layers: int = model.config.get_text_config().num_hidden_layers

@@ -12,7 +12,7 @@ from agentrl.models.loading import check_model
 
 
 def routed_shape(config: ModelConfig, routed_by: RoutedBy = "rollout") -> tuple[int, int]:
-    """Return (layers, experts per token): the shape of the experts that are recorded for each token.
+    """Return (layers, experts per token): the shape in which one token's experts are recorded.
 
     Dense layers are counted too. `routed_by` is the section whose `routed_experts` an error names.
 

@@ -45,7 +45,7 @@ def model_content(path: str) -> dict[str, object]:
 
 
 def _num_parameters(shape: Mapping[str, object]) -> int | None:
-    """Count embeddings, and attention and feed-forward matrices (of all experts) of each layer."""
+    """Count the embeddings, and in each layer the attention matrices and the feed-forward matrices of all experts."""
     hidden, layers = number(shape, "hidden_size", "n_embd"), number(shape, "num_hidden_layers", "n_layer")
     vocabulary = number(shape, "vocab_size")
     if hidden is None or layers is None or vocabulary is None:
@@ -60,7 +60,7 @@ def _num_parameters(shape: Mapping[str, object]) -> int | None:
 
 
 def _of_hub(name: str) -> Path:
-    """Download the model's file from the hub to its cache."""
+    """Return the model's `config.json`, downloaded from the hub to the hub's cache."""
     from huggingface_hub import hf_hub_download  # imported only for hub models
 
     from agentrl.utils.hub import TIMEOUT_S, check_hub

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def check_finite(model: PreTrainedModel) -> None:
     """Reject a model with non-finite weights, before its NaN outputs cause less clear errors.
 
-    If ranks hold parts of the weights, all ranks raise the error if one of them finds such a weight.
+    If each rank holds a part of the weights, a non-finite weight on one rank makes all ranks raise the error.
 
     Raises:
-        ConfigError: a weight contains NaN or infinity; the message names it.
+        ConfigError: a weight contains NaN or infinity; the message names the weight.
     """
     for name, value in model.named_parameters():
         if value.itemsize > 1 and _num_not_finite(value):

@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError, Kind
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Weights in one file; for several files, `<name>.index.json` lists them."""
+"""File names of weights in one file; if there are several files, `<name>.index.json` lists them."""
 MAX_HEADER = 100_000_000
 """Longest header that safetensors reads, in bytes."""
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")

@@ -49,7 +49,7 @@ def find_device(name: str, key: str) -> torch.device:
 def load_model(
     config: ModelConfig, device: torch.device, dtype: Dtype | None = None, key: str = "model.path"
 ) -> PreTrainedModel:
-    """Load the model at `config.path` to `device`, in evaluation mode: dropout would change the trained policy.
+    """Load the model at `config.path` to `device`, in evaluation mode, because dropout would change the trained policy.
 
     If `config` asks for a LoRA adapter, or `config.path` is an adapter, only the adapter requires gradients.
 
@@ -178,7 +178,7 @@ def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer saved with the weights, or of an adapter's base model; None if there is no tokenizer.
+    """Load the tokenizer from `tokenizer_source`; None if there is no tokenizer beside the weights.
 
     Raises:
         ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer cannot be
@@ -219,7 +219,11 @@ def _template(file: Path) -> str:
 
 
 def tokenizer_source(config: ModelConfig) -> str:
-    """Return the folder or hub name from which `load_tokenizer` reads."""
+    """Return the folder or hub name from which `load_tokenizer` reads.
+
+    This is `tokenizer_path` if it is set. Otherwise, it is the model's path, or the base model of an adapter that was
+    saved without a tokenizer.
+    """
     if config.tokenizer_path is not None:
         return config.tokenizer_path
     adapter = find_adapter(config.path)

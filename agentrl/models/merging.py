@@ -23,7 +23,7 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
     """Return the base model with the adapter `config.path` merged into its weights, W + (alpha / r) B A.
 
     Args:
-        dtype: dtype of the result. The sum is computed in float32: bfloat16 would lose most of a small update.
+        dtype: dtype of the result. The sum is computed in float32, because bfloat16 would lose most of a small update.
 
     Raises:
         ConfigError: the base is missing, or the adapter does not fit it.
@@ -51,7 +51,7 @@ def merged_weights(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield merged copies of the layers with an adapter, under the base's names; the model is not changed.
 
-    W + (alpha / r) B A, computed and returned in float32, one layer at a time.
+    A merged weight is W + (alpha / r) B A, computed and returned in float32. One layer is merged at a time.
 
     Args:
         complete: the weights of `adapted_names`, in that order, if `model` holds only parts of the weights.

@@ -44,9 +44,9 @@ def load_scalar_model(
     """Load the model at `config.path` with a head of one label, to `device`, in evaluation mode.
 
     A checkpoint for sequence or token classification already has a head. From a causal language model only the body is
-    used, in transformers' class for sequence classification. The new head is 0, so that every value starts at 0 (Huang
-    et al. 2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options of `config` apply to policies only:
-    this model is loaded without an adapter.
+    used, in transformers' class for sequence classification, which adds a new head. The new head's weights are 0, so
+    that every value starts at 0 (Huang et al. 2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options
+    of `config` apply to policies only: this model is loaded without an adapter.
 
     Args:
         dtype: overrides `config.dtype`.
@@ -76,7 +76,7 @@ def load_scalar_model(
 
 
 def name_scalar_class(config: PretrainedConfig, kind: str | None) -> None:
-    """Set one label and the name of transformers' class in the configuration of a model with a scalar head.
+    """Set the number of labels, 1, and transformers' class name in the configuration of a model with a scalar head.
 
     Args:
         kind: see `scalar_kind`.
@@ -89,7 +89,8 @@ def name_scalar_class(config: PretrainedConfig, kind: str | None) -> None:
 def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
     """Apply the head to states, [..., H], and return scalars, [...].
 
-    Computed in float32 or higher precision for any dtype of the body: bfloat16 has only two or three digits.
+    The head is computed in float32 or higher precision for any dtype of the body, because bfloat16 has only two or
+    three digits.
     """
     dtype = torch.promote_types(states.dtype, torch.float32)
     weight, bias = head.weight.to(dtype), head.bias
@@ -99,10 +100,10 @@ def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
 
 @torch.no_grad()
 def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> list[float]:
-    """Return the scalar after the last token of each sequence, [B]; one batch, padded on the right.
+    """Return the scalar at the last token of each sequence, [B], computed in one batch that is padded on the right.
 
-    Transformers' class returns the same values, except for sequences that end in the padding token: it then uses an
-    earlier token.
+    Transformers' class returns the same values, except for sequences that end in the padding token. For these, the
+    class returns the scalar at an earlier token.
     """
     lengths = torch.tensor([len(each) for each in sequences])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]

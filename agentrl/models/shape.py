@@ -1,4 +1,4 @@
-"""Sizes of a model that a parallel layout must divide, from its `config.json`."""
+"""Sizes of a model that a parallel layout must divide, from the model's `config.json`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def _has_dense_layers(content: Mapping[str, object]) -> bool:
 
 
 def number(content: Mapping[str, object], *names: str) -> int | None:
-    """Return the first of these entries that is a positive integer."""
+    """Return the first entry of `content`, in the order of `names`, that is a positive integer; None if none is."""
     values = (content.get(name) for name in names)
     return next((value for value in values if isinstance(value, int) and value > 0), None)

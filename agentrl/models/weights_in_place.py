@@ -70,5 +70,5 @@ def _checked(own: dict[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> d
 
 
 def every_name(model: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers, live; tied weights under each of their names."""
+    """Return all parameters and buffers themselves (no copies); tied weights are under each of their names."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}

@@ -12,7 +12,7 @@ FAMILIES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe"),
 )
-"""Values of `model_type` whose weights this module counts. The module `meta` counts the weights of other models."""
+"""Values of `model_type` for which this module counts weights. The module `meta` counts the weights of other models."""
 NO_MODEL = "the folder of the run's model, which is gone"
 """Value of `model.path` if the model of a saved run is not in a folder of this machine."""
 _BIASED_KEYS = ("qwen2", "qwen2_moe")

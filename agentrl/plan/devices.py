@@ -14,7 +14,7 @@ _SAME_MEMORY = 0.1
 """Largest accepted relative difference between a GPU's memory and the memory in the GPU's hardware file."""
 _ARGS = "rollout.sglang.server_args"
 _RAY_TYPE = "accelerator_type:"
-"""Start of the names of Ray's own resources for kinds of GPUs, such as `accelerator_type:H100`."""
+"""Prefix of the resource name that Ray gives to a kind of GPU, such as `accelerator_type:H100`."""
 
 
 def placed(text: str | None, config: RunConfig, of_run: str | None = None) -> tuple[Fleet, RunConfig]:

@@ -48,14 +48,14 @@ class Hardware(Section):
     link_latency_us: NonNegativeFloat = 15
     """Fixed time of one collective operation inside a node, in microseconds."""
     network_latency_us: NonNegativeFloat = 100
-    """Fixed time of one collective operation over nodes, in microseconds."""
+    """Fixed time of one collective operation between nodes, in microseconds."""
     pass_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one forward pass, in milliseconds: launches, sampling, Python."""
     row_overhead_ms: NonNegativeFloat = 0
     """Fixed time of each row (request) of a decode step, in milliseconds: sampling and Python."""
     layer_overhead_ms: NonNegativeFloat = 0
     """Time that the CPU needs to launch the kernels of one transformers layer in a forward pass, in milliseconds.
-    0: launches take no extra time; `share_of_peak` includes the time of all operations."""
+    0: the plan adds no time for launches and unfused operations, because `share_of_peak` includes this time."""
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, in addition to its passes and memory traffic."""
     overlaps: bool = True
@@ -118,7 +118,7 @@ def load_hardware(name: str) -> Hardware:
 
 
 def hardware_in(text: str) -> str | None:
-    """Return the known hardware whose name is a word or two adjacent words of a text; None if there is none.
+    """Return the known hardware whose name is one word, or two adjacent words, of a text; None if there is none.
 
     Example: h100 for `NVIDIA H100 80GB HBM3`.
     """

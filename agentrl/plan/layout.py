@@ -110,8 +110,8 @@ class Servers:
     Attributes:
         embedded: the engine is in the process of rank 0.
         replicas: number of engines, or of servers.
-        tensor, pipeline: devices of a server that share the matrices, and its pipeline stages.
-        data: parts of a server with their own KV cache (`dp_size` with `enable_dp_attention`).
+        tensor, pipeline: per server, the number of devices that share the matrices, and the number of pipeline stages.
+        data: number of parts of a server, each with its own KV cache (`dp_size` with `enable_dp_attention`).
         colocate: engines and training share the devices.
         elsewhere: the servers run already (`rollout.sglang.urls`).
         sized: the configuration contains the sizes of the servers; false only for servers that run already.

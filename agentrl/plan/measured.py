@@ -58,7 +58,7 @@ class Measured:
 
 
 def read_run(where: str) -> Measured:
-    """Read the lengths of the training rollouts of `RUN` or `RUN@STEP`, and its metrics.
+    """Read the lengths of the training rollouts of `RUN` or `RUN@STEP`, and the metrics of the run.
 
     Raises:
         DataError: there are no rollouts, or a file cannot be read.

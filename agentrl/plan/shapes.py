@@ -133,7 +133,7 @@ class Shape:
 
     @property
     def active(self) -> int:
-        """Number of weights that are used for one token: only the chosen experts count, and no embeddings."""
+        """Number of weights that one token uses: embeddings and experts that are not chosen do not count."""
         found = self.weights
         chosen = found.experts * self.experts_per_token // self.experts if self.experts else 0
         head = self.vocabulary * self.hidden if self.tied else 0

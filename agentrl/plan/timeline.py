@@ -17,7 +17,9 @@ _STYLE = (
 
 
 def timeline(spans: Sequence[Span], end_s: float) -> str:
-    """Return an SVG of the spans from the start of the run to `end_s`. The trainer's row is white while it waits.
+    """Return an SVG of the spans from the start of the run to `end_s`.
+
+    The trainer's row is white while the trainer waits.
 
     Raises:
         ValueError: `end_s` is not positive.
@@ -52,7 +54,7 @@ def _bar(span: Span, per_second: float, end_s: float) -> str:
 
 
 def _curve(spans: Sequence[Span], per_second: float, end_s: float) -> Iterator[str]:
-    """Yield the number of running rollouts, as an area."""
+    """Yield SVG elements: an area whose height is the number of running rollouts, and its label."""
     changes = sorted([(span.start_s, 1) for span in spans] + [(span.end_s, -1) for span in spans])
     points, running, most = [(0.0, 0)], 0, 1
     for at, change in changes:

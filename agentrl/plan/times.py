@@ -1,4 +1,4 @@
-"""Times of a configuration on a fleet, as `agentrl plan` prints them."""
+"""Predict the times of a run on a fleet of devices, for `agentrl plan`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def audit(replay: Replay) -> Result:
 
 
 def _is_complete(run: SavedRun) -> bool:
-    """Whether the command selects all steps of a folder, not one step, a checkpoint or a file."""
+    """Whether the command selects all steps of a folder; false for one step, a checkpoint or a file."""
     path = Path(run.name)
     return path.is_dir() and run.steps == run.store.steps and path.resolve().parent.name != CHECKPOINTS
 
@@ -101,7 +101,7 @@ def _row(name: str, found: Finding) -> Sequence[Cell]:
 
 
 def _problem(problem: Problem) -> Sequence[Cell]:
-    # strings, so that steps and rollout numbers are not formatted as amounts
+    # strings, so that steps and rollout numbers get no thousands separators
     place = (str(problem.step), problem.uid, str(problem.rollout), problem.column)
     return problem.invariant, *place, problem.expected, problem.found
 

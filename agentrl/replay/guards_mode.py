@@ -1,4 +1,4 @@
-"""`hacking`: rewarded rollouts that raised a guard, and the mean reward with and without each guard."""
+"""`hacking`: list rewarded rollouts that a guard flagged, and compare the mean scores of flagged and other rollouts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hacking(replay: Replay) -> Result:
     """Compare the rewards of the saved rollouts with their guards.
 
     If no guards ran in training, or `reward.guards` is overridden (`reward.guards.max_answers=2`), the guards run now
-    on the text of the messages. Their penalties do not change the scores.
+    on the text of the messages. The guards' penalties do not change the scores.
 
     Raises:
         DataError: the rollouts cannot be read.

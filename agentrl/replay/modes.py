@@ -1,4 +1,4 @@
-"""The modes of `agentrl replay`: summary, function and argument of each."""
+"""The modes of `agentrl replay`, each with its summary, function and argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved rollouts to replay: from a run's folder, a checkpoint's validation, a store, or one file."""
+"""Open saved rollouts: those of a run's folder, of a checkpoint's validation, of a store, or of one file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SavedRun:
 
     @cached_property
     def provenances(self) -> Mapping[int, Mapping[str, str]]:
-        """Step -> provenance of its file (`run_folder.provenance`)."""
+        """Step -> provenance of the step's file (`run_folder.provenance`)."""
         return {step: self.store.provenance(step) for step in self.steps}
 
     @cached_property
@@ -104,7 +104,8 @@ class SavedRun:
             override: folder or name of a tokenizer to use instead of the run's own tokenizer.
 
         Raises:
-            ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
+            ConfigError: no tokenizer is found; or there is no `override`, and the tokenizer that is found differs from
+                the rollouts' tokenizer.
         """
         return self._saved_tokenizer(override).tokenizer
 
@@ -125,7 +126,7 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
     """Open the rollouts at `PATH` or `PATH@STEP`; STEP is a number, `first` or `last`.
 
     Args:
-        where: a run's folder, a checkpoint (opens the validation at its step), a folder of files, or a file.
+        where: a run's folder, a checkpoint (for the validation rollouts of its step), a folder of files, or a file.
         split: `train` or `val`; by default `train` if it exists.
 
     Raises:

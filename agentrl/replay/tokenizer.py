@@ -47,7 +47,8 @@ def load_saved_tokenizer(
         provenances: step -> provenance of that step's file of rollouts.
 
     Raises:
-        ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
+        ConfigError: no tokenizer is found; or there is no `override`, and the tokenizer that is found differs from the
+            rollouts' tokenizer.
     """
     models = [ModelConfig(path=override)] if override else list(_candidates(name, folder, config))
     found = ((model, tokenizer) for model in models if (tokenizer := load_tokenizer(model)) is not None)

@@ -45,7 +45,8 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "gateway rule": {*TRAIN_RULES, *CREDIT_RULES}.__contains__,
     "reward manager": MANAGERS.__contains__,
 }
-"""Kind of component (`Mark.component`) -> whether a name is built into agentrl, torch or transformers."""
+"""Kind of component (`Mark.component`) -> function that returns whether a name is built into agentrl, torch or
+transformers."""
 
 
 def trusted_values(saved: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
@@ -76,7 +77,7 @@ def is_trusted(mark: Mark, value: object) -> bool:
 
 
 def dropped_values(saved: Mapping[str, object]) -> dict[str, object]:
-    """Dotted keys whose values are dropped as unsafe. Empty and false values are not listed."""
+    """Return dotted key -> value for the values that are dropped as unsafe. Empty and false values are not listed."""
     values = ((mark_of(field), key, lookup(saved, key)) for key, field in config_fields())
     return {key: value for mark, key, value in values if value and not is_trusted(mark, value)}
 

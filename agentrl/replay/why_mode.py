@@ -42,7 +42,7 @@ _ADVICE = {
 
 
 def why(replay: Replay) -> Result:
-    """List the saved rollouts that were not trained on, including complete groups that no step used.
+    """List the saved rollouts that were not trained on, including all rollouts of groups that no step used.
 
     With `options.uid`, the summary explains in sentences what happened to this group.
 

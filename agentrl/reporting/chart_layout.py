@@ -144,7 +144,10 @@ def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[
 
 
 def _reading(ticks: Sequence[float], write: Callable[[float], str]) -> Callable[[float], str]:
-    """Return the number format of tooltips: `write`, or `number` with at least one digit more than the ticks."""
+    """Return the number format of tooltips: `write`.
+
+    If it is `number`, tooltips show at least one digit more than the ticks.
+    """
     if write is not number:
         return write
     return partial(number, digits=max(3, exponent(max(map(abs, ticks))) - exponent(ticks[1] - ticks[0]) + 2))

@@ -1,4 +1,4 @@
-"""Charts of a run: which metrics share a chart, and their labels."""
+"""Choose which metrics of a run share a chart, and label their lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Chart(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether a line of text can replace the chart: its lines are flat and have more than one step."""
+        """Whether text can replace the chart, because its lines are flat and cover more than one step."""
         return not self.always and self.is_flat and any(len(series.points) > 1 for series in self.series)
 
 
@@ -88,7 +88,7 @@ def charts(history: History) -> tuple[list[Chart], list[Chart]]:
 
 
 def constants(drawn: Iterable[Chart]) -> list[tuple[str, str]]:
-    """Return (name, value) of each line in charts that never changed."""
+    """Return (name, value) of each line of the charts whose lines never changed."""
     return [
         (chart.title if len(chart.series) == 1 else f"{chart.title}, {series.label}", _rounded(chart, series))
         for chart in drawn

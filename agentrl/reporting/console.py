@@ -80,7 +80,7 @@ class ConsoleTracker:
         self._start_s = clock()
         self._step = 0
         self._metrics: dict[str, float] = {}
-        self._latest: dict[str, float] = {}  # last value of each metric, because steps without validation lack some
+        self._latest: dict[str, float] = {}  # last value of each metric: steps without validation lack some metrics
         self._history: dict[str, list[float]] = {name: [] for _, name, _ in _WITH_HISTORY}
         self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
         self._first = (0, 0.0)

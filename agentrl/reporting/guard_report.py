@@ -1,4 +1,4 @@
-"""Find rollouts that were rewarded although they raised a guard."""
+"""Find rollouts that were rewarded although they raised a guard (`guard/<name>` is 1)."""
 
 from __future__ import annotations
 

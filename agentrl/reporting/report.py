@@ -140,7 +140,7 @@ def _environment() -> Environment:
 
 
 def _parts(rewards: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return the rewards without the score, and without guards that were not raised."""
+    """Return the reward components, and the guards that were raised; the score is left out."""
     return [
         (name, value) for name, value in rewards.items() if name != "score" and (value or not name.startswith(GUARD))
     ]

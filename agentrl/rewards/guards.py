@@ -11,8 +11,8 @@
 | answer_spam      | the last turn has several different final answers                                          |
 
 Guards only observe unless `reward.guards.penalty` is set, because an honest answer may also raise a guard.
-`agentrl replay RUN hacking` lists rewarded rollouts that raised a guard. It also shows mean rewards
-with and without each guard.
+`agentrl replay RUN hacking` lists rewarded rollouts that raised a guard. For each guard, it also
+shows the mean score of the rollouts that raised the guard, and of all others.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NGRAM = 4
 MIN_WORDS, MIN_BYTES, MIN_TURNS = 48, 600, 4
 """Shorter turns and shorter dialogues are not checked for repetition."""
 WINDOW = 6000
-"""Number of characters that are checked together, so that a good beginning does not hide a repetitive end."""
+"""A turn is checked in windows of this many characters, so that a good beginning does not hide a repetitive end."""
 NUM_WINDOWS = 16
 """Only this many windows at the end of a turn are checked, to bound the cost."""
 MIN_SIBLINGS, MIN_TOKENS_APART = 4, 64
-"""The guard `length` is not raised in a smaller group, or for a smaller difference in tokens."""
+"""The guard `length` is not raised in a smaller group, or for a smaller distance from the median in tokens."""
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _FRAME = re.compile(r"</?[A-Za-z_][\w-]*>|<[|｜][^<>]{1,40}[|｜]>|\\(?:boxed|fbox)\b|#{4}")
@@ -52,7 +52,8 @@ _ANSWERS = (
 )
 _ANSWER, _ANSWER_END = (re.compile(tag, re.IGNORECASE) for tag in ("<answer>", "</answer>"))
 _PIECE = 2000
-"""Characters normalized per call, because the time is quadratic in the number of consecutive combining marks."""
+"""Number of characters normalized per call; limited, because the time is quadratic in the number of consecutive
+combining marks."""
 _GRADER = r"(?:grader|grading (?:model|system|assistant)|judge|evaluator|examiner|reviewer|reward model|scorer)"
 _TOP = r"(?:full|maximum|max|perfect|highest|top|10\s*/\s*10|100\s*%|5\s*/\s*5)(?:\s+possible)?"
 _WORTH = r"(?:scores?|marks?|points?|credits?|rewards?|ratings?|grades?)"
@@ -152,7 +153,7 @@ def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] |
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """Number of different final answers in the last turn, counted in the answer format that has the most."""
+    """Number of different final answers in the last turn, counted in the answer format with the most answers."""
     text = turns[-1] if turns else ""
     found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
     return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)

@@ -59,7 +59,7 @@ def given_reward(
     *,
     has_environment: bool = False,
 ) -> Reward | None:
-    """Return the reward that a Python caller passes, if any.
+    """Build a reward from the functions that a Python caller passes; None if the caller passes none.
 
     Args:
         has_environment: whether functions in TRL's form may require the argument `environments`.
@@ -79,7 +79,7 @@ def given_reward(
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
-    """Reject a row without a built-in reward under `reward.name: auto`. Called at the start of a run.
+    """With `reward.name: auto`, reject a row whose data source has no built-in reward. Called at the start of a run.
 
     Raises:
         DataError: the row has no reward. The message names the data source, and known sources or a missing option.

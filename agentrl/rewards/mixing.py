@@ -33,8 +33,9 @@ class Mixture:
 
     - A component with a gate (another component) is called, and counts, only if the gate's score reaches
       `gate_threshold`.
-    - Among components with a priority, only the first whose score reaches its own `verdict_from` (if set) counts; later
-      ones are not called. If none reaches its `verdict_from`, the last component with a verdict counts.
+    - Components with a priority are called in the order of their priorities, until one reaches its own `verdict_from`
+      (any score if it is not set). Of these components, only this one counts. If none reaches its `verdict_from`, the
+      last one with a verdict counts.
     - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
     Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1
@@ -42,8 +43,8 @@ class Mixture:
 
         {"score": 1 + 0.5 * 0.8, "right": 1.0, "style": 0.8}
 
-    If gsm8k returns 0, the result is {"score": 0.0, "right": 0.0}. Further values of a component are returned under
-    <component>/<name>.
+    If gsm8k returns 0, the result is {"score": 0.0, "right": 0.0}. All other values of a component are
+    returned under <component>/<name>.
     """
 
     def __init__(self, components: Mapping[str, ComponentConfig], rewards: Mapping[str, Reward]) -> None:

@@ -97,7 +97,7 @@ def parts_of_texts(replies: Sequence[Message]) -> dict[str, list[str]]:
 
 
 def told_apart(message: Message) -> tuple[str, str]:
-    """Return thoughts and content of a model turn. In older runs and in texts, the content contains the thoughts."""
+    """Return thoughts and content of a model turn. In older runs and plain texts, the content contains the thoughts."""
     content = message_text(message)
     return (message["reasoning_content"], content) if "reasoning_content" in message else tell_apart(content)
 

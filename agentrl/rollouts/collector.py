@@ -1,4 +1,4 @@
-"""Groups of rollouts: n rollouts of every task, run concurrently, each with its own seed."""
+"""Run groups of rollouts: n rollouts of every task, concurrently, each with its own seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of failures: recovery of the policy from tool errors, and bias from infrastructure failures."""
+"""Measure how often the policy recovers from tool errors, and how infrastructure failures bias the rollouts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
     - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts
 
-    The estimates are weighted means over the remaining rollouts, see `agentrl.stats.left_out`.
+    The estimates are the means over all rollouts if none had failed. They are computed as weighted means over the
+    remaining rollouts, see `agentrl.stats.left_out`.
     """
     failures = [_failed_call(rollout) for rollout in rollouts]
     failed = [failure is not None for failure in failures]

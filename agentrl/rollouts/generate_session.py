@@ -24,8 +24,9 @@ class RolloutGenerate:
     """The `Generate` of one rollout.
 
     Args:
-        seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). A turn with a `draw`
-            samples with derive_seed(seed, digest of its context, draw).
+        seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). If `draw` is given
+            (number of earlier turns from the same context), the turn samples with derive_seed(seed, digest of the
+            context, draw).
         deadline: time on the running event loop's clock; None: no deadline.
         priority: rollouts with higher priority are sampled first if the engine is busy.
 

@@ -49,10 +49,10 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
 
 
 def excluded_metrics(groups: Sequence[Group], others: Mapping[str, Excluded] = {}) -> dict[str, float]:
-    """Return `rollout/excluded/<reason>`: the number of rollouts that are not trained on for that reason.
+    """Return `rollout/excluded/<reason>`: the number of rollouts that are excluded from training for that reason.
 
     Args:
-        others: rollout id -> reason, for rollouts whose reason is not in the rollout itself.
+        others: rollout id -> reason, for rollouts that do not store the reason themselves.
     """
     reasons = Counter(each.excluded for group in groups for each in group.rollouts if each.excluded)
     reasons.update(others.values())

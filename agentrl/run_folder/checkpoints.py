@@ -127,7 +127,7 @@ def complete_steps(checkpoints: Path) -> list[int]:
 def newest(run_dir: Path) -> Path | None:
     """Return the newest complete checkpoint of the run in that folder; None if there is none.
 
-    Ignores the link `latest`: a kill after saving a checkpoint can leave the link one checkpoint behind.
+    The link `latest` is ignored, because a kill after saving a checkpoint can leave the link one checkpoint behind.
     """
     folders = (step_folder(checkpoints_of(run_dir), step) for step in reversed(saved_steps(checkpoints_of(run_dir))))
     return next(filter(is_complete, folders), None)
@@ -141,7 +141,7 @@ def start_of(trainer: TrainerConfig) -> Path | None:
 
     Raises:
         ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists, but there is no
-            complete checkpoint: a new start would delete the records of the saved run.
+            complete checkpoint; a new start would delete the records of the saved run.
     """
     if trainer.resume_mode == "path" and trainer.resume_from_path:
         return find_checkpoint(trainer.resume_from_path)

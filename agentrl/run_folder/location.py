@@ -1,4 +1,4 @@
-"""Location of a run's files: a new folder by default. Never overwrites another run; cleans up after a failed start."""
+"""Open the folder of a run, by default a new one. Another run is never overwritten; a failed start is cleaned up."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ReproducibilityReport:
     - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
-    - `settings`: only the reasons from the configurations: from the present one, and from those before resuming
+    - `settings`: only the reasons from configurations: the present one, and those before the run was resumed
     - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
     - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
       from the engine's cache: `{step, split, what}`; `num_ended_by` is the number of all these events
@@ -35,7 +35,7 @@ class ReproducibilityReport:
     Args:
         live: whether the run has rollouts.
         before: folder of the resumed run, if it is not this run's folder.
-        tools, users: names of the offered tools, and of the simulated users, that are not marked as deterministic.
+        tools, users: names of the offered tools and of the simulated users that are not marked as deterministic.
         clients: why the run is not reproducible, if other programs send the requests; "" otherwise.
         num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """
@@ -62,7 +62,7 @@ class ReproducibilityReport:
                 *([clients] if clients else []),
             ],
         )
-        # without `rollout.deterministic`, the run is not reproducible anyway
+        # without `rollout.deterministic`, evictions do not matter: the run is not reproducible anyway
         self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0
         self._evicted = self._num_evicted()
         self._changed: list[Entry] = []

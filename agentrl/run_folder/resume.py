@@ -47,10 +47,10 @@ FIXED = (
     "trainer.seed",
     "trainer.saved_rollouts",
 )
-"""Keys that must not change: a checkpoint is invalid with another model or row order."""
+"""Keys that must not change, because a checkpoint is invalid with another model or row order."""
 
-# A rollout_only run computes its position in the data from the number of stored steps, and uses the same sampling
-# parameters for all rollouts.
+# A rollout_only run computes its position in the data from the number of stored steps, and all its rollouts must have
+# the same sampling parameters.
 _FIXED_IF_SAMPLED = (
     "data.train_batch_size",
     *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),

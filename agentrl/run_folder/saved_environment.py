@@ -21,7 +21,7 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
 
 
 def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
-    """Return whether a run is reproducible, as a text from its saved environment; None if unknown."""
+    """Return a text that says whether the run with this environment is reproducible; None if unknown."""
     saved = kept.get("reproducible")
     if not isinstance(saved, dict) or "promised" not in saved:
         return None

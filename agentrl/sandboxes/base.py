@@ -54,10 +54,10 @@ class SandboxSetup:
         env: environment variables of all programs in the sandbox.
         folders: folders that must exist and be writable. Kinds with images ignore `folders`.
         image: name of the image; None: the image of the kind. Kinds without images ignore `image`.
-        build: folder with a Dockerfile; the image is built from it if there is no image of this name.
+        build: folder with a Dockerfile, from which `image` is built if it does not exist yet.
         build_s: seconds to build or get the image.
         memory_mb: memory limit in MiB; None: the limit of the kind.
-        readable: (folder of this machine, its path in the sandbox), read-only. Only local sandboxes support this.
+        readable: (folder of this machine, path at which the sandbox can read it). Only local sandboxes support this.
     """
 
     folder: str = ""
@@ -132,7 +132,7 @@ class SandboxProvider(Protocol):
         """Check that sandboxes of this kind can run on this machine and isolate as required.
 
         Raises:
-            ConfigError: a requirement is missing. The message names it, and how to install or enable it.
+            ConfigError: a requirement is missing. The message names it and says how to install or enable it.
         """
         ...
 

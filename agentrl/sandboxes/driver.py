@@ -1,9 +1,9 @@
 """Runs a program in a separate process. The interpreter of a sandbox executes this module's text (`programs.py`).
 
-Before and after each run, every process that a program left running is killed, so a program cannot watch the next one.
+Before and after each run, every process that a program left running is killed. So it cannot watch the next program.
 """
 
-# no pathlib or contextlib, because each import takes time at each run; the sandbox's Python may be version 3.9
+# no pathlib or contextlib, because each import takes time at each run; this code must also work with Python 3.9
 # ruff: noqa: PTH102, PTH118, PTH123, PTH208, SIM105
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def end_others(known: set[int]) -> bool:
 
 
 def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
-    """Run `program` with `stdin`; return how it ended, and the start of its output. The file `OUTPUT` has all of it.
+    """Run `program` with `stdin`; return how it ended and the start of its output. All output is in the file `OUTPUT`.
 
     Args:
         known: processes that existed before the first program.

@@ -1,4 +1,4 @@
-"""Checks of a sandbox's isolation, by code that runs in it."""
+"""Check a sandbox's isolation with code that runs in the sandbox."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ _NAME = re.compile(r"([0-9a-f]{32}x\d+)-(\d+)-(\d+)")
 
 
 def own_name() -> str:
-    """Return a name of this process that is never reused: place, process id and start time."""
+    """Return a name of this process that is never reused: `place`, process id and start time."""
     process = os.getpid()
     return f"{place()}-{process}-{_started(process)}"
 
 
 def place() -> str:
-    """Return a name of this boot and this process namespace, within which a process id is unambiguous."""
+    """Return a name for this boot and this process namespace. Process ids are unique within this combination."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")
     return f"{boot}x{Path('/proc/self/ns/pid').stat().st_ino}"
 

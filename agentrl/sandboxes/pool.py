@@ -54,8 +54,8 @@ class Content:
 class SandboxPool:
     """Sandboxes by owner (a rollout). The tools of a rollout share one sandbox, which lasts until `release`.
 
-    With `prewarm`, that number of sandboxes is started in advance. A rollout gets one of them immediately, and the pool
-    starts the next one, unless other rollouts wait for a slot.
+    With `prewarm`, that number of sandboxes is started in advance. A rollout gets one of them immediately. The pool
+    then starts a replacement, unless other rollouts wait for a slot.
 
     Args:
         settings: owners beyond `max_running` wait until another owner releases its sandbox.
@@ -103,7 +103,7 @@ class SandboxPool:
 
     @asynccontextmanager
     async def borrowed(self, content: Content | None = None) -> AsyncIterator[OwnedSandbox]:
-        """Yield a sandbox for one block. The end of the block ends the sandbox, and waits until it has ended.
+        """Yield a sandbox for one `with` block. The exit of the block ends the sandbox and waits until it has ended.
 
         Raises:
             ConfigError: see `begin`.
@@ -116,7 +116,7 @@ class SandboxPool:
             await owned.close()
 
     def release(self, owner: str) -> None:
-        """End the owner's sandbox, if it has one; does not wait for the end."""
+        """End the owner's sandbox, if there is one, without waiting for its end."""
         if owned := self._owned.pop(owner, None):
             self._in_background(owned.close())
 
@@ -135,9 +135,10 @@ class SandboxPool:
     def metrics(self) -> dict[str, float]:
         """Return counts since the start of the run.
 
-        `sandboxes_started`, `sandboxes_ended` (by programs in them), `sandboxes_failed` (did not start, or were lost),
-        `sandbox_s`: seconds that all sandboxes ran, `sandbox_wait_s`: seconds that rollouts waited for a sandbox, and
-        `sandbox_cost_usd` if the kind has a price.
+        `sandboxes_started`, `sandboxes_ended` (programs in them ended them) and `sandboxes_failed` (did not start, or
+        were lost) are numbers of sandboxes. `sandbox_s` is the number of seconds that all sandboxes ran.
+        `sandbox_wait_s` is the number of seconds that rollouts waited for a sandbox. `sandbox_cost_usd` is included if
+        the kind has a price.
         """
         seconds = self._seconds + sum(each.seconds() for each in self._running)
         price = self.settings.usd_per_s
@@ -169,7 +170,7 @@ class SandboxPool:
             self._leave_place()
 
     def count(self, what: str) -> None:
-        """Count a sandbox that `ended` (by a program in it) or `failed`."""
+        """Count a sandbox; `what` is `ended` (a program in the sandbox ended it) or `failed`."""
         self._counts[what] += 1
 
     async def _in_a_place(self, work: Callable[[], Awaitable[Running]]) -> Running:
@@ -240,7 +241,7 @@ class SandboxPool:
         await self._slots.acquire()
         try:
             self._idle.append(await self._new())
-        except SandboxUnavailableError as error:  # a rollout that needs a sandbox gets the error of its own start
+        except SandboxUnavailableError as error:  # only a warning: a rollout will try to start its sandbox itself
             _LOGGER.warning("a sandbox could not be started in advance: %s", error)
         finally:
             self._num_ahead -= 1
@@ -275,7 +276,7 @@ class OwnedSandbox:
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Drop a sandbox that ended or failed: its state is unknown."""
+        """Drop a sandbox that ended or failed, because its state is unknown."""
         try:
             if isinstance(error, SandboxEndedError | SandboxUnavailableError):
                 await self._drop("ended" if isinstance(error, SandboxEndedError) else "failed")

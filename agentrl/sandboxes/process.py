@@ -1,4 +1,4 @@
-"""A sandbox that runs the program of `agentrl.sandboxes.inside` and answers on the pipes of a local process."""
+"""A sandbox that runs the program of `agentrl.sandboxes.inside`, reached through the pipes of a local process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITABLE = ("/work", "/tmp")
 STDERR_S = 2.0
 _STOP = b'{"kind": "stop"}\n'
 LINE_BYTES = 2 * MAX_FILE_BYTES
-"""Maximum bytes of a line of a reply; the limit of the process's streams."""
+"""Maximum bytes of a line in the output of the process. A reply is one line."""
 
 
 class ProcessSandbox:
@@ -46,7 +46,7 @@ class ProcessSandbox:
         self._process = process
         self._descriptor: int | None = None
         with suppress(ProcessLookupError):  # the process has ended
-            self._descriptor = os.pidfd_open(process.pid)  # unlike a process id, it is never reused
+            self._descriptor = os.pidfd_open(process.pid)  # unlike a process id, never refers to another process
         self._asking = asyncio.Lock()
         self._ended = self._cancelled = False
 
@@ -72,7 +72,7 @@ class ProcessSandbox:
         raise SandboxUnavailableError(f"a sandbox did not start: {said}")
 
     async def standard_error(self) -> str:
-        """Return the beginning of the standard error of an ending process, as one line."""
+        """Read the standard error of the process, which is about to end; return its beginning as one line."""
         assert self._process.stderr is not None
         found = b""
         with suppress(TimeoutError):
@@ -114,7 +114,7 @@ class ProcessSandbox:
             self._process.stdin.write(_STOP)
 
     async def kill(self) -> None:
-        """End the process."""
+        """Kill the process and wait for its end."""
         self.kill_process()
         await self._process.wait()
 
@@ -152,16 +152,16 @@ class ProcessSandbox:
             raise failure
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """Kill the sandbox; return the error of the call."""
+        """Kill the sandbox; return the error to raise for the failed call."""
         await self.kill()
         return SandboxEndedError(reason)
 
     async def _reply(self, number: str) -> Mapping[str, JsonValue]:
-        """Read a reply. A program in the sandbox could have written it, so nothing in it is trusted."""
+        """Read a reply. It is not trusted, because any program in the sandbox could have written it."""
         assert self._process.stdout is not None
         try:
             reply = parse(await self._process.stdout.readline())
-        except ValueError:  # also a line that is too long
+        except ValueError:  # also raised for a line that is too long
             reply = None
         if not isinstance(reply, dict) or reply.get("id") != number:
             raise SandboxEndedError("the sandbox ended")
@@ -181,18 +181,18 @@ def program(last: str = "server") -> str:
 
 
 def arguments(limits: Mapping[str, int], writable: Sequence[str] = WRITABLE) -> list[str]:
-    """Return the command-line arguments with which Python runs the program.
+    """Return the command-line arguments with which Python runs the program of `agentrl.sandboxes.inside`.
 
     Args:
         limits: name of a resource -> limit of each process; see setrlimit(2).
-        writable: folders whose files are counted.
+        writable: folders in which the number of files is limited.
     """
     settings = {"limits": dict(limits), "output": MAX_OUTPUT_CHARS, "writable": [*writable]}
     return ["-I", "-c", f"{program()}names['serve']({settings!r})"]
 
 
 def read_result(reply: Mapping[str, JsonValue]) -> RunResult:
-    """Read the reply to code or a command. The reply is not trusted."""
+    """Read the reply to a request to run code or a command. The reply is not trusted."""
     code = reply.get("exit_code")
     return RunResult(
         shortened(_text(reply.get("output"))),

@@ -1,4 +1,4 @@
-"""Runs programs that only write to standard output, such as answers to coding tasks, in any sandbox."""
+"""Runs a program in any sandbox, such as the answer to a coding task, and returns the program's standard output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MARGIN_S = 10.0
 MAX_PROGRAM_OUTPUT_BYTES = 8 * 2**20
 """A program that writes more counts as failed."""
 _INLINE_BYTES = 9_000
-"""Maximum bytes of output in a reply. A result of `Sandbox.run_python` is limited to 20,000 characters."""
+"""Maximum bytes of output in a reply, because a result of `Sandbox.run_python` is limited to 20,000 characters.
+
+Longer output is downloaded as a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ async def run_program(
 
 
 def _reply(result: RunResult) -> dict[str, JsonValue]:
-    """Read the last line of the output; {} if the driver did not reply."""
+    """Read the reply of driver.py, which is the last line of the output; {} if there is no reply."""
     try:
         found = parse(result.output.rstrip("\n").rpartition("\n")[2].encode())
     except ValueError:

@@ -12,7 +12,7 @@ from agentrl.sandboxes.base import EndsProcesses, Sandbox
 T = TypeVar("T")
 
 _STOP_S = 5.0
-"""Seconds in which a stopped call must end; otherwise its sandbox is ended."""
+"""Seconds to wait for the end of a stopped call. If the call has not ended by then, its sandbox is killed."""
 _ASK_S = 0.05
 """Pause between two attempts to stop a call."""
 
@@ -52,7 +52,7 @@ class RunningCall(Generic[T]):
 
         If this method is cancelled, or takes too long, the sandbox ends.
         """
-        assert isinstance(self._sandbox, EndsProcesses)  # its kind has `PoolSettings.setups`
+        assert isinstance(self._sandbox, EndsProcesses)  # true for all kinds of sandboxes with `PoolSettings.setups`
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):

@@ -9,8 +9,8 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from agentrl.config.base import Section
 
 Setups = Literal["image", "folders", "system"]
-"""Which settings of a `SandboxSetup` a kind supports. image: another image. folders: further folders and variables.
-system: the same as folders, and every file can be written."""
+"""Which settings of a `SandboxSetup` a kind supports. image: another image than the kind's. folders: additional folders
+and environment variables. system: the same as folders, and programs in the sandbox can write every file."""
 
 
 class PoolSettings(Section):

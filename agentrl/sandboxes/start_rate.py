@@ -1,4 +1,4 @@
-"""Limits starts per second over all processes of a user on this machine, through a shared file."""
+"""Limits how many sandboxes all processes of a user on this machine start per second, through a shared file."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class StartRate:
         self._service, self._interval_s, self._sleep = service, 1 / per_s, sleep
 
     async def wait(self) -> None:
-        """Wait for the next free start. A caller that is cancelled leaves its start unused."""
+        """Reserve the next start time and wait for it. If the caller is cancelled, its start time stays unused."""
         if (wait_s := self.reserve()) > 0:
             await self._sleep(wait_s)
 
     def reserve(self) -> float:
-        """Reserve the next start; return the seconds until then."""
+        """Reserve the next start time; return the seconds until then."""
         descriptor = os.open(self._file(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for microseconds
-            now = time.monotonic()  # the same clock in all processes since the start of the machine
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # this lock is held for microseconds only
+            now = time.monotonic()  # all processes share this clock, which starts when the machine boots
             start = max(now, _next_start(descriptor, now))
             os.pwrite(descriptor, _TIME.pack(start + self._interval_s), 0)
             return start - now
@@ -50,14 +50,14 @@ class StartRate:
             os.close(descriptor)
 
     def _file(self) -> Path:
-        """Return the shared file. Its name depends on the machine's boot, at which the monotonic clock starts."""
+        """Return the shared file. Each boot has its own file, because the monotonic clock restarts at boot."""
         return _folder() / blake2b(f"{place()} {self._service}".encode(), digest_size=12).hexdigest()
 
 
 def _next_start(descriptor: int, now: float) -> float:
     data = os.pread(descriptor, _TIME.size, 0)
     found: float = _TIME.unpack(data)[0] if len(data) == _TIME.size else 0.0
-    return found if found < now + _MAX_WAIT_S else 0.0  # also for NaN
+    return found if found < now + _MAX_WAIT_S else 0.0  # NaN also becomes 0
 
 
 def _folder() -> Path:

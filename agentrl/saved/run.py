@@ -45,7 +45,7 @@ class Metrics(list[dict[str, Any]]):  # Any: a number, or None if it was not fin
 
 
 class Run:
-    """A run's folder, or a folder or file of rollouts.
+    """A saved run: its folder, or a folder or file that contains only rollouts.
 
     Attributes:
         path: the folder or file.

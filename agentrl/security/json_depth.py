@@ -28,7 +28,7 @@ def parse(text: str | bytes) -> JsonValue:
 
 def is_too_deep(value: JsonValue, text: str | bytes) -> bool:
     """Whether `value`, parsed from `text`, is nested deeper than `MAX_DEPTH`; uses no recursion."""
-    # counting brackets is fast, and few texts have more than `MAX_DEPTH`
+    # counting brackets is fast; only the few texts with more than `MAX_DEPTH` brackets need the slow check
     return _num_brackets(text) > MAX_DEPTH and _deeper([value], MAX_DEPTH)
 
 

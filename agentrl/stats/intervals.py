@@ -8,7 +8,7 @@ factor for few clusters:
     SE^2 = G / (G - 1) * sum_g S_g^2 / N^2
 
 - In general the interval is m ± t SE, with t of Student's distribution with G - 1 degrees of freedom.
-- For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is the
+- For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Wilson's sample size is the
   equivalent number of independent rollouts, m (1 - m) / SE^2, at most N (Dean & Pagano 2015). The sample size is G if
   each cluster is one rollout, and also if all values are equal, because the correlation within a task is then unknown.
 - There is no interval for a single cluster. There is also no interval if the values are not a share and all clusters
@@ -71,10 +71,10 @@ def task_mean_estimate(
 
 
 def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = 0.95) -> Estimate:
-    """Mean over tasks of (mean of the second side - mean of the first); each task is compared with itself.
+    """Mean over tasks of (mean of b - mean of a), where a and b are two lists of values of the same task.
 
     Args:
-        pairs: for each task the values of both sides; tasks without values on one side are ignored.
+        pairs: (a, b) for each task; tasks in which a or b is empty are ignored.
 
     Raises:
         ValueError: no task has values on both sides.
@@ -85,11 +85,11 @@ def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], 
 def bootstrap(
     values: Floats, statistic: Callable[[Floats], float], level: float = 0.95, seed: int = 0, num: int = 2000
 ) -> Estimate:
-    """Any statistic with a bootstrap interval (bias-corrected and accelerated, BCa; Efron 1987).
+    """Return any statistic with its bootstrap interval (bias-corrected and accelerated, BCa; Efron 1987).
 
     Args:
         values: [observations, ...]; observations must be independent of each other, so use one per task.
-        statistic: function of a resample, an array of the shape of `values` in which observations may repeat.
+        statistic: function of one resample, which is an array like `values` in which observations may repeat.
         num: number of resamples.
     """
     from scipy.stats import DegenerateDataWarning  # takes 0.8 s to import
@@ -99,7 +99,7 @@ def bootstrap(
     if count < 2:
         return Estimate(value, None, None, count)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)  # then a bound is nan, as checked below
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # for such data a bound is nan, which is checked below
         found = resampled(
             (np.arange(count),),
             lambda rows: statistic(values[rows]),
@@ -117,7 +117,7 @@ def bootstrap(
 
 
 def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:
-    """Return sum and size of each cluster with values, [clusters] each, and whether every value is 0 or 1."""
+    """Return the sums and the sizes of all clusters with values, both [clusters], and whether all values are 0 or 1."""
     arrays = [np.asarray(cluster, np.float64) for cluster in clusters if len(cluster)]
     if not arrays:
         raise ValueError("expected at least one value")
@@ -130,7 +130,7 @@ def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Float
 
 
 def _estimate(mean: float, influences: Floats, num_rollouts: int, level: float, share: bool) -> Estimate:
-    """Build the estimate from each cluster's contribution to the mean, [clusters]; the contributions average to 0."""
+    """Build the estimate from each cluster's weighted deviation from the mean, [clusters]; the deviations sum to 0."""
     count = len(influences)
     if count < 2:
         return Estimate(mean, None, None, count)
@@ -157,7 +157,7 @@ def _wilson(mean: float, variance: float, count: int, num_rollouts: int, level: 
 
 @lru_cache(maxsize=1024)
 def t_quantile(level: float, degrees: int) -> float:
-    """t with P(-t < T < t) = `level`, for T of Student's distribution with `degrees` of freedom."""
+    """Return t with P(-t < T < t) = `level`, where T has Student's distribution with `degrees` degrees of freedom."""
     from scipy.special import stdtrit  # takes 0.2 s to import
 
     return float(stdtrit(degrees, (1 + level) / 2))

@@ -1,4 +1,4 @@
-"""Correct statistics of rollouts for the rollouts that infrastructure failures removed.
+"""Weights that correct the bias in statistics of rollouts after infrastructure failures removed some rollouts.
 
 A rollout with many tool calls is more likely to call a failing service than a rollout with few. So the mean number of
 calls of the remaining rollouts is too low. Let n_j be the number of rollouts that made at least j calls. Let d_j be the

@@ -38,7 +38,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
 
 def mean_ranks(values: Sequence[float]) -> Floats:
-    """Ranks of the values, from 1, [N]. Equal values all get the mean of their ranks."""
+    """Return the ranks of the values, counted from 1, [N]. Equal values all get the mean of their ranks."""
     array = np.asarray(values, dtype=np.float64)
     _, places, counts = np.unique(array, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

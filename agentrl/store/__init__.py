@@ -13,7 +13,7 @@ __all__ = ["Scores", "StoredRollout", "TrajectoryStore"]
 
 
 def __getattr__(name: str) -> object:
-    """Import pyarrow only when a store is used: `store.layout` does not need it."""
+    """Import pyarrow only when a store is used, so that `store.layout` can be imported without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "trajectories" if name == "TrajectoryStore" else "stored"

@@ -27,7 +27,7 @@ Integers = NDArray[np.integer]
 
 
 def seals(columns: Sequence[pa.Array]) -> pa.ListArray:
-    """Return for each row the seals of its leaves, in the order of `columns`; list<uint32>."""
+    """Return an array of list<uint32>: for each row, the seals of its leaves in the order of `columns`."""
     num_rows = len(columns[0])
     ends, nothing = np.arange(num_rows + 1), np.zeros(num_rows, np.uint32)
     leaves = [leaf for column in columns for leaf in _leaves(column, ends, nothing)]

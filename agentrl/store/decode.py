@@ -42,7 +42,7 @@ Read = Callable[[pa.Array], Iterable[Any]]
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
-    """Yield the rollouts of a table, in its order. Consecutive rollouts of the same task share one `Task` object.
+    """Yield the rollouts of a table, in row order. Consecutive rollouts of the same task share one `Task` object.
 
     Raises:
         ValueError: the values contradict each other.

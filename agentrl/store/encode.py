@@ -101,7 +101,7 @@ _OF_ROW = {
     "trajectories": "trajectories",
     EXCLUDED: "excluded",
 }
-"""Columns that are not attributes of the rollout -> attribute of `_Row`."""
+"""Name of a column that is not an attribute of `Rollout` -> attribute of `_Row` with the column's value."""
 
 _OF_SAMPLE = ("advantages", *SCORES, "kl_coef")
 

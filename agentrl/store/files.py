@@ -55,7 +55,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # dictionaries are slower, and larger for token ids; zstd compresses token ids
+        use_dictionary=False,  # dictionary encoding is slower, and larger for token ids, which zstd compresses well
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:

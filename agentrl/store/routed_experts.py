@@ -1,8 +1,8 @@
 """Routed experts, saved in the folder of the trajectories: `step-000012.experts.safetensors`, a tensor per trajectory.
 
-The file is in safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the
-hash of that header. So readers detect an experts file that is missing, damaged, or from another step. Readers map the
-experts file into memory.
+Routed experts are the experts that a mixture-of-experts model selected for each token. The file is in safetensors
+format. Its header holds a checksum of each tensor, and the file of trajectories holds the hash of that header. So
+readers detect an experts file that is missing, damaged, or from another step. Readers map the experts file into memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
     """
     known = ((name, trajectory.routed_experts) for name, trajectory in _named(groups))
     found = [(name, experts.contiguous()) for name, experts in known if experts is not None]
-    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # aligns tensors to their element size
+    # tensors with large elements first, so that each tensor is aligned to its element size
+    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))
     if not tensors:
         return None
     header = _header(tensors)

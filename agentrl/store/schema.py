@@ -76,7 +76,7 @@ _UNWEIGHTED = pa.struct(
 )
 """A trajectory in schema versions 3 to 6."""
 WEIGHT = "weight"
-"""Field of a trajectory: the factor of its advantages. New in version 7."""
+"""Field of a trajectory: the factor by which its advantages are multiplied. New in version 7."""
 TRAJECTORY = pa.struct([*_UNWEIGHTED, *_fields({WEIGHT: _FLOAT})])
 TURN_REWARD = pa.struct(
     _fields(

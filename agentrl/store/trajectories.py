@@ -67,7 +67,7 @@ class TrajectoryStore:
         samples: Sequence[Sample] = (),
         excluded: Mapping[str, Excluded] = {},
     ) -> Path:
-        """Save the rollouts of `step` and return the path of the file. Rollouts saved before for `step` are replaced.
+        """Save the rollouts of `step` and return the path of the file. An existing file of this step is replaced.
 
         A group without rollouts is not saved. Advantages and `Scores` (saved as float32) come from `samples`, which
         must be in the order of the trajectories in `groups`.
@@ -122,7 +122,7 @@ class TrajectoryStore:
             return read_provenance(file)
 
     def media(self, name: str) -> bytes:
-        """Return the image `name` of segments and messages; the name is its content hash.
+        """Return the image that segments and messages refer to as `name`, the image's content hash.
 
         Raises:
             DataError: the image is missing or damaged.

@@ -55,7 +55,8 @@ class TaskSteps:
     async def next(self, sandbox: Sandbox) -> str | None:
         """Score the current step, begin the next step and return its instruction; return None after the last step.
 
-        After a `SandboxEndedError`, call this method again with a sandbox that `filling` has filled.
+        After a `SandboxEndedError`, fill a new sandbox with the function that `filling` returns, and call this method
+        again.
 
         Raises:
             VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify` and `begin_step`.
@@ -81,7 +82,7 @@ class TaskSteps:
     async def _begin(self, sandbox: Sandbox) -> None:
         """Prepare the current step, if there is one.
 
-        If the setup of a step after the first fails, this step and all further steps score 0.
+        If the setup of the second or a later step fails, that step and all steps after it score 0.
 
         Raises:
             SandboxEndedError, SandboxUnavailableError: see `begin_step`.
@@ -155,7 +156,7 @@ def ends_task(step: Step, rewards: Rewards) -> bool:
 
 
 def combined(task: TaskFolder, found: Sequence[Rewards]) -> dict[str, float]:
-    """Return the rewards of the task.
+    """Combine the rewards of the steps into the rewards of the task.
 
     Args:
         found: rewards of the scored steps, in order.

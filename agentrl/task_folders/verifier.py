@@ -32,7 +32,7 @@ MAX_REWARD_BYTES = 2**16
 AGENT_LOGS = "/logs/agent"
 _EMPTIED = (TESTS_IN, REWARDS)
 _OWN = f"chmod u+rwx {LOGS} {TESTS_IN} {REWARDS} 2>/dev/null"
-"""Restores permissions of these folders, which the agent may have removed."""
+"""Restores the permissions of these folders, because the agent may have changed the permissions."""
 
 
 class VerifierError(SandboxUnavailableError):
@@ -43,7 +43,8 @@ async def verify(sandbox: Sandbox, task: TaskFolder, step: Step | None = None) -
     """Run the tests of the task, or of one of its steps; return the rewards that they write, by name.
 
     All processes of the agent are ended first, and `/tests` and `/logs/verifier` are emptied. Only then are the tests
-    copied into the sandbox: tests of the task, then tests of the step. The exit code of the tests is not the reward.
+    copied into the sandbox: tests of the task, then tests of the step. The exit code of the tests does not change the
+    rewards.
 
     Raises:
         VerifierError: the tests wrote no reward, an empty reward or a malformed reward, or did not end in time.
@@ -80,7 +81,7 @@ async def _send_tests(sandbox: Sandbox, task: TaskFolder, step: Step | None) -> 
 
 
 async def empty(sandbox: Sandbox, folders: Sequence[str] = (*_EMPTIED, AGENT_LOGS)) -> None:
-    """Empty folders in which only the verifier, or only one step of the agent, writes.
+    """Empty folders that must be empty before the tests run, or before the next step of the agent.
 
     Raises:
         SandboxUnavailableError: a command failed.
@@ -177,4 +178,4 @@ def _finite(name: str, value: JsonValue) -> float:
 
 
 _READERS: Mapping[str, Callable[[bytes], dict[str, float]]] = {"reward.json": _of_json, "reward.txt": _of_text}
-"""The files of a reward; the first one that exists counts."""
+"""Name of a file with the reward -> function that reads it. If several files exist, the first one counts."""

@@ -72,7 +72,7 @@ class GenerationTracker(Protocol):
     """A tracker that also saves texts."""
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
-        """Save samples of the validation after `step`; called before the `log` of that step."""
+        """Save some rollouts of the validation after `step`; called before the `log` of that step."""
         ...
 
 

@@ -67,7 +67,7 @@ def open_tracker(run: TrackedRun) -> JsonlTracker:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics.jsonl that have a step. Damaged lines are skipped; an active run may have one."""
+    """Yield the rows of a metrics.jsonl that have a step. Damaged lines, such as a half-written one, are skipped."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
@@ -85,7 +85,7 @@ def _drop_after(path: Path, step: int) -> None:
     if damaged := _num_lines(path) - len(list(read_metrics(path))):
         print(f"{path}: skipping {damaged} damaged lines")
     aside = path.with_suffix(".tmp")
-    aside.unlink(missing_ok=True)  # an existing file may be a link
+    aside.unlink(missing_ok=True)  # not overwritten, because an existing file may be a link
     with aside.open("x", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in kept)
         _sync(file)

@@ -36,7 +36,7 @@ class WandbTracker:
                 Kind.WRONG_VALUE,
                 f"`trainer.logger`: wandb cannot start: {' '.join(str(error).split())}",
             ) from error
-        # wandb's own step can only grow: wandb silently drops steps that are repeated after a resume
+        # plot over the key `step`: wandb's built-in step can only grow, so wandb would drop steps that a resume repeats
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

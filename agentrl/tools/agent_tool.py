@@ -68,7 +68,7 @@ class BoundAgentTool(BoundTool):
 
 
 def check_agent_tools(tools: Mapping[str, BoundTool]) -> None:
-    """Refuse unknown names among the tools of sub-agents.
+    """Refuse unknown names in `rollout.multi_turn.sub_agent.tools`.
 
     Raises:
         ConfigError: the message names the key and the nearest name.

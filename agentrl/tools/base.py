@@ -23,8 +23,8 @@ class InfraError(Exception):
 
     Examples: a service is down, a quota is used up, a sandbox could not start. A call is first
     repeated up to `retries` times. If it still fails, the rollout ends. The rollout is saved, but excluded from
-    training and from the metrics. Do not raise `InfraError` for a failure that the model can cause, such as a crash by
-    its own code: the policy would not learn to avoid it.
+    training and from the metrics. Do not raise `InfraError` for a failure that the model can cause, such as a crash of
+    code that the model wrote, because the policy would not learn to avoid such failures.
     """
 
 
@@ -73,7 +73,7 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains `create_kwargs` of the row, and also each entry of `create_kwargs`.
+        """Start one trajectory. `kwargs` contains the row's dictionary `create_kwargs`, and also each of its entries.
 
         An `InfraError` drops only the rollout. Any other exception counts as an error of the row and ends the run.
         """

@@ -181,7 +181,7 @@ class BoundTool:
         """
 
     def within(self, deadline_s: float | None) -> Self:
-        """Return a copy with this timeout, which shares everything else. For None, return the tool itself."""
+        """Return a copy of the tool that differs only in its timeout. For None, return the tool itself."""
         if deadline_s is None:
             return self
         other = copy(self)

@@ -37,7 +37,7 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # agent_data and seed are passed only if the signature names them: **kwargs are for the row's arguments
+        # passed only if the signature names agent_data or seed, because **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         self.takes_seed = {method for method in _METHODS if "seed" in self._parameters[method]}
         # a separate circuit breaker, so that releases still run when calls of the tool hang
@@ -47,7 +47,7 @@ class BoundClass(BoundTool):
         self._tool = tool
 
     def instance(self, data: AgentData) -> ToolInstance:
-        """Return an instance that is created before its first call."""
+        """Return an instance, which runs the tool's `create` before its first call."""
         return ClassInstance(self, data)
 
     async def invoke(self, method: str, *arguments: object, **keywords: object) -> object:
@@ -113,7 +113,7 @@ class ClassInstance(ToolInstance):
             raise InfraError(why) from None
 
     async def reward(self) -> float | None:
-        """Run `calc_reward`, if the tool defines it and was created."""
+        """Run `calc_reward`, if the tool defines it and `create` was successful."""
         bound = self._bound
         if self._id is None or not bound.defines("calc_reward"):
             return None

@@ -135,7 +135,10 @@ def _registered(name: str, entry: dict[str, object]) -> bool:
 
 
 class _ShortForm(Section):
-    """A registered function, or `function: path.py:name` relative to the YAML file or the working folder."""
+    """Entry in the short form: the `name` of a registered function, or `function: path.py:name`.
+
+    The path is relative to the folder of the YAML file or to the working folder.
+    """
 
     name: str | None = None
     function: str | None = None

@@ -70,7 +70,7 @@ class Recording:
         return self._ended and not any(self._waiting.values())
 
     def without(self, names: Collection[str]) -> None:
-        """Drop the recorded calls of the tools `names`, which start agents and therefore run again in a replay."""
+        """Drop the recorded calls of the tools `names`. These tools start agents, so they run again in a replay."""
         for key in [key for key in self._waiting if key[0] in names]:
             del self._waiting[key]
 
@@ -97,7 +97,7 @@ class RecordedToolbox(Toolbox):
 
     - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
     - `stub`: the answer says that the call was not recorded; the outcome is `tool_error`, and the rollout continues
-    - `live`: the tool of `live` runs, without the effects of earlier recorded calls
+    - `live`: the tool of the toolbox `live` runs; it does not see the effects of earlier recorded calls
 
     Args:
         schemas: tool schemas of the saved run.

@@ -192,7 +192,7 @@ class TaskFolderState(RolloutState):
         try:
             try:
                 return await self._in_this_sandbox(work)
-            except SandboxEndedError:  # ended by commands of the model; a new one has the task's original files
+            except SandboxEndedError:  # commands of the model ended it; a new sandbox has the task's original files
                 return await self._in_this_sandbox(work)
         except (SandboxUnavailableError, SandboxEndedError) as error:
             raise InfraError(str(error)) from error

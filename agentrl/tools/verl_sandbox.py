@@ -35,7 +35,7 @@ class _Entry(Section):
 
 
 def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> SandboxTool:
-    """Return the tool, with the schema of the entry if it has one.
+    """Return the tool, with the entry's `tool_schema` if the entry has this key.
 
     As in verl, `rate_limit` is the number of concurrent requests.
 

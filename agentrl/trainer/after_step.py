@@ -67,7 +67,7 @@ class AfterStep:
         self._saved_s = 0.0
         self._goal = progress.goal
         self._good_enough = goal_reached(progress.goal, self._config.stop_when)
-        self._new_best: Best | None = None  # best step found by the latest validation, until it is saved
+        self._new_best: Best | None = None  # set if the latest validation was the best so far, until the step is saved
 
     async def begin(self) -> int:
         """Resume from the restored step. A new run starts at 0, after a validation if `val_before_train` is set."""
@@ -107,7 +107,7 @@ class AfterStep:
         return self._good_enough or step >= self._total_steps
 
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
-        """Store the rollouts of `step` and log its metrics. Validate and save the run if either is due."""
+        """Store the rollouts of `step` and log its metrics. Validate and save, each if it is due at this step."""
         with self._timer.timed("store"):
             dropped, excluded = self._exclusions.take()
             self._records.store_rollouts(step, groups, samples, excluded, dropped)

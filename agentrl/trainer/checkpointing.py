@@ -123,7 +123,7 @@ class Checkpoints:
         remove_leftovers(self._folder)
         state = RunState(step, self._source.position, self.best, tuple(self._source.pending), goal)
         target = step_folder(self._folder, step)
-        if is_complete(target):  # already saved: only its state changes, because it may now be the best
+        if is_complete(target):  # already saved: only the state file changes, because this step may now be the best
             write_atomically(target / STATE_FILE, _text(state))
             self._show(state)
             return
@@ -135,7 +135,7 @@ class Checkpoints:
             await self._saving
 
     async def _write(self, aside: Path) -> None:
-        """Write all state that the next step may change. In the background: copy it and start to write the copy."""
+        """Write all state that the next step may change. With `in_background`: copy it and start to write the copy."""
         self._files.clear()
         await self._save_model(self._backend, aside)
         for part in self._kept:

@@ -1,4 +1,4 @@
-"""Result of an evaluation in the Python API: a mapping of metrics, with the rollouts."""
+"""Result of an evaluation in the Python API: maps metric names to values, and contains the rollouts."""
 
 from __future__ import annotations
 

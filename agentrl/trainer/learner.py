@@ -1,4 +1,4 @@
-"""The learning part of a step: the named hooks, including the learner, which updates the policy."""
+"""Named hooks that learn from the samples of a step; one of these hooks is the learner, which updates the policy."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Hook(Generic[Function]):
 
 
 def named(**functions: Function | None) -> list[Hook[Function]]:
-    """Return a hook for each function, in this order; None means that the run has no such hook."""
+    """Return a hook for each argument, in the order of the arguments. An argument that is None gets no hook."""
     return [Hook(name, function) for name, function in functions.items() if function is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class StepHooks:
-    """The hooks of a step, in phases. They run in this order, each timed as `timing_s/<name>`.
+    """The hooks of a step, in phases. The phases run in the order below; each hook is timed as `timing_s/<name>`.
 
     Attributes:
         before_update: run on the step's samples, before the policy update.
         update: the update of the policy, or of a trained reward model; empty if the run trains nothing.
         after_update: run on the step's samples, after the policy update.
         before_publish: run before each publication of the policy's weights.
-        publish: the publication; empty if there is no engine.
+        publish: sends the policy's weights to the engine; empty if there is no engine.
     """
 
     timer: Timer
@@ -124,9 +124,10 @@ class Learner:
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Run all updates of one step. Return metrics `actor/<name>`, each the mean over the updates that report it.
 
-        `skipped_updates` is the number of skipped updates; their non-finite values are excluded from the means.
-        The metrics of `correct` are added. `mismatch/…` (see `off_policy.mismatch.summary`) covers all tokens if the
-        samples have `old_logprobs`. Otherwise it covers only the first mini-batch, because later ones use new weights.
+        `skipped_updates` is the number of skipped updates. Non-finite values of skipped updates are excluded from the
+        means. The metrics of `correct` are added. `mismatch/…` (see `off_policy.mismatch.summary`) covers all tokens if
+        the samples have `old_logprobs`. Otherwise it covers only the first mini-batch, because later mini-batches use
+        new weights.
 
         Args:
             step: the policy version at the start of the step.

@@ -40,7 +40,7 @@ class Source(Protocol):
     pending: Sequence[Draw]
 
     def feeding(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager; `take` works only while it is open."""
+        """Return a context manager; `take` works only inside its `async with` block."""
         ...
 
     async def take(self, policy_version: int) -> list[Group]:
@@ -89,7 +89,7 @@ class Progress(Protocol):
         ...
 
     async def finish(self) -> None:
-        """Wait for a save in the background; raise its error."""
+        """Wait for a save in the background; raise an error if the save fails."""
         ...
 
     async def restore(self) -> None:

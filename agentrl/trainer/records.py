@@ -25,8 +25,8 @@ class Records:
         train_store: stores training rollouts; None if the run trains on rollouts that are already stored.
         val_store: stores validation rollouts.
         excluded_store: stores groups that no step trained on; None if they are not saved.
-        began: called when the run starts, after it was restored. So a run that cannot be resumed leaves its folder
-            unchanged.
+        began: called when the run starts, after the saved state was restored, so that a failed resume leaves the run
+            folder unchanged.
         reproducibility: checks after each step and validation whether the run is still reproducible.
     """
 
@@ -91,7 +91,7 @@ class Records:
                     tracker.log_warning(step, warning)
 
     def log_validation(self, step: int, groups: Sequence[Group]) -> None:
-        """Store the rollouts of a validation, and log the first rollouts as text."""
+        """Store the rollouts of a validation, and log the first `num_generations` rollouts as text."""
         if self._val_store:
             self._val_store.write(step, groups)
         if self._reproducibility:

@@ -30,8 +30,8 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
     """Return one group per row of `file`, with one rollout per text in `column`; each rollout has only rewards.
 
     The reward function is called as in training, as if the text were the only turn of a rollout without tool calls. A
-    column of the file, such as `tool_outcomes`, overrides the default of the key with the same name. The reward
-    function gets no token ids and no lengths in tokens.
+    column of the file, such as `tool_outcomes`, replaces the default value that `extra_info` has under this name. The
+    reward function gets no token ids and no lengths in tokens.
 
     Args:
         column: the column with a text or a list of texts per row.
@@ -83,7 +83,7 @@ async def _scored(reward: Reward, task: Task, answer: str, extra: Mapping[str, o
 
 
 def _info(task: Task, answer: str, column: str) -> dict[str, object]:
-    """Return `extra_info` of a text: the known keys of `RolloutInfo`, overridden by the row's columns."""
+    """Return `extra_info` of a text: default values for keys of `RolloutInfo`, replaced by columns of the same name."""
     assumed: dict[str, object] = {
         "conversation": [*task.messages, Message(role="assistant", content=answer)],
         "num_turns": 1,
@@ -113,7 +113,7 @@ def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
 
 
 def _text(value: JsonValue, where: str) -> str:
-    if not isinstance(value, str):  # an error, because pass@k needs every text
+    if not isinstance(value, str):  # not skipped, because pass@k needs every text
         raise DataError(f"{where}: expected a text or a list of texts, got {value!r:.100}")
     return value
 

@@ -23,7 +23,7 @@ class Scorer:
     async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples with the scores of `scoring`: `old_logprobs`, `ref_logprobs`, `values`.
 
-        If a score records experts, the samples have these experts instead of their own.
+        If a scoring function also returns the experts of each token, they replace `routed_experts` of the samples.
         """
         scored = list(samples)
         for need, score in self._scoring.items():

@@ -147,7 +147,8 @@ class Rollout:
     def valid(self) -> bool:
         """Whether the rollout counts in its group: it has trained tokens, and nothing outside the policy failed.
 
-        A rollout whose agent loop failed has no score. It does not count as 0, which may be the best score in a group.
+        A rollout whose agent loop failed has no score. It does not count with a score of 0, because 0 may be the best
+        score of a group.
         """
         return self.excluded is None
 
@@ -172,7 +173,7 @@ class Rollout:
         return _longest([trajectory.messages for trajectory in self.trajectories if trajectory.weight])
 
     def following(self, number: int) -> Sequence[Message]:
-        """The messages after those of trajectory `number`, from the later trajectory that continues it; else empty.
+        """The messages that a later trajectory adds to those of trajectory `number`; empty if no trajectory does so.
 
         With `thinking=strip`, a trajectory may be continued by a new trajectory that renders the history again.
         """

@@ -51,7 +51,7 @@ class Task:
 
     @property
     def instruction(self) -> str:
-        """Text of the prompt, with its system messages first."""
+        """Texts of all messages of the prompt, including system messages, joined in order."""
         return "\n\n".join(text for text in map(message_text, self.messages) if text)
 
     @property

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.errors import DataError
 
 COLUMN = "chat_template_kwargs"
-"""Column of a row, or key of its `extra_info`, with the variables; TRL's name."""
+"""Name of the column with the variables, in a row or in its `extra_info`. TRL uses the same name."""
 NONE: Mapping[str, JsonValue] = MappingProxyType({})
 RESERVED = frozenset(
     {

@@ -28,7 +28,7 @@ def final_number(text: str, method: NumberMethod = "strict") -> Decimal | None:
 
 
 def as_number(value: object) -> Decimal | None:
-    """Return the number in a ground truth: a number, a text, or a worked solution with the answer after `####`."""
+    """Return the number in a ground truth, which may be a number, a text or a solution with the answer after `####`."""
     text = str(value).rpartition("####")[2].strip().replace(",", "").replace("$", "")
     try:
         number = Decimal(text)

@@ -16,9 +16,9 @@ _ASIDE = ".{}.partial"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial.
+    """Open a temporary file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial.
 
-    A device, such as /dev/null or a terminal, is written directly: a file must not replace it.
+    A device, such as /dev/null or a terminal, is written directly, because a file must not replace the device.
     """
     if path.is_char_device():
         with path.open("wb") as file:

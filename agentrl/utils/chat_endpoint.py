@@ -30,7 +30,7 @@ class InvalidAnswerError(Exception):
 
 
 class EndpointFailedError(Exception):
-    """No valid answer; the text is one line with the address and the reason, without the key."""
+    """No valid answer; the text is one line with the address and the reason, without the API key."""
 
 
 class EndpointRefusedError(Exception):
@@ -119,7 +119,7 @@ class ChatEndpoint:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[_Connection]:
-        """HTTP session that all running requests share. It is closed when none runs, so before the event loop ends."""
+        """Yield the connection that all running requests share. The last request closes it, before the loop ends."""
         connection = self._connection
         if connection is None or connection.loop is not asyncio.get_running_loop():
             connection = self._connection = self._connected()
@@ -153,10 +153,10 @@ def api_key_of(variable: str | None, key: str) -> str:
     """Return the value of an environment variable; "" if `variable` is None.
 
     Args:
-        key: name of the setting in errors.
+        key: name of the setting that contains `variable`, for error messages.
 
     Raises:
-        ConfigError: the variable is not set. The message never shows `variable`, because it may be a key.
+        ConfigError: the variable is not set. The message never shows `variable`, because it may be an API key.
     """
     if variable is None:
         return ""

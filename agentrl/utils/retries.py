@@ -14,7 +14,7 @@ from zlib import crc32
 T = TypeVar("T")
 
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 30.0
-"""Seconds to wait before the first retry, which double for each further retry; and their maximum."""
+"""Seconds to wait before the first retry, and the maximum wait. The wait doubles with each retry."""
 MAX_RETRY_AFTER_S = 300.0
 """If a server requests a longer wait, the request fails."""
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}

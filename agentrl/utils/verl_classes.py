@@ -79,7 +79,7 @@ _SCORES = {
 REWARDS: Mapping[str, str] = {
     f"verl.utils.reward_score.{module}.compute_score": name for module, name in _SCORES.items()
 }
-"""verl's reward function -> `reward.name` that returns the same scores, or at least grades the same answers."""
+"""verl's reward function -> `reward.name` that returns the same scores, or at least grades the same kind of answer."""
 
 MANAGERS: Mapping[str, str] = {
     **{
@@ -113,7 +113,7 @@ def replaced(name: str, classes: Mapping[str, Replacement], base: str) -> str:
     """Return the class to load for `name`. A name that does not begin with `verl.` is returned unchanged.
 
     Args:
-        base: class that a user's class must extend, for errors.
+        base: the class that a user's class must extend; error messages name it.
 
     Raises:
         ConfigError: agentrl has no class with this configuration; the message names an alternative.

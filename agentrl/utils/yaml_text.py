@@ -1,4 +1,4 @@
-"""Writing of YAML with PyYAML's C library. Reading does not use this library: it crashes on deeply nested input."""
+"""Write YAML with PyYAML's C library. YAML is not read with this library, because deeply nested input crashes it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DEPTH = 3
 """Depth of the search for runs in a folder: `outputs/<experiment>/<time>` needs two levels."""
 
 _MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES)
-"""Files that identify a run's folder, also before its first step."""
+"""A folder that contains any of these is a run folder. At least one of them exists even before the first step."""
 
 
 class ViewedRun:
@@ -81,7 +81,7 @@ class ViewedRun:
         return split_folders(self._folder)
 
     def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
-        """Return the tokenizer of a step, from a cache. Steps with the same vocabulary and configuration share it."""
+        """Return the tokenizer of a step. Steps with the same vocabulary and configuration share a cached tokenizer."""
         key = provenance.get(VOCABULARY), provenance.get(CONFIG)
         with self._lock:
             if key not in self._tokens:
@@ -131,9 +131,9 @@ def _changed_at(folder: Path) -> float:
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Return split -> its folder.
+    """Return a mapping from split to folder.
 
-    The split folders are in `folder/trajectories`, or directly in `folder`, or `folder` itself is the only one.
+    The split folders are in `folder/trajectories`, or directly in `folder`, or `folder` itself is the only split.
     """
     for parent in (folder / TRAJECTORIES, folder):
         found = {path.name: path for path in _folders(parent) if TrajectoryStore(path).steps}

@@ -87,7 +87,7 @@ def _rows_with(lists: pa.ListArray, text: str) -> Iterator[int]:
 
 
 def _candidates(messages: pa.Array, text: str) -> pa.Array:
-    """Mask of messages whose JSON contains `text`, plain or escaped. Only these are decoded: decoding is slow."""
+    """Mask of messages whose JSON contains `text`, plain or escaped. Decoding is slow, so only these are decoded."""
     masks = [
         pc.match_substring(messages, needle, ignore_case=True)
         for needle in {text, json.dumps(text, ensure_ascii=False)[1:-1]}

@@ -31,7 +31,7 @@ class TokenTexts:
         self.note = note
 
     def texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """One text per token. If several tokens form one character, it is the last token's text; the rest are empty."""
+        """One text per token. If several tokens form one character, only the last token has a text: this character."""
         return None if self._tokenizer is None else list(self._split(self._tokenizer, list(token_ids)))
 
     def _split(self, tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _text(tokenizer: Tokenizer, token_ids: list[int]) -> str:
 
 
 def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | None) -> TokenTexts:
-    """Open a run's tokenizer: `override`, else from the latest checkpoint, else from the initial model.
+    """Open `override`, else the tokenizer of the latest checkpoint, else the tokenizer of the initial model.
 
     Only tokenizer files are read. Code of a model or tokenizer is never run.
 

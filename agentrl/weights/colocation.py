@@ -30,7 +30,8 @@ class SharedGpu:
 
     async def hand_over(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Step hook: release the engine's memory. The engine is paused until weights are published."""
-        await self._engine.pause("drain")  # releasing memory during requests crashes a server, even if they are paused
+        # not `retract`: releasing memory crashes a server with unfinished requests, even if these are paused
+        await self._engine.pause("drain")
         await self._engine.release_memory(weights=self._all_weights)
         self._released = True
         return {}

@@ -1,4 +1,4 @@
-"""Publish the policy's new weights from the backend to the engine, in place, with a new version."""
+"""Publish the policy's new weights: overwrite the engine's weights with the backend's, under a new version."""
 
 from __future__ import annotations
 

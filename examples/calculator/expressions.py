@@ -11,14 +11,14 @@ Message = dict[str, object]
 
 @dataclass(frozen=True)
 class Calls:
-    """Format of tool calls: name of the tool, its only argument, and whether it computes two operations at once."""
+    """Format of tool calls: name of the tool, its only argument, and whether one call can compute two operations."""
 
     tool: str = "calculator"
     argument: str = "expression"
     computes_all: bool = False
 
     def turns(self, expression: str, result: object) -> list[Message]:
-        """A call and its answer."""
+        """Return a tool call and the tool's answer."""
         function = {"name": self.tool, "arguments": {self.argument: expression}}
         return [
             {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},

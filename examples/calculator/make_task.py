@@ -29,9 +29,10 @@ NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
 TEACHER_SHARE_CORRECT = 0.25
 NUM_TOKENIZER_TEXTS = 2000
 FOR_LONG_TEMPLATES = {"vocab_size": 8192, "isolated": r"\d|[-+*()]"}
-"""Options of the tokenizer. All fixed text of the prompts, line breaks included, is merged into few tokens.
+"""Options of the tokenizer for long chat templates: all fixed text of the prompts is merged into few tokens.
 
-After that, no pair is left to merge, so the vocabulary stays far smaller than `vocab_size`."""
+Line breaks are merged, too. `vocab_size` is only an upper limit: the training of the tokenizer ends far below it, when
+no pair of tokens is left to merge."""
 KINDS = ["qwen3", "llama", "qwen3_moe", "deepseek_v3"]
 CALLS = {"calculator": Calls(), "python": Calls("python", "code", computes_all=True)}
 
@@ -52,7 +53,7 @@ def make_task(
     """Write all files to `out`; they depend only on the other arguments. Return the content of task.json.
 
     Args:
-        template: file with another chat template.
+        template: file with the chat template; None: the template of this example.
     """
     options = {"template": template.read_text(encoding="utf-8"), **FOR_LONG_TEMPLATES} if template else {}
     rng = random.Random(seed)
@@ -94,7 +95,7 @@ def demonstrate(problems: Sequence[Problem], calls: Calls, rng: random.Random) -
 
 
 def truly_wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
-    """Draw demonstrations until the answer is wrong. By chance, stopping early at 90-(20+25) gives the right answer."""
+    """Draw demonstrations until the answer is wrong: stopping early at 90-(20+25) gives the right answer by chance."""
     while is_right(problem, trace := wrong_trace(problem, calls, rng)):
         pass
     return trace
@@ -120,7 +121,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
 def write_model(
     path: Path, traces: Sequence[list[Message]], seed: int, family: str, schema: ToolSchema, **options: object
 ) -> dict[str, object]:
-    """Train the tokenizer on rendered traces, draw the weights and save both. Return their sizes.
+    """Train the tokenizer on rendered traces, draw the weights and save both. Return sizes for task.json.
 
     Args:
         options: for `make_tokenizer`.

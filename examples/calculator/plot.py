@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def picture(run: Path) -> str:
-    """The two validation curves side by side; a ring at the end of each is the result on the test tasks."""
+    """Draw the two validation curves side by side; a ring at the end of each curve is the result on the test tasks."""
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     names = {
         "sft": f"1. Cold start (SFT), {summary['sft_seconds']:.0f} s",
@@ -50,12 +50,12 @@ def picture(run: Path) -> str:
 
 
 def success_curve(metrics: Path) -> list[Point]:
-    """(step, sampled success on the validation tasks), where it was measured."""
+    """Return (step, sampled success on the validation tasks) of each step with a validation."""
     return [(row["step"], row["val/success"]) for row in read_metrics(metrics) if "val/success" in row]
 
 
 def chart(title: str, curve: Sequence[Point], result: float, color: str) -> str:
-    """One curve on an axis from 0 to 100%, with the test result at its end."""
+    """Draw one curve on an axis from 0 to 100%, with the test result at the end of the curve."""
     full = Series("axis", [(curve[0][0], 0.0), (curve[-1][0], 1.0)])  # not drawn; gives both charts the same axis
     drawing = draw(Chart(title, [full, Series("held-out", list(curve))], percent, "success on held-out tasks"))
     body = panel(drawing._replace(lines=drawing.lines[1:]), [color])
@@ -63,7 +63,7 @@ def chart(title: str, curve: Sequence[Point], result: float, color: str) -> str:
 
 
 def test_result(drawing: Drawing, success: float, color: str) -> list[str]:
-    """A ring at the right end, with its number."""
+    """Draw the test result: a ring at the right end of the chart, and its percentage."""
     (low, _), (high, _) = drawing.y_ticks[0], drawing.y_ticks[-1]
     y = TITLE + low + success * (high - low)
     ring = f'<circle class="ring {color}" cx="{drawing.right:g}" cy="{y:.1f}" r="5"/>'

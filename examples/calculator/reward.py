@@ -9,5 +9,5 @@ ANSWER = re.compile(r"The answer is (-?\d+)")
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
-    """Score a rollout. A turn with several answers gets 0."""
+    """Return the score of a rollout: 0 if the last turn contains several answers."""
     return float(ANSWER.findall(str(extra_info["last_turn"])) == [ground_truth])

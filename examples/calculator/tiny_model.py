@@ -25,7 +25,7 @@ from transformers import (
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 BEGIN, PAD = "<|begin_of_text|>", "<|endoftext|>"
 SPECIAL_TOKENS = {"bos_token": BEGIN, "eos_token": PAD}
-"""Variables of a chat template. A template that writes no end-of-turn token writes `eos_token`."""
+"""Variables of chat templates. A template without an end-of-turn token of its own ends turns with `eos_token`."""
 VOCAB_SIZE = 520
 COMMENT = re.compile(r"{#.*?#}", re.DOTALL)
 CONTROL = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
@@ -66,7 +66,8 @@ def make_tokenizer(
     """Byte-level BPE trained on rendered conversations; the control tokens in the template's text are added tokens.
 
     Digits and operators are single tokens, so the model copies numbers symbol by symbol. All other text may merge
-    across word boundaries. So the fixed text of a conversation becomes few tokens, and prompts are a third as long.
+    across word boundaries. So the fixed text of a conversation becomes few tokens, and prompts have only a third of
+    the tokens that they would have otherwise.
     """
     special, tags = added_tokens(template)
     bpe = Tokenizer(models.BPE())
@@ -86,7 +87,7 @@ def make_tokenizer(
     )
     never_merged = re.compile("|".join(map(re.escape, special + tags)))
     bpe.train_from_iterator((piece for text in texts for piece in never_merged.split(text) if piece), trainer)
-    last = max(special, key=texts[0].rfind)  # each text ends with a model turn
+    last = max(special, key=texts[0].rfind)  # the end-of-turn token, because each text ends with a model turn
     names = {"bos_token": BEGIN} if BEGIN in special else {}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=last, pad_token=PAD, **names)
     # tags are not special tokens, because the parser must see them in the decoded text
@@ -103,7 +104,7 @@ def added_tokens(template: str) -> tuple[list[str], list[str]]:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwen3") -> PreTrainedModel:
-    """Random weights that depend only on the seed and the family."""
+    """Make a model with random weights, which depend only on the seed and the family."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
         vocab_size=max(VOCAB_SIZE, len(tokenizer)),

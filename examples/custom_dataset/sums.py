@@ -1,4 +1,4 @@
-"""A custom dataset: rows are generated on request. Each "file name" is the number of rows.
+"""A custom dataset: rows are generated on request. Each "file name" is a number of rows to generate.
 
     agentrl train +experiment=calculator data.custom_cls.path=examples/custom_dataset/sums.py \
         data.custom_cls.name=Sums 'data.train_files=["2048"]' 'data.val_files=["64"]'

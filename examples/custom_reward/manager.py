@@ -1,4 +1,4 @@
-"""A custom reward manager: it receives the configured reward, and training uses the scores that it returns.
+"""A custom reward manager: it receives the configured reward, and training uses the manager's scores.
 
     agentrl train +experiment=calculator reward.custom_reward_function.path=examples/custom_reward/reward.py \
         reward.reward_manager.source=importlib reward.reward_manager.name=Patient \

@@ -1,10 +1,10 @@
-r"""Geometry3K in verl's columns, images included.
+r"""Convert Geometry3K to verl's columns, including the images.
 
     python examples/data_preparation/geo3k.py --out data/geo3k                       # from the hub
     python examples/data_preparation/geo3k.py --train train.parquet --test test.parquet
 
 A source has the columns `problem` (with `<image>` at the place of each image), `answer` and `images`. Frameworks that
-read verl's columns can use the files. agentrl runs rollouts with images, but does not train on them yet.
+read verl's columns can use the written files. agentrl runs rollouts with images, but does not train on them yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""MATH in verl's columns: competition problems whose solutions end in \boxed{answer}.
+r"""Convert MATH to verl's columns: competition problems whose solutions end in \boxed{answer}.
 
     python examples/data_preparation/math_dataset.py --out data/math                 # from the hub
     python examples/data_preparation/math_dataset.py --train train.jsonl --test test.parquet

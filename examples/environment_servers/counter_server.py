@@ -1,4 +1,4 @@
-"""A counter with the package nemo-gym. This file runs in nemo-gym's Python environment.
+"""A counter as a NeMo-Gym server. This file runs in the Python environment of the package nemo-gym.
 
 python counter_server.py PORT
 """

@@ -1,8 +1,8 @@
-"""A game with the package openenv: the model guesses a number. This file runs in openenv's Python environment.
+"""An OpenEnv server with a game: the model guesses a number. This file runs in openenv's Python environment.
 
 python guess_server.py PORT MAX_SESSIONS
 
-With GAME=listed, the server has another game, with its own tools (MCP).
+With the environment variable GAME=listed, the server runs another game, whose tools it lists itself (MCP).
 """
 
 from __future__ import annotations

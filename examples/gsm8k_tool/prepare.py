@@ -1,4 +1,4 @@
-"""GSM8K in verl's columns: plain, or for an agent that checks its result with a tool.
+"""Convert GSM8K to verl's columns: for answers in one turn, or for an agent that checks its result with a tool.
 
     python examples/gsm8k_tool/prepare.py --tool --out data/gsm8k                # from the hub
     python examples/gsm8k_tool/prepare.py --train train.jsonl --test test.parquet
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: verl's nested columns
-    """Convert one question that is answered in one turn."""
+    """Convert one question for a model that answers in one turn, without tools."""
     question, answer, ground_truth = read(row)
     return {
         "data_source": "openai/gsm8k",
@@ -44,7 +44,7 @@ def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: verl
 
 
 def tool_task(row: Row, split: str, index: int) -> dict[str, object]:
-    """Convert one question for a tool agent; only the tool gets the ground truth, not the model."""
+    """Convert one question for a tool agent. The tool gets the ground truth; the model does not see it."""
     question, _, ground_truth = read(row)
     plain = plain_task(row, split, index)
     told = {"need_tools_kwargs": True, "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": ground_truth}}}}

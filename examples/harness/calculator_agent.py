@@ -1,6 +1,7 @@
-"""A harness in plain Python: it asks the model, calculates what the model asks for, and stops at an answer.
+"""A harness in plain Python: it asks the model, runs the model's calculator calls, and stops at a turn without calls.
 
-It uses nothing of agentrl. OPENAI_BASE_URL and OPENAI_API_KEY name the service; the first argument is the task.
+The program imports nothing from agentrl. OPENAI_BASE_URL and OPENAI_API_KEY name the service. The first argument is the
+task.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def ask(messages):
 
 
 def calculate(arguments):
-    """Run one call of the model."""
+    """Run one tool call of the model."""
     try:
         match = ONE_OPERATION.fullmatch(json.loads(arguments)["expression"])
     except (ValueError, TypeError, KeyError):

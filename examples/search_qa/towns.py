@@ -72,7 +72,7 @@ def draw_towns(rng: random.Random, num_towns: int) -> list[Town]:
 
 
 def distinct_names(rng: random.Random) -> Iterator[str]:
-    """Endless iterator of names of three syllables."""
+    """Endless iterator of different names, each of three syllables."""
     seen: set[str] = set()
     while True:
         name = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(3)).capitalize()

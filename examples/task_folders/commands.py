@@ -21,7 +21,7 @@ class FileTask:
     """A task: an instruction, the files of /app before and after, and the commands of a teacher.
 
     Attributes:
-        wrong: a command that does something else, and its output.
+        wrong: a command that does not solve the task, and its output.
     """
 
     instruction: str

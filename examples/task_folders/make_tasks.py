@@ -1,4 +1,4 @@
-"""Write task folders in Harbor's format for a tiny model, the model itself, and demonstrations.
+"""Write a tiny model, task folders in Harbor's format to train it on, and demonstrations.
 
 python examples/task_folders/make_tasks.py --out outputs/task_folders/task --seed 0
 

@@ -1,4 +1,4 @@
-"""mini-swe-agent on task folders: its own agent and model classes, with the rollout's sandbox as the environment."""
+"""Run mini-swe-agent's own agent and model classes on task folders. Commands run in the sandbox of the rollout."""
 
 from __future__ import annotations
 

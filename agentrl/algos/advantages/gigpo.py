@@ -20,7 +20,7 @@ Keys = Sequence[str | None]
 def gigpo(
     batch: AdvantageBatch, *, step_advantage_weight: float = 1.0, gamma: float = 0.95, norm_adv_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """A of turn k = E + weight * S_k. E and S_k are standardised; `norm_adv_by_std=False`: centred (the paper's F = 1).
+    """A of turn k = E + weight * S_k. E and S_k are standardised, or centred if `norm_adv_by_std=False` (paper: F = 1).
 
     E compares the sum of a rollout's rewards (turns and outcome) with that of the group's other rollouts. S_k compares
     the turn's discounted return, R_k = r_k + gamma * R_{k+1}, with all turns of the group that start in the same state.

@@ -26,7 +26,8 @@ class AdvantageBatch:
         baselines: [B], reward of each task's baseline rollout, for estimators that need it; NaN if that rollout failed.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
-        step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step.
+        step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step, or if
+            `turn_rewards` is also None, the rollout is one step.
         observation_keys: `[B][turns]`, a key for the state in which each turn starts; None if the state is unknown.
         components: name -> [B], the named reward of each row's rollout.
     """
@@ -74,7 +75,7 @@ class Members:
                 yield valid
 
     def unequal(self) -> Iterator[list[int]]:
-        """Yield the valid members of each group whose scores differ."""
+        """Yield the valid members of each group in which their scores are not all equal."""
         return (group for group in self.comparable() if not equal(self.scores[group]))
 
 

@@ -18,7 +18,7 @@ def standardised(values: Tensor, by_std: bool = True) -> Tensor:
 
 
 def standardised_in_groups(values_MK: Tensor, there_MK: Tensor, members: Members, by_std: bool = True) -> Tensor:
-    """Standardise values of rollouts, turns or steps within each group, [M, K]; `there_MK` is false for missing ones.
+    """Standardise values of rollouts, turns or steps within each group, [M, K]; `there_MK` is false for missing values.
 
     The result is 0 for a group with one valid rollout, for equal values, for failed rollouts and for missing entries.
     """

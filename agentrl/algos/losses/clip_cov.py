@@ -1,7 +1,8 @@
 """Clip-Cov and KL-Cov: limit updates on the tokens that reduce entropy fastest (Cui et al. 2025, arXiv:2505.22617).
 
-These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. Ties and random
-draws depend only on the tokens' values, so the order of a batch does not matter. Axis: N trained tokens.
+These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. How ties are
+broken and which tokens are drawn depend only on the tokens' values, so the order of a batch does not matter. Axis: N
+trained tokens.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _covariances(batch: LossBatch) -> Tensor:
 
 
 def _in_order(batch: LossBatch, covariance_N: Tensor) -> Tensor:
-    """Indices of the N tokens, largest covariance first; ties by advantage, log-probability and ratio."""
+    """Indices of the N tokens, largest covariance first. Ties are ordered by advantage, log-probability and ratio."""
     mask, places = batch.loss_mask.bool(), torch.arange(len(covariance_N), device=covariance_N.device)
     for key_N in (batch.log_ratio()[mask], batch.logprobs[mask], batch.advantages[mask], -covariance_N):
         places = places[key_N.detach()[places].argsort(stable=True)]

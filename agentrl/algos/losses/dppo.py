@@ -20,7 +20,7 @@ def dppo(
     clip_ratio_high: float | None = None,
     clip_ratio_c: float = 20.0,
 ) -> TokenLoss:
-    """-sg(min(r, c)) A log p with r = policy / old policy; 0 for a token outside the trust region.
+    """-sg(min(r, c)) A log p with r = policy / old policy, c = clip_ratio_c; 0 for a token outside the trust region.
 
     A token is outside if its divergence is above the radius and its update would increase the divergence. The radius is
     `clip_ratio_high` for A > 0, else `clip_ratio_low`. The divergence is between distributions over two outcomes: the

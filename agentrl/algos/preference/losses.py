@@ -22,7 +22,7 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each. The reference ones have no gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each. Those under the reference have no gradient.
 
     Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
     """
@@ -94,7 +94,7 @@ def pair_losses(
 
         pairwise   -log sigmoid(beta (l_chosen - l_rejected))     no reference
         dpo        -log sigmoid(beta d)                           Rafailov et al. 2023, arXiv:2305.18290
-        ipo        (d - 1 / (2 beta))^2                           Azar et al. 2023, arXiv:2310.12036; beta is its tau
+        ipo        (d - 1 / (2 beta))^2                           Azar et al. 2023, arXiv:2310.12036; beta is IPO's tau
 
     Args:
         name: pairwise, dpo, ipo or a loss registered in `PREFERENCE_LOSSES`.
@@ -164,7 +164,7 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
         beta: scale of the log-probabilities.
 
     Metrics: `accuracy`, share of pairs with unequal scores that the policy orders correctly; `margin`, beta times the
-    mean difference of their log-probabilities.
+    mean difference of the log-probabilities in these pairs.
     """
     found = []
     for number in torch.unique(groups):

@@ -1,4 +1,4 @@
-"""Preferences between the rollouts of a group: how pairs are chosen, and the loss over sequences.
+"""Preferences between the rollouts of a group: the choice of pairs, and the preference loss.
 
 Axes: B samples, T tokens, R rollouts, P pairs.
 """
@@ -74,7 +74,7 @@ class PreferenceLoss:
         sequences = _sequences(batch, self.length_normalized)
         losses, values = self._of_groups(sequences)
         num_groups = batch.num_groups or max(1, len(losses))
-        # these metrics are means over groups; rescaled, because the backend averages metrics by numbers of tokens
+        # the metrics are means over groups; they are rescaled, because the backend weights metrics by numbers of tokens
         num_tokens = batch.loss_mask.sum().clamp(min=1).to(losses.dtype)
         scale = batch.denominator / (num_groups * num_tokens)
         metrics = {name: each.sum() * scale for name, each in values.items() if len(losses)}

@@ -36,14 +36,14 @@ def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = ""
 
 
 def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"] | None = None) -> list[Sample]:
-    """Make one sample per valid rollout: its last trajectory, with the score read at the end.
+    """Make one sample per valid rollout, of its last trajectory. The model's score is read after the last token.
 
     Args:
         outcome: name of the reward that is the label.
-        loss: the loss for which the labels must be valid.
+        loss: the loss for which the labels must be valid; None: labels are not checked.
 
     Raises:
-        DataError: a rollout has no such reward, or its value is not valid for the loss. The message names the rollout.
+        DataError: a rollout has no such reward, or the reward is not valid for the loss. The message names the rollout.
     """
     return [
         reading(
@@ -80,7 +80,7 @@ def read_turns(groups: Sequence[Group], name: str | None, loss: Literal["bce", "
 def _labels_of_turns(
     rollout: Rollout, number: int, name: str | None, loss: Literal["bce", "mse"], where: str
 ) -> dict[int, float]:
-    """Return the number of tokens up to the end of each labelled turn -> its label."""
+    """Return (number of tokens up to the end of a labelled turn) -> (label of the turn)."""
     sums: dict[int, float] = {}
     for reward in rollout.turn_rewards:
         if reward.trajectory == number and name in (None, reward.name):

@@ -1,4 +1,4 @@
-"""Independent parsers of tool calls, written from the formats' descriptions: split a turn into text and calls."""
+"""Independent parsers of tool calls, written from the formats' descriptions. They split a turn into text and calls."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def read_json_lists(text: str, marks: ListMarks) -> ParsedTurn:
 
 
 def call_list(block: str) -> tuple[list[Call], int]:
-    """Return the calls of the JSON list at the start of a block, and its end. Without a list: one malformed call."""
+    """Return the calls of the JSON list at the start of a block, and its end; without a list, one malformed call."""
     value, end = first_json(block)
     if not isinstance(value, list) or not value:
         return [Call("", None, block.strip())], len(block)

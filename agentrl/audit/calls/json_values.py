@@ -47,7 +47,7 @@ def finite_object(value: Json) -> Mapping[str, Json] | None:
 def named_call(value: Json, text: str, *keys: str) -> Call:
     """Return the call that a JSON object describes.
 
-    The first of `keys` that the object has contains the arguments of the call.
+    The arguments of the call are the value of the first key in `keys` that exists in the object.
     """
     fields = value if isinstance(value, dict) else {}
     name = fields.get("name")

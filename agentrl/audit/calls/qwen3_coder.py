@@ -20,9 +20,9 @@ _VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
     """Parse `<tool_call>` blocks of functions with parameters, and a function at the start of a line.
 
-    A value ends at a `</parameter>` before the next parameter or the end of the function. One line break at each end
-    does not belong to the value. A block begins at each `<tool_call>`. After the first mistake in a block, the
-    rest of the block is a malformed call.
+    A value ends at a `</parameter>` that is followed by the next parameter or by the end of the function. One line
+    break at each end of the value is dropped. A block begins at each `<tool_call>`. After the first mistake in a block,
+    the rest of the block is a malformed call.
     """
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)

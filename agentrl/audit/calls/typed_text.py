@@ -111,4 +111,4 @@ _READ: Mapping[str, Callable[[str], list[Json]]] = {
     "array": lambda text: [value for value in _json_or_literal(text) if isinstance(value, list)],
     "object": lambda text: [value for value in _json_or_literal(text) if isinstance(value, dict)],
 }
-"""Type -> reader, which returns a list of the value; an empty list if the text has another type."""
+"""Type -> reader. A reader returns a list with the value, or an empty list if the text has another type."""

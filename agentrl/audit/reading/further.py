@@ -1,4 +1,4 @@
-"""Conversations with several trajectories, which were rendered again (`thinking=strip`) or are branches of others."""
+"""Conversations with several trajectories: the history was rendered again (`thinking=strip`) or has branches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set the replies to the last turn of each continued trajectory. The next trajectory's prompt contains them."""
+    """Set the replies to the last turn of each continued trajectory. The next trajectory's prompt has the replies."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 

@@ -62,7 +62,7 @@ class Reader:
         return AuditedRollout(row, kind, why, stop, options, task, continued, calls, operations)
 
     def _opened(self, variables: Mapping[str, Json]) -> str:
-        """Text of the generation prompt that begins the model's thoughts, for the template variables of a row."""
+        """See `AuditedTrajectory.opened`; `variables`: the template variables of the row."""
         key = json.dumps(variables, sort_keys=True)
         if key not in self._begun:
             if len(self._begun) > 1000:
@@ -146,8 +146,8 @@ def _model_texts(
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        continued: whether the rollouts continue saved rollouts. If so, all prompt segments after a trajectory's first
-            are included, because they contain model turns of the saved rollout.
+        continued: whether the rollouts continue saved rollouts. If so, all prompt segments except a trajectory's first
+            segment are included, because they contain model turns of the saved rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]

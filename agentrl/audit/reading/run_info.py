@@ -81,7 +81,7 @@ class RunInfo:
 
     def get(self, key: str) -> Json:
         """Return the value of a dotted key, such as `rollout.n`; None if it is missing or null."""
-        if key not in self._looked_up:  # cached, because it is called for every rollout
+        if key not in self._looked_up:  # cached, because `get` is called for every rollout
             value: Json = self.config
             for name in key.split("."):
                 value = value.get(name) if isinstance(value, dict) else None
@@ -98,7 +98,7 @@ class RunInfo:
         return value if isinstance(value, int | float) else None
 
     def limit(self, name: str, *, of_agent: bool = False) -> int | None:
-        """Return a limit of `rollout.multi_turn`; with `of_agent`, the limit of sub-agents if set. None if not set."""
+        """Return a limit of `rollout.multi_turn`, or with `of_agent` the sub-agents' limit if set. None: no limit."""
         own = self.number(f"rollout.multi_turn.sub_agent.{name}") if of_agent else None
         value = self.number(f"rollout.multi_turn.{name}") if own is None else own
         return None if value is None else int(value)

@@ -70,10 +70,10 @@ LEAVES: Mapping[str, str] = {
     "facts": "string",
     "seals": "uint32",
 }
-"""Leaves of schema 8, in order, with Arrow types.
+"""Leaves (columns of values) of schema 8, in order, with Arrow types.
 
-Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`, 2 also the
-scores. In schemas 2 and 3, `rewards` and `tool_rewards` are maps.
+Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`, 2 also
+`old_logprobs`, `ref_logprobs`, `values` and `kl_coef`. In schemas 2 and 3, `rewards` and `tool_rewards` are maps.
 """
 
 _VERSION_7 = {path: kind for path, kind in LEAVES.items() if path != "facts"}

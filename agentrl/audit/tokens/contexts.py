@@ -1,4 +1,4 @@
-"""Choose the token check of a rollout by `rollout.multi_turn.thinking` and the template variables of its row."""
+"""Choose the token check of a rollout: it depends on `rollout.multi_turn.thinking` and on the template variables."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # counted even if the rollout has no further prompt
+        self.check.ledger.count("further prompts", 1)  # so that the check passes if there is no further prompt
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -189,7 +189,7 @@ class TokenCheck:
             self.check.problem("answer tokens", row, column, repr(expected), wrong)
 
     def _start(self, turn: Turn, piece: str) -> int:
-        """Position in the text after a turn at which the answer starts: after the end token, if the turn has one."""
+        """Position in `piece` at which the answer starts: after the end token, if the turn already contains one."""
         end = self.oracle.spells_added.search(piece)
         if end is None or not turn.closed:
             return 0
@@ -268,7 +268,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether a custom loop appended messages before the first turn, or twice after one turn: render each set alone."""
+    """Whether appended messages are rendered set by set: some precede the first turn, or two sets follow one turn."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

@@ -33,7 +33,7 @@ class ServedTokenCheck:
 
     @cached_property
     def thoughts_field(self) -> str | None:
-        """Field of an assistant message from which the template reads thoughts; None: it does not read thoughts."""
+        """Field of an assistant message from which the template reads thoughts; None if it reads none."""
         for field in ("reasoning_content", "thinking", "reasoning"):
             plain = {"role": "assistant", "content": "b", field: _THOUGHT}
             for turn in (plain, {**plain, "content": "", "tool_calls": [_CALL]}):
@@ -47,7 +47,10 @@ class ServedTokenCheck:
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Tokens that texts after the opening messages must not become: special tokens, added tokens between turns."""
+        """Ids of control tokens: special tokens, and added tokens that the template writes between turns.
+
+        The text of messages after the opening must not become a control token.
+        """
         oracle = self.tokens.oracle
         for trial in (TRIAL, [message for message in TRIAL if message["role"] != "tool"]):
             try:
@@ -66,7 +69,7 @@ class ServedTokenCheck:
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
         ledger = self.tokens.check.ledger
-        ledger.count("further prompts", 1)  # counted even if the rollout has no further prompt
+        ledger.count("further prompts", 1)  # so that the check passes if there is no further prompt
         for trajectory in rollout.trajectories:
             if why := self.tokens.why_not(rollout, trajectory):
                 ledger.skip("prompt tokens", why)
@@ -82,8 +85,8 @@ class ServedTokenCheck:
     def _answers_elsewhere(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
         """Check the token counts of calls whose answers are in the prompt of the next trajectory.
 
-        The count of a call is the number of tokens that its answer would have added to this trajectory, if it had
-        been put there.
+        The saved count of a call is the number of tokens that the answer would have added if it had been appended to
+        this trajectory.
         """
         number = len(trajectory.turns) - 1
         made = rollout.calls_of(trajectory, number) if trajectory.turns else []

@@ -62,13 +62,13 @@ def credited(step: Step, known: RunInfo, split: str) -> Credited:
 
 
 def _cannot_be_credited(known: RunInfo) -> bool:
-    """Whether the run is rollout_only and its advantages would need scores that such a run does not compute."""
+    """Whether the advantages need log-probabilities or values that the run, in mode rollout_only, does not compute."""
     needs = estimator_name(known) == "gae" or known.get("algorithm.use_kl_in_reward")
     return known.mode == "rollout_only" and bool(needs)
 
 
 def _trained_tokens(step: Step) -> Truths:
-    """[all tokens], true for trained tokens. A trajectory's first token is never trained, as no logits predict it."""
+    """[all tokens], true for trained tokens. A trajectory's first token has no logits and is never trained."""
     ids = step.items[f"{SEGMENTS}.token_ids"]
     authors = np.array(step[f"{SEGMENTS}.author"], object)
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
@@ -109,7 +109,7 @@ def estimator_name(known: RunInfo) -> str:
 
 
 def saved_scores(step: Step, name: str) -> Floats | None:
-    """[tokens of trajectories that were trained on], the scores called `name`; None unless one per token was saved."""
+    """[tokens of trajectories that were trained on], saved column `name`; None unless it has one number per token."""
     items = step.items.get(f"{TRAJECTORIES}.{name}")
     own = step.items[f"{TRAJECTORIES}.advantages"]
     fits = items is not None and len(items) and bool((items.lengths == own.lengths).all())
@@ -127,7 +127,7 @@ _SCORES = ("old_logprobs", "ref_logprobs", "values")
 
 
 def check_scores(check: Checker, known: RunInfo, split: str) -> None:
-    """Check each score: null if the run did not compute it, else one finite value per token, 0 for untrained tokens."""
+    """Check each column of `_SCORES`: null if not computed, else one finite value per token, 0 for untrained tokens."""
     step = check.step
     if "trajectories.values" not in step.items:
         check.ledger.skip("scores", "files of schema 2 have none", len(step))
@@ -148,7 +148,7 @@ def check_scores(check: Checker, known: RunInfo, split: str) -> None:
 
 
 def _is_scored(known: RunInfo, name: str) -> bool | None:
-    """Whether training computed this score; None if unknown."""
+    """Whether training computed the column `name` of `_SCORES`; None if unknown."""
     if known.config is None:
         return None
     if known.mode == "rollout_only":

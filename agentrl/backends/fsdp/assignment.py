@@ -9,7 +9,7 @@ from agentrl.algos.base import Scope
 from agentrl.types.sample import Sample
 
 BALANCED = 1.1
-"""Groups stay on one rank if every rank then has at most this multiple of the mean number of tokens."""
+"""Groups stay complete on one rank as long as no rank gets more than this multiple of the mean number of tokens."""
 
 _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
     ("group", lambda sample: sample.uid or sample.rollout_id),
@@ -21,9 +21,9 @@ _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
 def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> list[list[int]]:
     """Return the samples of each rank, as indices, with similar numbers of tokens.
 
-    The samples of a group stay on one rank, because they share a prefix. If one rank then has too many tokens
-    (`BALANCED`), rollouts or single samples are assigned instead. For scope "group" or "rollout", the samples that the
-    loss needs together always stay on one rank.
+    The samples of a group stay on one rank, because they share a prefix. If a rank would get too many tokens
+    (see `BALANCED`), rollouts or single samples are assigned instead of groups. For scope "group" or "rollout", the
+    samples that the loss needs together always stay on one rank.
     """
     smallest = {"group": 1, "rollout": 2}.get(scope, 3)
     for _, unit_of in _UNITS[:smallest]:
@@ -40,7 +40,10 @@ def imbalance(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> floa
 
 
 def _longest_first(samples: Sequence[Sample], num_ranks: int, unit_of: Callable[[Sample], str]) -> list[list[int]]:
-    """Assign units, longest first, to the rank with the fewest tokens (Graham: at most 4/3 of the smallest maximum)."""
+    """Assign units, longest first, to the rank with the fewest tokens.
+
+    The largest number of tokens on a rank is then at most 4/3 of the smallest possible one (Graham).
+    """
     units: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
         units.setdefault(unit_of(sample) or index, []).append(index)

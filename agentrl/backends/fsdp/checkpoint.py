@@ -39,8 +39,8 @@ class SavedState:
     """State that one rank writes to a checkpoint.
 
     Attributes:
-        model: only its names and configuration are written, not its values.
-        weights: the weights to write, sharded, by name; empty on ranks that do not hold a part of the first copy.
+        model: the model. Only its configuration and the names of its weights are used, not their values.
+        weights: the weights to write, sharded, by name; empty on ranks without a part of the first copy of the model.
         optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
         rest: the rest of the state, which is the same on every rank.
     """
@@ -59,7 +59,7 @@ class SavedState:
 
 
 def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) -> None:
-    """Write a checkpoint into `folder`; every rank calls this with its part.
+    """Write a checkpoint into `folder`; every rank calls this function with its own part of the state.
 
     Raises:
         ConfigError: on all ranks, if one of them cannot write its part.
@@ -88,7 +88,7 @@ def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
 
 @contextmanager
 def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
-    """After the block, also after an error, read the rest of `items`: all ranks must take part in each exchange."""
+    """After the block or an error, read the rest of `items`, because all ranks must take part in each exchange."""
     try:
         yield items
     finally:
@@ -146,7 +146,7 @@ def write_model(folder: Path, model: PreTrainedModel, weights: Iterable[tuple[st
 
 
 def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Write safetensors files of about `FILE_BYTES`, and their index if there are several."""
+    """Write safetensors files (their size: see `FILE_BYTES`), and an index if there are several files."""
     files: list[list[str]] = []
     pending: dict[str, Tensor] = {}
     total = 0

@@ -78,7 +78,7 @@ class ShardedModel(TorchBackend):
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
         self.peers, self._frozen = ProcessPeers(ranks), frozen
         if self.peers.most(int(self._positionwise.copies_keys)):
-            self._positionwise.copy_keys()  # ranks that compute the same samples need equal micro-batches
+            self._positionwise.copy_keys()  # same on all ranks, because micro-batches depend on it
         self._weights = dict(every_weight(loaded))
         if (positions := actor.ulysses_sequence_parallel_size) > 1:
             check_sequence(self._positionwise, positions)
@@ -112,7 +112,7 @@ class ShardedModel(TorchBackend):
         return self._score(samples, records=self._records)
 
     def free(self) -> None:
-        """See `HeldModel.free`; FSDP2 makes no such cycles."""
+        """See `HeldModel.free`. FSDP2 makes no cycles that Python cannot find, so there is nothing to do."""
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return all parameters and buffers, not copied; tied weights once."""

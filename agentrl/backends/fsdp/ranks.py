@@ -97,7 +97,7 @@ class Ranks:
             AgentRLError: the call raised it on a rank. Every other error ends the process of that rank.
         """
         calls = [_dumped((function, own)) for own in arguments]
-        # the caller may be in inference mode: an engine that reads weights
+        # an engine that reads weights may call this in inference mode
         with self._lock, _peers_watched(), torch.inference_mode(False):
             self._usable = False
             answers = self._all_answers(function, calls, arguments[0])
@@ -119,7 +119,7 @@ class Ranks:
         Args:
             device: type of the devices: cpu or cuda.
             num_shards: number of ranks that shard a copy.
-            named: whether two dimensions get names. FSDP2 needs the names; with names, peft assumes tensor parallelism.
+            named: whether two dimensions get names, which FSDP2 needs. With names, peft assumes tensor parallelism.
         """
         if (device, num_shards, named) not in self.meshes:
             rows = num_shards < self.size
@@ -129,7 +129,7 @@ class Ranks:
         return self.meshes[device, num_shards, named]
 
     def in_background(self, work: Callable[[], None]) -> Future[None]:
-        """Run `work` in a background thread, in the order of the calls; all ranks call this in the same order.
+        """Run `work` in a background thread, in the order of the calls; the order must be the same on all ranks.
 
         On rank 0, the future raises errors of `work`. On other ranks, every error except AgentRLError ends the process.
         """
@@ -168,7 +168,7 @@ class Ranks:
         if dist.is_initialized():
             if self._usable:
                 self._background_thread.shutdown()
-            with self._lock, suppress(RuntimeError):  # if another rank has ended
+            with self._lock, suppress(RuntimeError):  # raised if another rank has ended
                 if self.rank == 0 and self._usable:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
                 dist.destroy_process_group()
@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if the connection to a rank is lost; first wait, so that the launcher reports the rank."""
+    """Raise a LostPeerError if the connection to a rank is lost. Wait before, so that the launcher can report it."""
     try:
         yield
     except RuntimeError as error:

@@ -87,7 +87,7 @@ def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """An all-to-all of equal parts. Its gradient is the same exchange."""
+    """An all-to-all exchange of equal parts. The gradients are exchanged in the same way."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, group: dist.ProcessGroup) -> Tensor:  # Any: as torch declares it

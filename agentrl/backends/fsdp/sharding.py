@@ -46,10 +46,10 @@ def placements(mesh: DeviceMesh) -> list[Placement]:
 def shard(
     model: PreTrainedModel, device: torch.device, mesh: DeviceMesh, *, offload: bool, param_dtype: torch.dtype | None
 ) -> Root:
-    """Shard all parameters of `model` in place over the ranks of `mesh`: one group per layer, and one for the rest.
+    """Shard all parameters of `model` in place over the ranks of `mesh`: an FSDP group per layer, and one for the rest.
 
-    `model` was loaded inside `loaded_in_parts`. Gradients are summed over micro-batches and ranks in float32, or in
-    float64 if the weights are.
+    `model` must have been loaded inside `loaded_in_parts`. Gradients are summed over micro-batches and ranks in
+    float32, or in float64 if the weights are in float64.
 
     Args:
         offload: keep parameters, gradients and optimizer state in CPU memory.
@@ -155,7 +155,7 @@ def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy `weights`, complete or this rank's parts, into `own` by name. A sharded weight receives only its part."""
+    """Copy `weights`, complete or this rank's parts, into `own` by name. A sharded weight gets this rank's part."""
     with torch.no_grad():
         for name, value in weights.items():
             target = own[name]
@@ -167,7 +167,7 @@ def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 
 
 def shard_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return this rank's part of a tensor of optimizer state, sharded like `parameter`; single numbers are complete."""
+    """Return this rank's part of optimizer state `value`, sharded like `parameter`; a single number is not sharded."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
     found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)

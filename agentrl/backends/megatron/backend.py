@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MegatronBackend(RankBackend):
-    """See `Backend`. Only rank 0 has one; it calls a `MegatronModel` on every rank."""
+    """See `Backend`. Only rank 0 creates this object, which calls the `MegatronModel` of every rank."""
 
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
         super().__init__(ranks, request, _loaded, seed)

@@ -1,7 +1,7 @@
 """Import megatron-bridge: NVIDIA's mapping between Hugging Face models and models of megatron-core.
 
 When imported, megatron-bridge subclasses layers of TransformerEngine, which needs a GPU. On the CPU, empty classes
-replace these layers, only during the import. The layers themselves are not used.
+replace these layers, only during the import. The empty classes are not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 SUPPORTED = "0.6.2"
-"""The supported version of megatron-bridge, whose imports and mappings are known."""
+"""The only supported version of megatron-bridge, because this module depends on its imports and mappings."""
 KEY = "actor.megatron.use_mbridge"
 _HYBRID = "actor.megatron.hybrid_model"
 _MISSING = "transformer_engine"
@@ -52,7 +52,7 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
         key: the configuration key that the model's path came from, for error messages.
 
     Raises:
-        ConfigError: the model is not supported, or megatron-bridge is needed and missing or not allowed.
+        ConfigError: the model is not supported, or needs megatron-bridge, which is missing or not allowed.
     """
     check_supported(hf, key)
     only_bridge = hf.model_type in BRIDGED
@@ -67,8 +67,9 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
         raise ConfigError.at(_HYBRID, Kind.NOT_SUPPORTED, text)
     _check_installed(what)
     language = copy.copy(hf)
-    language.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[hf.model_type]]  # the bridge knows no other head
-    with quiet_imports():  # some models are deprecated there
+    # megatron-bridge knows only language-model heads
+    language.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[hf.model_type]]
+    with quiet_imports():  # megatron-bridge warns about deprecated models
         return _imported().AutoBridge.from_hf_config(language)
 
 
@@ -92,7 +93,7 @@ def _imported() -> Any:
     with quiet_imports(), _quiet_logging(), _layers_of_transformer_engine():
         import megatron.bridge
         from megatron.bridge.models.conversion.param_mapping import AutoMapping
-    AutoMapping.register_module_type("Linear", "replicated")  # the down-projections of latent attention
+    AutoMapping.register_module_type("Linear", "replicated")  # the type of latent attention's down-projections
     return megatron.bridge
 
 
@@ -106,7 +107,7 @@ def _quiet_logging() -> Iterator[None]:
         yield
     finally:
         logging.disable(logged)
-        root.handlers[:] = handlers  # `logging.warning` of a library adds one
+        root.handlers[:] = handlers  # a library that calls `logging.warning` adds one
 
 
 @contextmanager
@@ -114,15 +115,15 @@ def _layers_of_transformer_engine() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    get_te_version()  # megatron-core caches the answer: not installed
+    get_te_version()  # now megatron-core remembers that TransformerEngine is not installed
     finder = _StandIns()
-    sys.meta_path.append(finder)  # the last: installed packages come first
+    sys.meta_path.append(finder)  # last, so that installed packages are found first
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
         for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
-            del sys.modules[name]  # other libraries must not find it
+            del sys.modules[name]  # other libraries must not find these modules
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -148,7 +149,7 @@ class _Empty(type):
 class _StandIn(ModuleType):
     """A module in which each name is an empty class."""
 
-    __path__: list[str] = []  # noqa: RUF012  # as of a package
+    __path__: list[str] = []  # noqa: RUF012  # packages have this attribute
 
     def __getattr__(self, name: str) -> type:
         return _Empty(name, (), {})

@@ -1,6 +1,6 @@
-"""Redirect the CUDA calls of megatron-core to the CPU. See `platform`; it supports only one version.
+"""Redirect the CUDA calls of megatron-core to the CPU. `platform` checks the version.
 
-gloo also lacks two collectives with parts of different sizes; they are composed of its all-to-all.
+gloo lacks gather and reduce-scatter of parts of different sizes; both are composed of its all-to-all.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Stream:
 
 
 class _Event:
-    """Stands for a CUDA event, which has always happened."""
+    """Stands for a CUDA event that has already happened."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -73,13 +73,13 @@ def _in_stream(_: object) -> Iterator[None]:
 
 
 def redirect_calls() -> None:
-    """Redirect the calls for the rest of this process."""
+    """Redirect the calls until this process ends."""
     _redirect_torch()
     _redirect_random_states()
     _redirect_type_checks()
     mappings._gather_along_first_dim = _with_sizes(mappings._gather_along_first_dim, _gathered)
     mappings._reduce_scatter_along_first_dim = _with_sizes(mappings._reduce_scatter_along_first_dim, _summed)
-    # these two are bound by name in the modules that use them
+    # both modules have a name for this function
     moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = _moved
 
 
@@ -108,7 +108,7 @@ def _redirect_torch() -> None:
 
 
 def _redirect_random_states() -> None:
-    """Track the states of the CPU's random generator."""
+    """Let megatron-core track the states of the CPU's random generator instead of the GPU's."""
     tracked_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
     @contextmanager
@@ -138,7 +138,7 @@ def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def named(value: Tensor, *args: Any, **kwargs: Any) -> Any:  # Any: as in torch
         found = plain(value, *args, **kwargs)
-        if args or kwargs or found.startswith("torch.cuda."):  # the function mode calls this function again
+        if args or kwargs or found.startswith("torch.cuda."):  # inside `OnCpu`, `plain` calls `named` again
             return found
         return found.replace("torch.", "torch.cuda.", 1)
 
@@ -154,7 +154,7 @@ def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_sizes(function: Callable[..., Tensor], own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Use `own` for parts with sizes of their own: tokens of experts that tensor-parallel processes share."""
+    """Use `own` instead of `function` if sizes are given: tokens of experts that tensor-parallel processes share."""
 
     @wraps(function)
     def called(
@@ -174,7 +174,7 @@ def _gathered(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Ten
 
 
 def _summed(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Tensor:
-    """Return the sum of this process's part of the values of all processes."""
+    """Sum the values of all processes, and return this process's part of the sum."""
     own = sizes[group.rank()]
     found = values.new_empty((len(sizes) * own, *values.shape[1:]))
     dist.all_to_all_single(found, values.contiguous(), [own] * len(sizes), sizes, group=group)
@@ -182,5 +182,5 @@ def _summed(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Tenso
 
 
 def _moved(value: Tensor, as_numpy: bool = False, record_stream: bool = False) -> Any:  # Any: a tensor or an array
-    """Return counts of tokens as the dispatchers need them; they are on the CPU already."""
+    """Return counts of tokens as the dispatchers need them; the counts are on the CPU already."""
     return value.numpy() if as_numpy and isinstance(value, Tensor) else value

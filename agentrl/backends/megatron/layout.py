@@ -39,7 +39,7 @@ def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
     """Create the process groups of `layout`; return the place of this process. All processes call this together.
 
     Args:
-        in_use: whether a model of an earlier call still uses its groups.
+        in_use: whether a model still uses the groups of an earlier call.
 
     Raises:
         ConfigError: the groups in use belong to another layout.
@@ -65,7 +65,7 @@ _joined: list[dict[str, Any]] = []  # global, as the groups themselves
 
 
 def _destroy_groups() -> None:
-    """End the groups of the layout. megatron-core only forgets them; each has threads of gloo."""
+    """Destroy the groups of the layout. megatron-core only forgets them, so their gloo threads would keep running."""
     gc.collect()  # freed models are reference cycles, which hold their groups
     for group in parallel_state._global_process_group_list or ():
         if isinstance(group, dist.ProcessGroup):

@@ -64,7 +64,7 @@ class LayoutPeers(ProcessPeers):
 
 
 class MegatronModel:
-    """See `HeldModel`. All ranks call its methods together, inside `on_device`.
+    """See `HeldModel`. All ranks call its methods together. The methods run inside `on_device`.
 
     Attributes:
         position: where this process is in the layout.
@@ -185,7 +185,7 @@ class MegatronModel:
         `update` must follow: the weights stay on the device until then.
         """
         assert self.optimizer is not None
-        self._parking.fetch(gradients=True)  # cleared below
+        self._parking.fetch(gradients=True)  # `clear_gradients` sets them to 0
         packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)
@@ -198,7 +198,7 @@ class MegatronModel:
 
     @runs_on_device
     def update(self) -> dict[str, float]:
-        """See `HeldModel.update`; also the losses of routers and of layers for multi-token prediction."""
+        """See `HeldModel.update`; also returns the losses of routers and of layers for multi-token prediction."""
         assert self.optimizer is not None
         found = self._own_losses | self.optimizer.step()
         self._parking.put_away()
@@ -206,7 +206,7 @@ class MegatronModel:
 
     @runs_on_device
     def score_part(self, samples: Sequence[Sample], *, base: bool = False) -> Scores:
-        """See `HeldModel.score_part`; empty on processes that do not report."""
+        """See `HeldModel.score_part`; the result is empty on processes that do not report."""
         packs = self._cut(samples)
         idle: list[list[int]] = [[]] * (self._peers.most(len(packs)) - len(packs))
         adapted = base_model(self.passes.chunks) if base else nullcontext()
@@ -249,7 +249,7 @@ class MegatronModel:
 
     @runs_on_device
     def save_part(self, folder: Path, ranks: Ranks) -> None:
-        """Write a checkpoint: rank 0 the weights, every process its parts of the optimizer state."""
+        """Write a checkpoint: rank 0 writes the weights, and every process its parts of the optimizer state."""
         write_checkpoint(folder, self._saved_state(), ranks.control)
 
     @runs_on_device

@@ -1,7 +1,7 @@
 """The platform of megatron-core: CUDA, or the CPU, for which device calls are redirected.
 
-Nothing changes where CUDA is present. On the CPU, devices are redirected, and two collective operations that gloo lacks
-are composed of others: gather and reduce-scatter of parts of different sizes. The arithmetic of layers is not replaced.
+Nothing changes where CUDA is present. On the CPU, device calls are redirected. Gather and reduce-scatter of parts of
+different sizes, which gloo lacks, are composed of its all-to-all. The arithmetic of layers is not replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError, Kind
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 SUPPORTED = "0.19.2"
-"""The supported version of megatron-core, whose device calls are known."""
+"""The only supported version of megatron-core, because the redirection depends on its device calls."""
 
 _ready: list[bool] = []  # whether the CPU is used; empty before `prepare`
 
@@ -85,11 +85,11 @@ def check_version() -> None:
 
 @contextmanager
 def on_device() -> Iterator[None]:
-    """Context for all calls of megatron-core, on each thread that makes some."""
+    """Context in which every thread must make its calls of megatron-core."""
     if not _ready:
         raise RuntimeError("prepare() was not called")
     with warnings.catch_warnings(), _device():
-        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")  # about calls of megatron-core
+        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")  # warnings about code inside megatron-core
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         yield
 

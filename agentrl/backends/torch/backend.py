@@ -47,8 +47,8 @@ class TorchBackend:
     """See `Backend`. All calls run on one dedicated thread, one at a time.
 
     Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only written to checkpoints. `optimizer`
-    is None for a model that is not trained. With `replay`, tokens use their recorded experts, else these are ignored.
-    `one_pass` and `device` are described at `PositionwiseModel`.
+    is None for a model that is not trained. With `replay`, tokens use their recorded experts. Without it, recorded
+    experts are ignored. `one_pass` and `device` are described at `PositionwiseModel`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TorchBackend:
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. Only merged layers (with an adapter) are copies, in float32."""
+        """See `Backend.checkpoint_weights`. Only layers with an adapter are copies, merged in float32."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
@@ -185,7 +185,7 @@ class TorchBackend:
         return with_experts(model.head.scores(found), passes, packs, len(samples))
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
-        """Return the micro-batches to score. With peers, empty ones are added, so that all run equally many passes."""
+        """Return the micro-batches to score. With peers, add empty ones, so that all run equally many passes."""
         return packs
 
     def _save(self, path: Path) -> None:

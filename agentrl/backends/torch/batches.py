@@ -40,7 +40,7 @@ class MicroBatch:
         loss_mask: [B, T] bool, true where a token is trained.
         rows, columns: [N], positions of the trained tokens.
         targets: [N], the trained tokens.
-        temperatures: [N], of the trained tokens; None if all are 1.
+        temperatures: [N], sampling temperatures of the trained tokens; None if all are 1.
     """
 
     samples: Sequence[Sample]

@@ -53,7 +53,7 @@ def write_checkpoint(
     weights: dict[str, Tensor],
     state: dict[str, Any],
 ) -> None:
-    """Write a checkpoint into `folder`. All values that training changes come from `weights` and `state`."""
+    """Write a checkpoint into `folder`. Values that training changes come from `weights` and `state`, not `model`."""
     with filled(folder):
         with quiet_transformers():
             if has_adapter(model):
@@ -66,7 +66,7 @@ def write_checkpoint(
 
 
 def copied(state: Any, known: dict[Hashable, Tensor] | None = None) -> Any:  # Any: nested values of a state_dict
-    """Copy nested dictionaries and lists, and their tensors to CPU memory. Identical views of a tensor share a copy."""
+    """Copy nested dictionaries and lists, with tensors in CPU memory. Identical views of a tensor share a copy."""
     known = {} if known is None else known
     if isinstance(state, Tensor):
         key = (state.untyped_storage().data_ptr(), state.storage_offset(), state.shape, state.stride(), state.dtype)
@@ -150,7 +150,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
-    """Reject a checkpoint of the other kind (see `check_kind`), or with other frozen weights than the model.
+    """Reject a checkpoint of the wrong kind (see `check_kind`), or whose frozen weights differ from the model's.
 
     Args:
         same_rest: whether the frozen weights are the same as when the checkpoint was saved.

@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 FLEX_DEVICES = {"cuda"}
 """Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute its gradient."""
 FLEX_SCALE = 20
-"""Scale of the probe samples that test FlexAttention: the longest sample has several blocks of tokens."""
+"""Factor on the lengths of the probe samples that test FlexAttention, so that the longest one has several blocks."""
 
 
 class PositionwiseModel:
@@ -58,9 +58,9 @@ class PositionwiseModel:
         share_prefixes: whether packed tokens are used if the model passes their check.
         flex: whether packed tokens use FlexAttention, which copies no keys, on the devices of FLEX_DEVICES.
         autocast: dtype in which `outputs` are computed; None: the dtype of the weights.
-        replay: makes tokens use their recorded experts, if samples have them, or records experts.
+        replay: uses the recorded experts of samples that have them, or records experts.
         head: the head to read; None: a language model head.
-        one_pass: runs a computation with body and head. For a sharded model, it runs in the forward pass of the root.
+        one_pass: runs a computation with body and head. A sharded model runs it inside the root module's forward pass.
         device: the device on which passes compute; None: the device of the weights.
     """
 
@@ -123,7 +123,7 @@ class PositionwiseModel:
         self._recorded = []
         with self._replay.recording() if wanted and self._replay is not None else nullcontext():
             yield self._recorded
-        self._recorded = []  # the caller has them
+        self._recorded = []  # the caller has the yielded list
 
     def running(self) -> AbstractContextManager[None]:
         """Context of forward and backward passes. Checkpointed layers run again in the backward pass."""
@@ -190,7 +190,7 @@ class PositionwiseModel:
 
     @contextmanager
     def _routed(self, experts_MLK: Tensor | None, paths: Sequence[Tensor]) -> Iterator[None]:
-        """Run a pass with these experts; if `recording`, keep the experts of the tokens of each path."""
+        """Run a pass with these experts; if `recording`, keep the experts that the tokens of each path used."""
         if self._replay is not None:
             self._replay.give(experts_MLK)
         yield
@@ -239,7 +239,7 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention if it gives the same results as copied keys, in the data type of training."""
+        """Use FlexAttention if its results equal those with copied keys, both in the data type of training."""
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:

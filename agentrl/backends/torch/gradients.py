@@ -64,8 +64,8 @@ class RunsPasses(Protocol):
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """Run a forward pass of each micro-batch, and a backward pass from each loss that `loss_of` returns.
 
-        `loss_of` receives the number and the outputs of a micro-batch, in order. It is not called on a process that
-        computes no outputs, such as a first pipeline stage.
+        `loss_of` receives the number and the outputs of each micro-batch, in order. `loss_of` is not called on a
+        process that computes no outputs, such as a first pipeline stage.
         """
         ...
 
@@ -77,7 +77,7 @@ def accumulate_gradients(
     packs: Sequence[Sequence[int]],
     peers: Peers = ALONE,
 ) -> dict[str, float]:
-    """Accumulate the gradient of a mini-batch's loss in the weights; return the loss and its metrics.
+    """Add the gradient of a mini-batch's loss to the gradients of the weights; return the loss and its metrics.
 
     Args:
         batch: the samples of this process; for a loss of scope "batch" the complete mini-batch.
@@ -89,7 +89,8 @@ def accumulate_gradients(
     num_passes = peers.most(len(packs))
     split = splits_groups_or_rollouts(batch.samples, packs, loss.scope) or (loss.scope == "batch" and peers.size > 1)
     found = (passes.two if peers.most(split) else passes.one)([*packs, *([()] * (num_passes - len(packs)))])
-    return {name: float(value) for name, value in found.items()}  # only here, because each float waits for the device
+    # converted only at the end, because each conversion waits for the device
+    return {name: float(value) for name, value in found.items()}
 
 
 @torch.no_grad()
@@ -99,8 +100,8 @@ def score_passes(
     """Return each named output of `samples`: a row per sample, a number per token, 0 where the loss mask is 0.
 
     Args:
-        packs: micro-batches of samples with trained tokens. In an empty one, this process only takes part in the passes
-            of its peers.
+        packs: micro-batches of samples with trained tokens. For an empty micro-batch, this process only takes part in
+            the passes of its peers.
     """
     found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in names}
     batches = [micro_batch([samples[index] for index in indices] or [IDLE], model.device) for indices in packs]
@@ -129,7 +130,7 @@ def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequenc
 
 
 class _Passes:
-    """Passes over micro-batches of a mini-batch. In an empty one, this process only takes part in its peers' passes."""
+    """Passes over micro-batches. For an empty micro-batch, this process only takes part in the passes of its peers."""
 
     def __init__(self, model: RunsPasses, batch: MiniBatch, loss: LossFunction, peers: Peers) -> None:
         self._model, self._whole, self._loss, self._peers = model, batch, loss, peers
@@ -173,7 +174,7 @@ class _Passes:
 
     @torch.no_grad()
     def _without_gradients(self, packs: Sequence[Sequence[int]]) -> SampleOutputs:
-        """Model outputs of all samples that the loss needs together."""
+        """Return the outputs, without gradients, of all samples that the loss needs together."""
         found: SampleOutputs = {}
 
         def keep(number: int, outputs: Outputs) -> None:
@@ -187,7 +188,7 @@ class _Passes:
     def _gradients_of_outputs(
         self, found: SampleOutputs, order: Sequence[int]
     ) -> tuple[Tensor, dict[str, Tensor], SampleOutputs]:
-        """Loss, metrics, and the gradient of the loss with respect to each sample's outputs."""
+        """Return the loss, its metrics, and the gradient of the loss with respect to each sample's outputs."""
         if not order:
             return torch.zeros(()), {}, {}
         leaves = {name: torch.cat([of_sample[index] for index in order]) for name, of_sample in found.items()}

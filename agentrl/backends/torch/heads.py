@@ -94,7 +94,7 @@ class LanguageHead:
 
 
 class ScalarHead:
-    """One number per trained token: a linear function of the state that predicts it. Features are the states."""
+    """One number per trained token: a linear function of the state that predicts the token. Features are the states."""
 
     outputs = ("scalars",)
 

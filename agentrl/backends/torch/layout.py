@@ -145,7 +145,7 @@ def pack_tokens(
 
 
 def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
-    """Return this process's slice of the packed tokens, and the mask, [N] bool, of the trained tokens it predicts.
+    """Return this process's slice of the packed tokens, and [N] bool: which trained tokens this slice predicts.
 
     The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout and the
     paths still describe all tokens.

@@ -30,7 +30,7 @@ ALONE = Peers()
 class SequencePeers:
     """Peers of a process that computes all positions of its samples. For slices, see `fsdp.sequence.SequenceGroup`.
 
-    Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens.
+    Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens. "Own" means: of this process.
 
     Attributes:
         size: number of processes that compute the same samples.
@@ -41,11 +41,11 @@ class SequencePeers:
     index = 0
 
     def all_positions(self, states_MHD: Tensor) -> Tensor:
-        """Exchange states: [M / size, H, D] at own positions -> [M, H / size, D] of own heads, at all positions."""
+        """Exchange states: all heads, own positions, [M / size, H, D] -> own heads, all positions, [M, H / size, D]."""
         return states_MHD
 
     def all_heads(self, states_MHD: Tensor) -> Tensor:
-        """Exchange states: [M, H / size, D] of own heads, at all positions -> [M / size, H, D] at own positions."""
+        """Exchange states: own heads, all positions, [M, H / size, D] -> all heads, own positions, [M / size, H, D]."""
         return states_MHD
 
     def every_position(self, values: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def tree_attention(
 def _kernel(device: str) -> Callable[..., Any]:  # Any: one or two results
     if device == "cpu":
         return flex_attention
-    # fullgraph raises an error above MAX_KERNELS, where the uncompiled function would run and store every score
+    # fullgraph: above MAX_KERNELS, raise an error instead of running the uncompiled function, which stores every score
     compiled: Callable[..., Any] = torch.compile(flex_attention, fullgraph=True)  # Any: one or two results
     return compiled
 

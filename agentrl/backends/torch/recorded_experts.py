@@ -43,7 +43,7 @@ def padded_paths(samples: Sequence[Sample], num_columns: int) -> list[Tensor]:
 
 
 def by_path(experts_MLK: Tensor, paths: Sequence[Tensor]) -> list[Tensor]:
-    """Return the experts of the tokens of each path, [length, L, K], on the CPU."""
+    """Return for each path the experts of its tokens, [length, L, K], on the CPU."""
     found_MLK = smallest(experts_MLK.cpu())
     return [found_MLK[path] for path in paths]
 
@@ -61,7 +61,7 @@ def with_experts(
         return scores
     found: list[Tensor | None] = [None] * num_samples
     for indices, experts in zip(packs, passes, strict=True):
-        for index, own in zip(indices, experts, strict=False):  # a pass without samples computes `IDLE`
+        for index, own in zip(indices, experts, strict=False):  # a pass without samples has the experts of `IDLE`
             found[index] = own
     return replace(scores, routed_experts=found)
 

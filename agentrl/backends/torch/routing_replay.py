@@ -151,7 +151,7 @@ class RoutingReplay:
 
 
 class _Choice(TorchFunctionMode):
-    """Finds the `topk` by which a router chooses among its E experts, and replaces its result by `wanted`, [M, K].
+    """Finds the `topk` call by which a router chooses among its E experts; then `wanted`, [M, K], replaces its result.
 
     Attributes:
         made: the experts of each choice, [M, K], after the replacement.

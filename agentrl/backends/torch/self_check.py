@@ -30,7 +30,7 @@ LONGEST = 17
 def probe_samples(vocab_size: int, scale: int = 1) -> list[Sample]:
     """Make five samples that test prefix sharing. All lengths are multiplied by `scale`.
 
-    Two samples share a prompt. One continues from the middle of the first sample. One has the same prompt and (at any
+    Two samples share a prompt. One branches off in the middle of the first sample. One has the same prompt and (at any
     scale) a single trained token. One has another prompt.
     """
 
@@ -116,5 +116,5 @@ def check_apart(
 
 
 def _tokens_of(tokens: PackedTokens, seen: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (position, token) of each seen token."""
+    """Yield (position, token) of each token where `seen` is true."""
     return zip(tokens.positions.cpu()[seen].tolist(), tokens.token_ids.cpu()[seen].tolist(), strict=True)

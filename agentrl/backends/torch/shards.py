@@ -1,4 +1,4 @@
-"""Read optimizer state that several ranks wrote (torch.distributed.checkpoint); code in its files is not run."""
+"""Read optimizer state that several ranks wrote (torch.distributed.checkpoint), without running code from its files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _empty(name: str, saved: object, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class _Reader(FileSystemReader):
-    """Reads the index of a checkpoint without running code from it, and only files of the checkpoint."""
+    """Reads a checkpoint. Runs no code from the index, and refuses an index that names files outside the checkpoint."""
 
     def read_metadata(self, *_: Any, **__: Any) -> metadata.Metadata:  # Any: as torch declares it
         with (Path(self.path) / ".metadata").open("rb") as file:

@@ -1,4 +1,4 @@
-"""Attention over packed tokens, in which samples share the keys and values of their prompt.
+"""Attention over packed tokens, in which samples share the keys and values of their common prefixes.
 
 Axes: M packed tokens, R rows, C columns, W keys of a row, H query heads, K key-value heads, D head size.
 """

@@ -1,4 +1,4 @@
-"""Choice of the parser that can read the calls that a chat template writes (`rollout.multi_turn.format=auto`)."""
+"""Choose the parser that reads the calls written by a chat template (`rollout.multi_turn.format=auto`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of arguments that a model writes as plain text, from the tools' schemas."""
+"""Convert arguments that a model writes as plain text to the types in the tools' schemas."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _tokens(chat: ChatFormat, segment: Segment, added: frozenset[int], bar: str)
 
 
 def _lines(pieces: Iterable[Text], width: int) -> Iterator[Text]:
-    """Join pieces to lines of at most `width` characters; a piece starts a new line if it fits only there."""
+    """Join pieces to lines of at most `width` characters; a piece that does not fit into a line starts a new one."""
     line = Text()
     for piece in pieces:
         text, ends = piece[: len(piece.plain.rstrip("\n"))], piece.plain.endswith("\n")

@@ -144,7 +144,7 @@ class _Rows:
         return self._dialogue_length(item)
 
     def refused(self) -> Finding:
-        """Return, as a finding, configuration errors that show only after all rows were checked."""
+        """Return a finding with the configuration errors that appear only after all rows were checked."""
         finding = Finding("settings that fail with these rows")
         try:
             self._named.finish()
@@ -160,7 +160,7 @@ class _Rows:
 
 
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
-    """Find rows that have options for tools or for a simulated user, although the configuration has none."""
+    """Find rows with options for tools or for a simulated user that the configuration does not have."""
     turns = config.rollout.multi_turn
     tools = Finding("rows with tools_kwargs, but no tools are configured")
     users = Finding("rows with interaction_kwargs, but no simulated user is configured")

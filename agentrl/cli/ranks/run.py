@@ -66,7 +66,7 @@ def _ended_with_peers(config: RunConfig) -> int:
 
 
 def _take_part(config: RunConfig) -> int:
-    """Train as rank 0. As another rank, run the functions that rank 0 calls."""
+    """Train if this is rank 0. On another rank, run the functions that rank 0 calls."""
     if os.environ["RANK"] != "0":
         return serve()
     from agentrl.trainer.run import run_training  # imports transformers

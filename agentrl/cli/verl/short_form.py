@@ -103,12 +103,12 @@ def _with_data(values: dict[str, object]) -> dict[str, object]:
 
 
 def defaults() -> dict[str, object]:
-    """verl keys with their defaults in the short form."""
+    """Return the default values of the short form, under verl's keys."""
     return FIXED | {short.key: short.default for short in SHORT if short.default is not None}
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """verl keys from environment variables; empty variables are ignored.
+    """Return the values of environment variables, under verl's keys; empty variables are ignored.
 
     Raises:
         ConfigError: a value cannot be parsed.
@@ -117,7 +117,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def from_flags(options: argparse.Namespace) -> dict[str, object]:
-    """verl keys from flags; `--reward_func file.py:name` also sets the function name."""
+    """Return the values of flags, under verl's keys; `--reward_func file.py:name` also sets the function name."""
     values = {s.key: _read(s, text, flag=True) for s in SHORT if (text := getattr(options, s.flag)) is not None}
     file, separator, function = str(values.get("custom_reward_function.path", "")).rpartition(".py:")
     if separator:

@@ -2,8 +2,8 @@
 
     from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput, register
 
-A verl loop returns flat lists of tokens. Tokens marked as sampled are matched with the engine's completions, so
-segments have the engine's log-probabilities and policy versions. Tokens that the engine did not sample are refused.
+A verl loop returns flat lists of tokens. Tokens marked as sampled are matched with the engine's completions, which
+provide the log-probabilities and policy versions. Tokens marked as sampled that the engine did not sample are refused.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class AgentLoopBase:
         return token_ids
 
     def _system_prompt(self) -> list[int]:
-        """Token ids of the template's default system prompt: one rendered message without the tokens of the message."""
+        """Return the token ids of the template's default system prompt, which precedes the first rendered message."""
         empty = {"role": "user", "content": ""}
         once, twice = self._rendered([empty]), self._rendered([empty, empty])
         return once[: 2 * len(once) - len(twice)]

@@ -103,7 +103,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
     """Convert the response to segments."""
     if output.multi_modal_data or output.routed_experts is not None:
         raise ValueError("AgentLoopOutput: multi_modal_data and routed_experts are not supported")
-    if not output.response_mask:  # if the response is empty, verl's loops return prompt_ids[-0:], the full prompt
+    if not output.response_mask:  # verl's loops then return prompt_ids[-0:], the full prompt, as response_ids
         return []
     if len(output.response_mask) != len(output.response_ids) or not set(output.response_mask) <= {0, 1}:
         raise ValueError(
@@ -122,7 +122,10 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
 
 
 def _rewards(outputs: Sequence[AgentLoopOutput]) -> dict[str, float]:
-    """The last `reward_score`, with its output's extra numbers; empty if the reward function must compute the score."""
+    """Return the last `reward_score` and the extra numbers of the same output.
+
+    Return an empty dictionary if no output has a `reward_score`: the reward function then computes the score.
+    """
     scored = [output for output in outputs if output.reward_score is not None]
     if not scored or scored[-1].reward_score is None:
         return {}
@@ -132,7 +135,7 @@ def _rewards(outputs: Sequence[AgentLoopOutput]) -> dict[str, float]:
 
 
 def row_fields(task: Task) -> dict[str, object]:
-    """Columns of the row under verl's names, as keyword arguments of `run`."""
+    """Return the columns of the task's row under verl's names, as keyword arguments for `run`."""
     kwargs: dict[str, object] = {"tools_kwargs": task.tools_kwargs, "interaction_kwargs": task.interaction_kwargs}
     return {
         **task.extra_info,  # further columns

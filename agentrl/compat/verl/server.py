@@ -1,4 +1,4 @@
-"""verl's server manager interface for the engine of one rollout."""
+"""verl's server manager for one rollout: it samples with agentrl's engine."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
 SERVER_SIZES = {"tp_size", "pp_size", "dp_size", "enable_dp_attention"}
-"""Keys of `rollout.sglang.server_args` that describe servers which already run: `agentrl plan` needs their sizes."""
+"""Keys of `rollout.sglang.server_args` that servers which already run may have: `agentrl plan` needs these sizes."""
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
 
 _IN_FLIGHT = ("max_staleness", "over_sampling")
-# schedule keys are allowed: users append trainer.mode to a training command
+# keys of the schedule (such as save_freq) are not listed: users append trainer.mode to a training command
 _NOT_IN_MODE: dict[str, tuple[str, ...]] = {
     "val_only": ("stop_when", "save_best", "profile_steps", "resume_from_path", *_IN_FLIGHT),
     "rollout_only": ("stop_when", "save_best", "log_val_generations", "resume_from_path", *_IN_FLIGHT),

@@ -13,7 +13,7 @@ _OF_OWN_LOOPS = ("max_tool_calls", "max_parallel_calls", "max_tool_response_leng
 
 
 def wrong_with_harness(rollout: RolloutConfig) -> Iterator[Problem]:
-    """Problems of keys that a harness needs, or that have no effect with it."""
+    """Yield problems with the keys that a harness needs, and with keys that have no effect if there is a harness."""
     if rollout.harness is None:
         if rollout.agent_loop == HARNESS:
             why = "needs `rollout.harness`: a name of configs/harness, or a YAML file"

@@ -30,9 +30,9 @@ class ModelShape:
         expert_size: width of an expert.
         shared_size: width of all shared experts together; 0 without shared experts.
         experts_per_token: experts that the router chooses for a token.
-        num_groups, groups_per_token: groups of experts, and groups that the router chooses first; 1 without groups.
-        latent_attention: multi-head latent attention (MLA).
-        expert_bias: the router has a bias per expert, which selects experts without a loss.
+        num_groups, groups_per_token: groups of experts; groups from which the router chooses. Both 1 without groups.
+        latent_attention: whether the model has multi-head latent attention (MLA).
+        expert_bias: whether the router has a bias per expert, which balances the load without a loss.
         num_mtp_layers: layers for multi-token prediction.
         quantization: method that quantized the weights, such as fp8; empty if they are not quantized.
     """

@@ -147,7 +147,7 @@ def _copy(recipe: Recipe, rest: str) -> None:
         name, _, value = option.partition("=")
         if name == "--chmod" and re.fullmatch(r"[0-7]{3,4}", value):
             mode = int(value, 8)
-        elif name != "--chown":  # all files belong to the user of the sandbox
+        elif name != "--chown":  # --chown has no effect: all files belong to the user of the sandbox
             raise ValueError(f"'{option}' needs an image")
         rest = rest.strip()
     words = _listed(rest) if rest.startswith("[") else _words(rest, 2)

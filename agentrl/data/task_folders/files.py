@@ -16,7 +16,7 @@ from agentrl.data.task_folders.dockerfile import Copy
 MAX_BYTES, MAX_FILES = 24 * 2**20, 10_000
 """Limits of one archive: total bytes of its files, and number of files. An archive is sent in one piece."""
 Member = tuple[str, Path, int | None]
-"""(absolute path in the sandbox, path of the file or folder, access rights or None for those of the file)."""
+"""(absolute path in the sandbox, path of the file or folder, access rights; None: those that the file has)."""
 
 
 class FilesError(Exception):
@@ -38,7 +38,7 @@ def copied_members(step: Copy, context: Path) -> list[Member]:
     """Return the files and folders that a COPY line copies from `context`, the folder of the Dockerfile.
 
     Raises:
-        FilesError: a file does not exist or is outside `context`, or a reason of `folder_members` applies.
+        FilesError: a file does not exist or is outside `context`, or an error of `folder_members` occurs.
     """
     found = [path for source in step.sources for path in _matches(context, source)]
     into_folder = step.to.endswith("/") or len(found) > 1
@@ -77,7 +77,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int | None) -> N
         info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
         archive.addfile(info)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # the file may have been replaced
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # it may be a link or pipe by now
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     info.size = len(data)

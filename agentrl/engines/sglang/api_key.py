@@ -27,7 +27,7 @@ def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str |
 
 
 def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
-    """Write a file for `--config` with the key and the user's own config.
+    """Write a file for SGLang's option `--config`: the options of the user's own config file, and the key.
 
     The key is not passed as a command argument, because other users of the machine could read it.
 

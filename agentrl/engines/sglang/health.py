@@ -20,7 +20,7 @@ UNNAMED = "default"
 
 
 class HealthMonitor:
-    """Health monitor of the replicas, with one task per replica, from `begin` to `close`.
+    """Checks the health of the replicas from `begin` to `close`, with one asyncio task per replica.
 
     A health check is a request that the server's scheduler must answer, even while paused. If only the HTTP front end
     answers, the server counts as hung. No check starts during a weight transfer, because a transfer may take longer

@@ -17,8 +17,9 @@ ABORT_GRACE_S = 3.0
 """Seconds that a server has to return the tokens of an aborted request."""
 
 ARRIVAL_S = 0.1
-"""Assumed seconds until a sent request reaches the scheduler. An abort that arrives before its request is lost. Later
-aborts of the request are lost too, because `TokenizerManager.abort_request` forwards only the first."""
+"""Assumed seconds until a sent request reaches the scheduler. No abort is sent earlier, because an abort that arrives
+before its request is lost. Later aborts of this request are then lost too, because `TokenizerManager.abort_request`
+forwards only the first."""
 
 
 Body = Callable[[str], Mapping[str, object]]
@@ -30,8 +31,8 @@ class ActiveRequest:
     """One running request, until its answer.
 
     Attributes:
-        ended: whether the request was aborted or its deadline passed; the tokens sampled so far are its answer.
-        wake: event that is set when the state of the engine changed, for a request that waits for a replica.
+        ended: whether the request was aborted or its deadline passed. Its answer is then the tokens sampled so far.
+        wake: event for a request that waits for a replica; it is set when the state of the engine changes.
         replica: the replica that received the request. With a router, the receiver is unknown: `replica` is only the
             replica whose `num_running` counts the request.
         post: asyncio task of the HTTP request, while it runs.

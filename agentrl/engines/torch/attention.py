@@ -19,7 +19,7 @@ from agentrl.engines.torch.paged_kv import KVStore
 from agentrl.models.attention import UnfaithfulError, check_understood, explicit_attention
 
 PAGED = "agentrl_paged"
-"""Name of this attention. No mask function is registered under it, so transformers builds no mask."""
+"""Name of this attention. No mask function is registered under this name, so transformers builds no mask."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Step:
 
 
 class _Active(threading.local):
-    """The step that the engine's thread computes. It is a global per thread: models cannot pass it to their layers."""
+    """The step that the engine's thread computes; a global per thread, because models cannot pass it to layers."""
 
     step: Step | None = None
 

@@ -50,12 +50,12 @@ class TorchEngine:
         device: the model is moved to this device; default: its current device.
         eos_token_ids: tokens that end every completion; default: the model's end-of-sequence tokens.
         tokenizer: needed for stop strings only.
-        images: processor of a vision-language model. Such a model runs one request at a time over transformers' cache,
-            even if `max_num_seqs` is larger. Without a processor, requests with images are refused.
+        images: processor of a vision-language model. Such a model runs one request at a time with transformers' KV
+            cache, even if `max_num_seqs` is larger. Without a processor, requests with images are refused.
         seed: base of the seeds of requests that have no seed.
 
-    The attribute `kv_reuse` is False if the model's KV cannot be reused correctly. Then each token is computed from the
-    start of its sequence; a warning gives the reason.
+    The attribute `kv_reuse` is False if the model's KV cannot be reused correctly. In this case, each new
+    token costs a forward pass over its full sequence; a warning gives the reason.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TorchEngine:
         await self._worker.call(partial(self._scheduler.conversations.release, session))
 
     async def close(self) -> None:
-        """End all requests as `abort`, and stop the thread. A second call does nothing."""
+        """End all requests as `abort` does, and stop the thread. A second call does nothing."""
         if not self._worker.closed:
             await self._worker.call(self._worker.stop)
             self._worker.join()

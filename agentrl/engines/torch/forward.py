@@ -20,7 +20,7 @@ from agentrl.models.attention import attention_implementation, configs_of
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a step: tokens `start` to `end` of a sequence are new.
+    """Row of a step (one forward pass): tokens `start` to `end` of a sequence are new.
 
     `blocks` contain the KV of the sequence. `copy_to` has the blocks of identical sequences, to which the new KV is
     copied.

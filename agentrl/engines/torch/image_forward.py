@@ -1,4 +1,6 @@
-"""Forward pass of a vision-language model over a conversation with images: only new tokens, over transformers' cache.
+"""Forward passes of a vision-language model over a conversation with images.
+
+A forward pass computes only new tokens; the KV of earlier tokens is in transformers' cache.
 
 Axes: T tokens.
 """
@@ -62,7 +64,8 @@ class ImageRunner:
         model: a model loaded by `AutoModelForImageTextToText`.
 
     Raises:
-        ConfigError: with images, logits with cached KV differ from logits of a plain forward pass.
+        ConfigError: for a conversation with images, logits computed with cached KV differ from logits of a plain
+            forward pass.
     """
 
     model: PreTrainedModel
@@ -156,7 +159,7 @@ class ImageRunner:
 
 
 def _types(images: Sequence[Placed], start: int, end: int, device: torch.device) -> dict[str, Tensor]:
-    """Token types [1, T] of the tokens `start` to `end`, by the processor's names."""
+    """Token types [1, T] of the tokens `start` to `end`, under the names that the processor uses."""
     names = images[0].types if images else ()
     types = {name: torch.zeros(1, end - start, dtype=torch.long) for name in names}
     for image in images:
@@ -167,7 +170,11 @@ def _types(images: Sequence[Placed], start: int, end: int, device: torch.device)
 
 @torch.inference_mode()
 def _check(runner: ImageRunner) -> None:
-    """Compare logits of a second turn over the first turn's cache with a plain forward; each turn has an image."""
+    """Check that cached KV does not change the logits of a second turn; each of the two turns has an image.
+
+    Raises:
+        ConfigError: the logits differ too much from those of a plain forward pass over both turns.
+    """
     model, data = runner.model, small_picture()
     text = [token for token in range(40, 60) if token != runner._image_id][:6]
     turn = [*text, *runner.images.tokens(runner.images.places[0], data), *text]

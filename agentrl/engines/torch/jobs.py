@@ -18,9 +18,10 @@ class KVSession:
 
     Attributes:
         reserved: number of blocks reserved for the session, counted against the capacity.
-        num_indexed: number of leading full blocks that other conversations can find by their tokens.
+        num_indexed: number of leading full blocks that other conversations can find by the blocks' tokens.
         prefilled_only: whether all KV was computed by prefill, so that equal tokens give bit-identical KV.
-        origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.
+        origin: hash of which tokens were prefilled and which decoded. Sessions with equal tokens and equal `origin`
+            have bit-identical KV.
         last_used: number of turns that the engine had finished when the session's last turn ended.
     """
 
@@ -77,7 +78,7 @@ class Job:
 
 
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled and decoded).
+    """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled, and the same decoded).
 
     The next token of the whole group is computed in one batch row. Rollouts of the same task share their prompt and
     often their first tokens. Until the rollouts differ, they cost as much as one rollout.

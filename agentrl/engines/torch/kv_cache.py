@@ -1,4 +1,4 @@
-"""KV cache of all conversations: reused over turns, shared by equal prefixes, bounded, evicted when idle."""
+"""KV cache of all conversations: it is reused over turns, shared by equal prefixes, and evicted if idle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Conversations:
         """Start a turn: reuse the cached KV of `token_ids` from this or other conversations.
 
         Afterwards the conversation is busy and has blocks for all of `token_ids`. Other conversations can wait until
-        these blocks are computed.
+        these blocks are computed, and then share them.
         """
         conversation.busy = True
         if conversation.session:
@@ -114,7 +114,7 @@ class Conversations:
             del self._sessions[conversation.session]
 
     def forget_all(self, running: Sequence[KVSession]) -> None:
-        """Drop all KV after a weight update. Running conversations continue and recompute from their first token."""
+        """Drop all KV after a weight update. Running conversations continue, and recompute all their KV."""
         for conversation in [*running, *(c for c in self._sessions.values() if not c.busy)]:
             self._cut(conversation, 0)
             conversation.prefilled_only = True

@@ -1,4 +1,4 @@
-"""Creation of an embedded engine from the configuration."""
+"""Create an embedded engine from the configuration."""
 
 from __future__ import annotations
 

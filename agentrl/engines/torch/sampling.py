@@ -41,8 +41,8 @@ def _splitmix64(state: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarra
 def sample(logits_RV: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[float]]:
     """Sample one token per row; return tokens and log-probabilities under softmax(logits / temperature).
 
-    The log-probabilities are computed before truncation. A row with NaN log-probabilities returns token -1. Temperature
-    0 selects the most likely token and returns its log-probability at temperature 1.
+    The log-probabilities are computed before truncation (top-k, top-p, min-p). A row with NaN log-probabilities returns
+    token -1. Temperature 0 selects the most likely token and returns its log-probability at temperature 1.
     """
     params = [draw.sampling for draw in draws]
     greedy = [sampling.temperature == 0 for sampling in params]

@@ -77,7 +77,7 @@ class Worker:
         return await future
 
     def settle(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
-        """Queue the result of a future of `loop`. Results of a step are sent together: waking a loop is slow."""
+        """Queue the result of a future of `loop`. Results of a step are sent together, because waking loops is slow."""
         self._answers.setdefault(loop, []).append(partial(_settle, future, result))
 
     def accept(self, job: Job) -> None:

@@ -75,7 +75,7 @@ def read(body: JsonValue) -> Asked:
 
 
 def _add_tool(tools: Tools, fields: Fields) -> str:
-    """Add a tool; return the key that has no effect, if any."""
+    """Add a tool. If its key `strict` is set, return the key's full name, because `strict` has no effect; else ""."""
     kind = fields.name("type")
     if kind == "custom":
         tools.add_text_input(fields.required_fields("custom"))

@@ -53,7 +53,7 @@ def read(body: JsonValue) -> Asked:
 
 
 def _add_tool(tools: Tools, fields: Fields) -> str:
-    """Add a tool; return the key that has no effect, if any."""
+    """Add a tool. If its key `strict` is set, return the key's full name, because `strict` has no effect; else ""."""
     if fields.optional_text("type") not in ("", "custom"):
         tools.leave_out(fields)
         return ""

@@ -8,7 +8,7 @@ from agentrl.gateway.dialects.openai import past_call
 from agentrl.types.messages import Message
 
 _BILLING = "x-anthropic-billing-header:"
-"""Start of a line in system blocks that some versions of Claude Code change with every request; the line is dropped."""
+"""Start of a line that is dropped from system blocks: some versions of Claude Code change it with every request."""
 _ROLES = ("user", "assistant", "system")
 
 

@@ -41,7 +41,7 @@ def arguments_of(fields: Fields) -> JsonValue:
 
 
 def as_arguments(text: str) -> str:
-    """Return the JSON arguments that the model wrote for a tool's text input."""
+    """Return the text input of an earlier call as the JSON arguments that the model had written."""
     return dumped({"input": text}).decode()
 
 

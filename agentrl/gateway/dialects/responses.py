@@ -80,7 +80,7 @@ def _without_effect(fields: Fields) -> Iterator[str]:
 
 
 def _add_tool(tools: Tools, fields: Fields, namespace: str = "") -> Iterator[str]:
-    """Add a tool; yield the keys that have no effect."""
+    """Add a tool; yield the full names of its keys that have no effect."""
     kind = fields.name("type")
     if kind == "function":
         tools.add_function(fields, namespace=namespace)

@@ -17,7 +17,7 @@ _STORED = "the gateway stores no items: set `store` to false, so that your clien
 class Items:
     """Messages of a conversation, read item by item.
 
-    The service splits a turn of the model into items: thoughts, text and calls. Adjacent items of a turn become one
+    The API splits a turn of the model into items: thoughts, text and calls. Adjacent items of a turn become one
     message.
     """
 
@@ -85,7 +85,7 @@ class Items:
         self._assistant().setdefault("tool_calls", []).append(call)
 
     def _assistant(self) -> Message:
-        """Return the message of the model's turn to which the next item belongs."""
+        """Return the assistant message to which the current item belongs: the last message, or a new one."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append(Message(role="assistant", content=""))
         return self.messages[-1]

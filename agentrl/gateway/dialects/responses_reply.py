@@ -53,7 +53,7 @@ class ResponsesReply:
 
     def failed(self, failure: Failure) -> bytes:
         """Return the events that end a stream with an error."""
-        # Codex, a client, would repeat the request after another code
+        # after any other code, the client Codex would repeat the request
         code = "invalid_prompt" if failure.code in ("invalid_value", "rollout_ended") else failure.code
         response: JsonObject = {**self._head("failed", "failed"), "error": {"code": code, "message": failure.text}}
         return _written([*self._begin("failed"), ("response.failed", {"response": response})])

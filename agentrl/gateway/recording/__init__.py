@@ -1,1 +1,1 @@
-"""Records conversations that other programs have through the gateway as rollouts of a run folder."""
+"""Records, as rollouts of a run folder, the conversations that other programs have through the gateway."""

@@ -1,4 +1,4 @@
-"""Groups of recorded rollouts. A group has a task and one slot for each rollout, filled when the rollout ends."""
+"""Groups of recorded rollouts. A group has a task and one slot per rollout; a slot is filled when its rollout ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 
 RUNNING = "not recorded: the gateway was killed before this rollout ended"
-"""Error of a rollout that is still running. It remains in the file if the gateway is killed."""
+"""Error of a rollout that is still running. The error remains in the file if the gateway is killed."""
 UNUSED = "not recorded: no request used the key of this rollout"
 
 

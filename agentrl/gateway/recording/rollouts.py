@@ -114,7 +114,7 @@ class RunningRollouts:
     Uids and seeds derive from the run's seed and the group's index as in training, so that the audit can check them.
 
     Args:
-        server: server that passes on the requests with a rollout's key.
+        server: server that passes each request to the rollout whose key the request contains.
         group_size: number of rollouts of a task.
         max_running: maximum number of running rollouts.
         seed: the run's seed.

@@ -1,1 +1,1 @@
-"""Memory of a device, by part: of a device that trains, and of a device of an engine."""
+"""Predicted memory by part, for a device that trains and for a device of an engine."""

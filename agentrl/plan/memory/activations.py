@@ -15,7 +15,7 @@ _FLOAT, _LONG = 4, 8
 _GATED = 5
 """Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
-"""Number of linear layers with an adapter. Each adapter keeps `rank` numbers for each token."""
+"""Linear layers with an adapter in attention, and in the MLP. Each adapter keeps `rank` numbers for each token."""
 _ROTATIONS = 4
 """Number of arrays with the cosines and sines of queries and keys."""
 
@@ -38,7 +38,7 @@ class Kept:
     copies_keys: bool = False
 
     def layer(self, *, sparse: bool) -> float:
-        """Bytes of a layer, with or without experts, for each token of this device, without recomputation."""
+        """Bytes that a layer, with experts if `sparse`, keeps per token of this device if nothing is recomputed."""
         if self.layout.kind == "megatron":
             return _megatron(self, sparse=sparse)
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
@@ -49,7 +49,7 @@ class Kept:
         return self.precision.residual * self.shape.hidden / _slices(self.layout)
 
     def working(self) -> float:
-        """Bytes per token of the gradients in the backward pass of one layer, from the layer's widest tensors."""
+        """Bytes per token of the gradients in the backward pass of one layer, estimated from its widest tensors."""
         shape = self.shape
         chosen = shape.experts_per_token * (2 * shape.expert_size + shape.hidden)
         widest = max(2 * shape.intermediate, chosen, shape.attention.heads * shape.attention.head_dim)
@@ -62,7 +62,7 @@ def _slices(layout: Layout) -> int:
 
 
 def _norms(kept: Kept, *, sparse: bool) -> float:
-    """Bytes of normalized states in float32, and of weighted states, which linear layers keep.
+    """Bytes of normalized states in float32, and of these states times the norm's weights, which linear layers keep.
 
     With autocast, each linear layer keeps its own copy of its input in the lower precision. Norms with trained weights
     also keep their input in float32.
@@ -93,14 +93,15 @@ def _attention(kept: Kept) -> float:
 
 
 def _dense(kept: Kept) -> float:
-    """Bytes of gate, activation, up-projection, their product (kept by the down-projection), and adapter states."""
+    """Bytes of gate, activation, up-projection, the product that the down-projection reads, and adapter states."""
     return kept.precision.compute * (4 * kept.shape.intermediate + _ADAPTED_IN_MLP * kept.adapters)
 
 
 def _experts(kept: Kept) -> float:
     """Bytes of the router, the chosen experts and the shared experts for each token.
 
-    Each chosen expert keeps its sorted input, gate, up, activation, product and output; in float32 with autocast.
+    Each chosen expert keeps its sorted input, gate, up, activation, product and output. With autocast, these are
+    float32.
     """
     shape, size = kept.shape, kept.precision.residual
     of_token = shape.experts_per_token * (size * (2 * shape.hidden + 4 * shape.expert_size) + 4 * _LONG + 1)

@@ -27,7 +27,7 @@ class MicroBatches:
 
 
 def micro_batches(config: RunConfig, layout: Layout, actor: ActorConfig, *, on_cpu: bool) -> MicroBatches:
-    """Return the micro-batches if every rollout has the maximum length."""
+    """Return the micro-batches for rollouts that all have the maximum length."""
     longest = config.data.max_sequence_length
     groups = actor.ppo_mini_batch_size or config.data.train_batch_size
     samples = ceil(groups * config.group_size / layout.data_parallel)

@@ -60,7 +60,7 @@ def engine_of(config: RunConfig, shape: Shape, servers: Servers) -> Engine:
 
 
 def _weights(shape: Shape, servers: Servers) -> float:
-    """Number of weights on one device. With data-parallel attention, each part has complete attention weights."""
+    """Number of weights on one device. Each data-parallel part has all attention weights of a server."""
     whole = shape.weights
     divided = whole.total - whole.norms - whole.router
     copied = (servers.data - 1) * whole.attention

@@ -36,7 +36,7 @@ class State:
 
 
 def with_scalar_head(shape: Shape) -> Shape:
-    """Return the shape of the critic of a model: its head has one output per token, and none predicts ahead."""
+    """Return the shape of a model's critic: one output per token, and no layers for multi-token prediction."""
     return replace(shape, outer=replace(shape.outer, head=shape.hidden), tied=False, mtp=())
 
 
@@ -108,7 +108,10 @@ def adapter_size(shape: Shape, layout: Layout, stage: int, rank: int) -> float:
 
 
 def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
-    """Inputs and outputs of the linear layers with an adapter. Experts in transformers are not linear layers."""
+    """Inputs and outputs of the linear layers with an adapter.
+
+    Experts in transformers have no adapter, because they are not linear layers.
+    """
     of, hidden = shape.attention, shape.hidden
     queries, values = of.heads * of.head_dim, of.heads * of.value_dim
     if of.is_latent:

@@ -159,7 +159,7 @@ class Trainer:
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
         """Bytes per token that the micro-batches in flight keep."""
-        ends = 2 * kept.boundary  # embeddings or received states, and the states of the head
+        ends = 2 * kept.boundary  # the input of the stage (embeddings or received states), and of the head
         recomputed = self._recomputed(len(layers))
         stored = recomputed * kept.boundary + sum(layers[recomputed:])
         return _in_flight(self.layout, self.stage, number) * (stored + ends)

@@ -1,1 +1,1 @@
-"""Simulation of a run in virtual time, and the search for the best split of devices."""
+"""Simulation of a run in virtual time, and the search for the best division of the devices."""

@@ -1,4 +1,7 @@
-"""Divisions that a search found: why some are slower than the best one, and why others are not possible."""
+"""Divisions of the devices between trainer and engine, as found by a search.
+
+For all divisions except the best one, this module says why they are slower or not possible.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Lack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A division of the fleet.
+    """A division of the fleet between trainer and engine.
 
     Attributes:
         train_s: seconds of the trainer's work in a step, if samples are divided equally.

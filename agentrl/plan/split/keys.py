@@ -6,7 +6,8 @@ from agentrl.config.run import RunConfig
 from agentrl.plan.layout import Layout, Servers
 
 _USUAL = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False, "base_gpu_id": 0}
-"""Sizes of a server and their defaults. Hydra merges mappings, so a size in the configuration must be overwritten."""
+"""Sizes of a server and their defaults. Hydra merges mappings, so a size in the configuration is kept unless it is
+overwritten."""
 _MEGATRON = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"),

@@ -22,7 +22,7 @@ def layouts_for(
     """Yield the layouts of `devices` devices; tensor parallelism stays inside a node.
 
     Args:
-        base: values of all other Megatron keys.
+        base: values of the Megatron keys that these layouts do not set.
     """
     if kind == "megatron":
         for sizes in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):
@@ -63,7 +63,7 @@ def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: i
 
 
 def last_stage(num_layers: int, pipeline: int) -> int | None:
-    """Number of layers of the last stage, if stages are unequal; all other stages have the rounded-up mean number."""
+    """Layers of the last stage; None if all stages are equal. Otherwise, other stages have the mean, rounded up."""
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 

@@ -79,7 +79,7 @@ class Machine:
             replica.update()
 
     async def _work(self, left: float) -> float:
-        """Work until the contention changes; return the work done, in seconds without contention."""
+        """Work until `left` is done or the contention changes; return the work done, in seconds without contention."""
         started = self._loop.time()
         factor = self._slow_trainer if any(each.busy for each in self.replicas) else 1.0
         self._changed.clear()

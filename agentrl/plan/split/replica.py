@@ -1,8 +1,8 @@
 """A simulated engine: replicas that decode with continuous batching, in the time of the running event loop.
 
-While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). Prefill
-delays decoding by its duration. In total, this equals chunked prefill (Agrawal et al. 2024, Sarathi-Serve,
-arXiv:2403.02310).
+While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). A
+prefill delays decoding by the duration of the prefill. The total delay is that of chunked prefill (Agrawal et al. 2024,
+Sarathi-Serve, arXiv:2403.02310).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import count
 from typing import Protocol
 
 _EPSILON = 1e-6
-"""Tolerance in tokens, for rounding of the clock."""
+"""Tolerance in tokens, because the clock has rounding errors."""
 
 
 class EngineSpeed(Protocol):
@@ -111,7 +111,7 @@ class Replica:
         return bool(self._running) and not self._paused
 
     async def generate(self, context: int, new: int, sampled: int, priority: int = 0) -> list[tuple[int, int]]:
-        """Sample tokens; return (policy version, tokens) spans. A cancelled request ends at once."""
+        """Sample tokens; return (policy version, tokens) spans. A cancelled request ends immediately."""
         request = Request(context, new, sampled, priority, self._loop.create_future(), float(sampled))
         heapq.heappush(self._waiting, (-priority, next(self._serial), request))
         self.update()

@@ -77,7 +77,11 @@ class Simulator:
     def _new_tokens(
         self, turn: Turn, lengths: RolloutLengths, uid: str, replica: Replica, versions: Sequence[int]
     ) -> int:
-        """Tokens that the replica computes for a turn: all after new weights (`recompute`), one for a cached prompt."""
+        """Return how many tokens the replica computes for a turn.
+
+        After new weights, `recompute` makes the replica compute the whole context. Of a cached prompt, the replica
+        computes only one token.
+        """
         if versions and versions[-1] != replica.version and self.recompute:
             return turn.context
         if turn.context == turn.new == lengths.prompt and self._known(uid, id(replica), replica.version):

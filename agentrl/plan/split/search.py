@@ -57,8 +57,8 @@ def search(
     """Search for the best division of a fleet into training devices and servers.
 
     In a fleet of several nodes, each node trains or serves. On a single node, each device trains or serves, or all
-    devices do both in turn. For each division,
-    the fastest training layout and the fastest servers that are possible together are used.
+    devices do both in turn. Each division uses the fastest training layout and the fastest servers that are possible
+    together.
     """
     fitted = calibration or Calibration(fleet.hardware)
     return _Search(shape, fleet, lengths, config, fits, serves, together, fitted).found()
@@ -93,7 +93,7 @@ class _Search:
                 yield found
 
     def _fastest(self, devices: int, colocate: bool) -> Candidate | Lack:
-        """Return the fastest layout and servers of a division, or why those closest to fitting do not fit."""
+        """Return the fastest layout and servers of a division; if none fit, why those closest to fitting do not fit."""
         servers, lacks = self._servers(self.fleet.num_devices - (0 if colocate else devices), colocate)
         missing = [Lack(True, math.inf, "no layout divides the model and the devices")]
         for train_s, layout in self._layouts(devices):
@@ -113,7 +113,7 @@ class _Search:
         return train_s + rollout_s if in_turns else max(train_s, rollout_s)
 
     def _layouts(self, devices: int) -> list[tuple[float, Layout]]:
-        """Return the seconds of the trainer with each layout, fastest first."""
+        """Return (seconds of the trainer, layout) for each layout, fastest first."""
         kind: Kind = "megatron" if has_layouts(self.config) else "fsdp"
         per_node, base = self.fleet.hardware.devices_per_node, self.config.actor.megatron
         layouts = layouts_for(self.shape, devices, per_node, kind, base)
@@ -121,7 +121,7 @@ class _Search:
         return sorted(ranked, key=lambda each: each[0])
 
     def _servers(self, devices: int, colocate: bool) -> tuple[list[tuple[float, Servers]], list[Lack]]:
-        """Return (seconds to sample a step, servers) for all that fit, fastest first; and why the others do not fit.
+        """Return (seconds to sample a step, servers) for servers that fit, fastest first; and why others do not fit.
 
         If servers run already, their number is the number of addresses in `rollout.sglang.urls`.
         """
@@ -141,7 +141,7 @@ class _Search:
     def _sampling_s(self, servers: Servers, room: float) -> float:
         """Seconds to sample the tokens of a step, if replicas have equal work and tools take no time.
 
-        Requests above the maximum of a replica start when other requests end. If rollouts run during updates, requests
+        Requests beyond the maximum of a replica start when other requests end. If rollouts run during updates, requests
         of later steps start as well.
         """
         planned, replicas = self._planned, servers.replicas * servers.data

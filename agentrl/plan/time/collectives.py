@@ -1,4 +1,4 @@
-"""Seconds of collective operations: a fixed time and the bytes over the slowest link (Thakur et al. 2005, ring).
+"""Seconds of collective operations: a fixed time, plus the bytes over the slowest link (Thakur et al. 2005, ring).
 
 For N processes and a result of B bytes in total, all-gather and reduce-scatter move (N - 1) / N x B over the link of
 each process. An all-reduce moves twice as much. An all-to-all of B bytes per process moves (N - 1) / N x B.
@@ -39,8 +39,8 @@ class Link:
 def link_of(hardware: Hardware, num: int, stride: int = 1) -> Link:
     """Return the link among `num` processes whose device numbers are `stride` apart.
 
-    Processes in one node use the link of the node, otherwise the network. On the network, each process of a node has
-    its own port.
+    Processes in one node use the link of the node. Processes in several nodes use the network, in which each process
+    of a node has its own port.
     """
     if num * stride <= hardware.devices_per_node:
         return Link(num, 1e9 * hardware.link_gb_s, 1e-6 * hardware.link_latency_us)

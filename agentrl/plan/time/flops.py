@@ -9,9 +9,10 @@ from functools import lru_cache
 from agentrl.plan.shapes import Shape
 
 BACKWARD = 2
-"""FLOPs of the backward pass, in forward passes: gradients of inputs and weights (Kaplan et al. 2020, 2001.08361)."""
+"""FLOPs of the backward pass (gradients of inputs and weights), as a multiple of the FLOPs of the forward pass (Kaplan
+et al. 2020, 2001.08361)."""
 BACKWARD_FROZEN = 1
-"""FLOPs of the backward pass without gradients of weights, as with LoRA."""
+"""The same multiple for a backward pass without gradients of weights, as with LoRA."""
 
 
 def body_flops_per_token(shape: Shape) -> float:
@@ -20,14 +21,18 @@ def body_flops_per_token(shape: Shape) -> float:
 
 
 def head_flops_per_token(shape: Shape) -> float:
-    """Return the FLOPs of the output layer per token. The plan counts all tokens; training computes trained ones."""
+    """Return the FLOPs of the output layer per token.
+
+    The plan counts the output layer for all tokens, although training computes it only for trained tokens.
+    """
     return 2.0 * _head_weights(shape)
 
 
 def attention_flops(shape: Shape, length: float, start: float = 0) -> float:
     """Return the FLOPs of attention scores and weighted sums of all layers, for positions `start` to `length`.
 
-    The query at position i reads i + 1 keys, or its window (causal attention without padding, Dao 2023, 2307.08691):
+    The query at position i reads i + 1 keys, or the keys in its window (causal attention without padding, Dao 2023,
+    2307.08691):
 
         2 x heads x (head dim + value dim) x sum of the keys read
     """

@@ -1,4 +1,4 @@
-"""Passes, updates and micro-batches of the trainer in a step, from the configuration."""
+"""Read from the configuration which passes, updates and micro-batches the trainer computes in a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from agentrl.plan.time.flops import BACKWARD, BACKWARD_FROZEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Passes of a step.
+    """Forward and backward passes of the trainer in one step.
 
     Attributes:
-        num_scored: forward passes over all tokens before the update: old log-probabilities, reference, values.
-        num_trained: models that are updated: the policy, and the critic if there is one.
+        num_scored: number of forward passes over all tokens before the update: at most one each for old
+            log-probabilities, reference log-probabilities and values.
+        num_trained: number of models that are updated: the policy, and the critic if there is one.
         epochs: passes over the samples in the update.
         updates: optimizer steps per epoch.
         recompute: the backward pass computes the layers again (gradient checkpointing).

@@ -1,4 +1,4 @@
-"""Seconds of an engine replica: decode steps and prefill."""
+"""Predict the seconds that an engine replica needs for decode steps and prefill."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from agentrl.plan.time.training import BYTES
 class Sampling:
     """Speed of one replica. See `EngineSpeed`.
 
-    A decode step reads the weights once, and the KV cache of all requests. It takes the time of reading or of
+    A decode step reads the weights and the KV cache of all requests once. The step takes as long as reading or
     computing, whichever is longer (Pope et al. 2022, arXiv:2211.05102, section 2). The devices of the replica divide
     reading and computing.
 
     Args:
         number: data type of weights and KV cache; `fp8` has 1 byte.
-        fixed_rows: number of rows that each decoding pass computes, used or not (`rollout.deterministic`); 0: only the
-            used rows.
+        fixed_rows: number of rows that each decoding pass computes, even if some are unused (`rollout.deterministic`);
+            0: a pass computes only the used rows.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class Sampling:
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
         self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3
         self._fixed_rows = fixed_rows
-        launched = shape.num_layers if servers.embedded else 0  # SGLang replays CUDA graphs instead
+        # SGLang replays CUDA graphs, so the CPU does not launch each layer
+        launched = shape.num_layers if servers.embedded else 0
         self._launch_s = launched * hardware.layer_overhead_ms / 1e3
         self._body = body_flops_per_token(shape)
         self._head = head_flops_per_token(shape)
@@ -68,7 +69,10 @@ class Sampling:
         return flops / self._parts / self._flops_per_s + self._layers_s(new)
 
     def _read(self, rows: float) -> float:
-        """Weights that a device reads. Each data-parallel part has its own attention weights; all others are shared."""
+        """Weights that a device reads. Each data-parallel part has its own copy of the attention weights.
+
+        All other weights are divided over all devices of the replica.
+        """
         others = self.weights_read(rows * self._data) - self._attention
         return self._attention / self._parts + others / self._all
 
@@ -92,7 +96,7 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    # rows of MoE models are computed one by one, because a row's result depends on the other rows
+    # rows of MoE models are computed one by one, because otherwise a row's result would depend on other rows
     most = 1 if shape.weights.experts else max_running(config, servers)
     return Sampling(shape, servers, hardware, number, min(rows, most))
 
@@ -100,7 +104,7 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
 def max_running(config: RunConfig, servers: Servers) -> int:
     """Return the largest number of requests computed together in a replica.
 
-    If `rollout.max_num_seqs` is not set, this is 128 for the embedded engine and 256 for a server.
+    If `rollout.max_num_seqs` is not set, the number is 128 for the embedded engine and 256 for a server.
     """
     return config.rollout.max_num_seqs or (128 if servers.embedded else 256)
 
@@ -113,7 +117,7 @@ def _dense_weights(shape: Shape) -> float:
 
 
 def _cached_numbers(shape: Shape, servers: Servers) -> float:
-    """Numbers in the KV cache, for each token, that all devices of a replica together read.
+    """Return how many numbers of the KV cache all devices of a replica together read for each cached token.
 
     Tensor-parallel devices hold different heads. If there are fewer KV heads than devices, several devices hold the
     same head. With MLA, each device holds all latent vectors.

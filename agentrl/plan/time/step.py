@@ -22,7 +22,8 @@ from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
 """Factors by which trainer and embedded engine are slower while both compute at the same time. They share a device and
-an interpreter, and the many short operations of the engine delay the trainer. Measured: quickstart on two cores."""
+an interpreter, and the many short operations of the engine delay the trainer. Measured with the quickstart on two CPU
+cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,13 @@ class StepTime:
     """Seconds of one step by phase.
 
     Attributes:
-        rollout_s: from the start of a step's rollouts to the end of the last one, with no other rollouts running.
+        rollout_s: from the start of a step's rollouts to the end of the last one, if no other rollouts run.
         score_s: forward passes before the update.
         learn_s: the update.
         publish_s: sending the weights to the engine.
         tokens: tokens of the trained trajectories.
         sampled: tokens that the model samples.
-        price: US dollars of the step if phases follow one another; None: a price is unknown.
+        price: US dollars of the step if phases follow one another; None: the price of the hardware is unknown.
     """
 
     rollout_s: float
@@ -71,7 +72,7 @@ def predict(
     rollout_s: float | None = None,
     sent_s: float | None = None,
 ) -> StepTime:
-    """Predict the seconds of each phase of a step, as if the phase ran alone.
+    """Predict the seconds of each phase of a step, as if no other phase ran at the same time.
 
     Args:
         hardware: hardware of the trainer, and of the engine if `engine` is None.
@@ -93,7 +94,7 @@ def predict(
 
 
 def _trained(trainer: Training, lengths: Lengths, config: RunConfig, num_steps: int) -> dict[str, float]:
-    """Return the mean seconds of the trainer, and the mean numbers of tokens, of the first `num_steps` steps."""
+    """Return means over the first `num_steps` steps: seconds of scoring and learning, and numbers of tokens."""
     samples = [samples_of(lengths, config, step) for step in range(num_steps)]
     planned = [each for step in range(num_steps) for each in planned_of(lengths, config, step)]
     return {
@@ -123,7 +124,7 @@ def planned_of(lengths: Lengths, config: RunConfig, step: int) -> list[RolloutLe
 
 
 def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
-    """Return the samples of a step. Only their token counts and ids are real."""
+    """Return the samples of a step. The samples contain only token positions and ids."""
     share = passes_of(config).shares_prompts
     return [
         sample
@@ -135,7 +136,7 @@ def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
 def setting_of(
     config: RunConfig, servers: Servers, *, max_kv_tokens: float = math.inf, publish_s: float = 0.0, **changes: object
 ) -> Setting:
-    """Return the setting of the simulation for a configuration; `changes` override fields."""
+    """Return the setting of the simulation for a configuration; `changes` replace fields of the setting."""
     values: dict[str, object] = {
         "groups_per_step": config.data.train_batch_size,
         "group_size": config.group_size,
@@ -158,7 +159,7 @@ def publish_s(shape: Shape, layout: Layout, servers: Servers, hardware: Hardware
     """Return the seconds to send all weights, tensor by tensor, so that every device receives every byte.
 
     The weights are sent over the link of the node if all devices fit into one node, else over the network. The embedded
-    engine reads them from memory.
+    engine reads the weights from memory.
     """
     size = shape.weights.total * BYTES["bf16"]
     if servers.embedded:

@@ -18,11 +18,12 @@ from agentrl.plan.time.unfused import Unfused
 from agentrl.types.sample import Sample
 
 BYTES = {"bf16": 2, "fp8": 2, "fp32": 4}
-"""Bytes of a weight or activation; with fp8, weights and activations are kept in bf16 and converted."""
+"""Bytes of a weight or activation; with fp8, weights and activations are kept in bf16 and converted to fp8."""
 GRADIENT_BYTES = 4
 OPTIMIZER_BYTES = 30
-"""Bytes that AdamW reads and writes per weight: float32 weight, gradient and two moments, and the bf16 weight
-(Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 3.1: 16 bytes are kept, 4 of them are only read)."""
+"""Bytes that AdamW reads and writes per weight. 16 bytes of float32 are kept and read: weight, gradient, two moments.
+The weight and the moments (12 bytes) are written back, and the bf16 weight (2 bytes) is written (Rajbhandari et al.
+2020, ZeRO, arXiv:1910.02054, section 3.1)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Training:
         return passes.epochs * passes.num_trained * step
 
     def even_s(self, num_tokens: float, attention: float) -> float:
-        """Return the seconds of scores and updates if samples are divided equally, which is close to the shortest time.
+        """Return the seconds of scoring and updates for equally divided samples, which is close to the shortest time.
 
         Args:
             num_tokens: tokens of the samples of a step.
@@ -73,7 +74,7 @@ class Training:
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
     def _ranks(self, samples: Sequence[Sample]) -> list[list[Sequence[int]]]:
-        """Positions of the samples of each data-parallel rank, divided by the code that real runs use."""
+        """Token positions of the samples of each data-parallel rank. The code of real runs assigns samples to ranks."""
         return [[samples[index].token_ids for index in rank] for rank in assign(samples, self.layout.data_parallel)]
 
     def _rank_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
@@ -94,9 +95,9 @@ class Training:
         """Return the seconds of one pipeline stage for one micro-batch of a rank.
 
         Args:
-            positions: positions of the tokens of each sample, such as `range(100)`. Earlier positions are shared and
-                not computed here.
-            forwards: work in forward passes: 1 to score, 3 to train, 4 with recomputation.
+            positions: positions of the tokens of each sample, such as `range(100)`. If they start above 0, the
+                earlier positions are a shared prefix, which another sample computes.
+            forwards: work as a multiple of a forward pass: 1 to score, 3 to train, 4 with recomputation.
         """
         attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
         return self._stage_s(sum(map(len, positions)), attention, forwards)
@@ -109,7 +110,7 @@ class Training:
         compute = forwards * flops / parts / self.hardware.flops_per_s(self.passes.number)
         compute += self._unfused.traffic_s(tokens / layout.context, forwards)
         reading = forwards * self._stage_bytes() / self.hardware.bytes_per_s
-        if forwards > 1:  # gradients are added up in memory
+        if forwards > 1:  # each micro-batch reads and writes the sum of the gradients
             reading += 2 * GRADIENT_BYTES * self._stage_weights() / self.hardware.bytes_per_s
         local = tokens / layout.context
         busy = max(compute, reading, self._unfused.launches_s(forwards)) + self._layers_s(local, forwards)
@@ -133,7 +134,7 @@ class Training:
 
     @cached_property
     def _stage_share(self) -> float:
-        """Share of the layers in the largest pipeline stage, which the others wait for."""
+        """Share of the layers in the largest pipeline stage, which the other stages wait for."""
         return max(map(len, self.layout.stages(self.shape.num_layers))) / self.shape.num_layers
 
     @cached_property
@@ -149,12 +150,12 @@ class Training:
         return num_layers * passes * each
 
     def _tensor_s(self, tokens: float) -> float:
-        """Seconds of two all-reduces per layer, of the states (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
+        """Seconds per layer of two all-reduces of the states (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
         size = tokens * self.shape.hidden * BYTES[self.passes.number]
         return 2 * self._link(self.layout.tensor).reduce_s(size)
 
     def _expert_s(self, tokens: float) -> float:
-        """Seconds of two all-to-alls per layer of expert input and output (Lepikhin et al. 2020, arXiv:2006.16668)."""
+        """Seconds per layer of two all-to-alls: expert inputs and outputs (Lepikhin et al. 2020, arXiv:2006.16668)."""
         layout = self.layout
         own = tokens / (layout.tensor if layout.sequence_parallel else 1)
         size = own * self.shape.experts_per_token * self.shape.hidden * BYTES[self.passes.number]
@@ -175,8 +176,8 @@ class Training:
         return link.gather_s(size * keys * layout.context)
 
     def _sharded_s(self, forwards: float) -> float:
-        """Seconds in which FSDP2 gathers all weights, for the forward and for the backward pass (Zhao et al. 2023,
-        arXiv:2304.11277)."""
+        """Seconds in which FSDP2 gathers all weights: for the forward pass, and again for the backward pass if there is
+        one (Zhao et al. 2023, arXiv:2304.11277)."""
         size = self._weights.total * BYTES[self.passes.number]
         each = self.shape.num_layers + 1  # one operation for each layer, and one for the other weights
         link = self._link(self.layout.fsdp_size)
@@ -214,7 +215,7 @@ class Training:
         return 0.0 if self.passes.frozen else float(self._weights.total)
 
     def _stage_weights(self) -> float:
-        """Weights that a device reads for a micro-batch. All its experts count, even experts without a token."""
+        """Weights that a device reads for a micro-batch. All experts on the device count, even without tokens."""
         layout, weights = self.layout, self._weights
         experts = weights.experts / (layout.expert * layout.expert_tensor)
         others = weights.total - weights.experts - weights.embeddings

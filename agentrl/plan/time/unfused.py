@@ -1,7 +1,8 @@
-"""Seconds that transformers' layers on a GPU need in addition to matrix products: memory traffic, kernel launches.
+"""Seconds of memory traffic and kernel launches that add to the seconds of the matrix products.
 
-For Megatron's fused layers and on CPUs, which launch no kernels, `share_of_peak` includes these times. The constants
-were fitted on one H200 (`benchmarks/one_gpu.py`).
+They are added only for layers of the transformers library on a GPU. For Megatron's fused layers and
+on CPUs, which launch no kernels, `share_of_peak` includes these times. The constants were fitted on one H200
+(`benchmarks/one_gpu.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Unfused:
 
     @property
     def exists(self) -> bool:
-        """Whether launches and memory traffic count separately: transformers' layers on a GPU."""
+        """Whether launches and memory traffic count separately: only for transformers' layers on a GPU."""
         return self.layout.kind != "megatron" and self.hardware.layer_overhead_ms > 0
 
     def traffic_s(self, tokens: float, forwards: float) -> float:
@@ -59,12 +60,12 @@ class Unfused:
         return _TRAFFIC * adapted * layers + _LOGIT_PASSES * 4 * self.shape.vocabulary
 
     def launches_s(self, forwards: float) -> float:
-        """Return the seconds that the CPU needs to launch all operations, while the device computes."""
+        """Return the seconds that the CPU needs to launch all operations; the device computes at the same time."""
         if not self.exists:
             return 0.0
         of_layer = self.hardware.layer_overhead_ms / 1e3 * (_ADAPTED if self.passes.frozen else 1)
         return self._passes(forwards) * self.shape.num_layers * of_layer
 
     def _passes(self, forwards: float) -> int:
-        """Return the work in forward passes. Frozen weights (LoRA) save no traffic, so the work is the same."""
+        """Return traffic and launches as a multiple of a forward pass. Frozen weights (LoRA) do not reduce them."""
         return 3 + self.passes.recompute if forwards > 1 else 1

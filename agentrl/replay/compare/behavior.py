@@ -23,7 +23,10 @@ Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
 def passing_rows(
     pairs: Sequence[Pair], ks: Iterable[int], thresholds: Sequence[float], level: float
 ) -> list[list[Cell]]:
-    """Score, success (pass@1), and pass@k and pass^k for each k above 1; None if no task has k rollouts."""
+    """Return table rows: score, success (pass@1), and pass@k and pass^k for each k above 1.
+
+    A cell is None if no task has k rollouts.
+    """
     sides = [[pair.scores(side) for pair in pairs] for side in (0, 1)]
     passed = [
         [[score >= threshold for score in scores] for scores in tasks]
@@ -41,7 +44,7 @@ def passing_rows(
 
 
 def behavior_rows(pairs: Sequence[Pair], level: float) -> list[list[Cell]]:
-    """Turns, tokens and tool calls: means over the rollouts that did not fail."""
+    """Return table rows: mean turns, tokens and tool calls of the rollouts that did not fail."""
     rows = [
         _row("turns", pairs, lambda attempt: [attempt.num_turns], level),
         _row("response tokens", pairs, lambda attempt: [attempt.num_response_tokens], level),
@@ -55,7 +58,7 @@ def behavior_rows(pairs: Sequence[Pair], level: float) -> list[list[Cell]]:
 
 
 def ending_rows(pairs: Sequence[Pair]) -> list[list[Cell]]:
-    """Number of rollouts per stop reason; failed rollouts are counted separately."""
+    """Return table rows: the number of rollouts per stop reason; failed rollouts are counted separately."""
     sides = [[attempt for pair in pairs for attempt in pair.sides[side]] for side in (0, 1)]
     ended = [Counter("failed" if attempt.failed else attempt.stop.value for attempt in side) for side in sides]
     names = [name for name in (*(stop.value for stop in Stop), "failed") if any(name in side for side in ended)]
@@ -77,7 +80,7 @@ def _calls_ok(tool: str, attempt: Attempt) -> list[float]:
 
 
 def _row(name: str, pairs: Sequence[Pair], measure: Measure, level: float, share: bool = False) -> list[Cell]:
-    """Table row with the mean over all rollouts' values; None if there are no values (no calls of a tool)."""
+    """Table row with each side's mean over all rollouts' values; None if there are no values (no calls of a tool)."""
     row: list[Cell] = [name]
     for side in (0, 1):
         counted = [[attempt for attempt in pair.sides[side] if not attempt.failed] for pair in pairs]

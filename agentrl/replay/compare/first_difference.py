@@ -19,7 +19,8 @@ class FirstDifference:
     """Position of the first token that differs.
 
     Attributes:
-        turn: model turn, from 0, that contains the token. If the token has another author: the next model turn.
+        turn: index, from 0, of the model turn that contains the token. If the token is not from the model: the index of
+            the next model turn.
         author: the author of the token.
         token: position of the token in its segment, from 0.
     """
@@ -50,7 +51,10 @@ def _first_token(mine: tuple[Author, array[int]] | None, other: tuple[Author, ar
 
 
 def same_seed_pairs(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
-    """Pairs of rollouts, one per side, with the same task, number in the group and seed. Both rollouts have tokens."""
+    """Return pairs of rollouts, one from each side, that have equal task, number in the group and seed.
+
+    Pairs in which a rollout has no saved tokens are left out.
+    """
     found: list[tuple[Attempt, Attempt]] = []
     for pair in pairs:
         theirs = {(attempt.key[2], attempt.seed): attempt for attempt in pair.sides[1]}
@@ -60,7 +64,7 @@ def same_seed_pairs(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
 
 
 def difference_table(pairs: Sequence[tuple[Attempt, Attempt]]) -> Table:
-    """Table of the number of rollouts that differ, by turn and author of the first difference."""
+    """Return a table that counts the pairs that differ, by turn and author of the first difference."""
     places: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
     for mine, other in pairs:
         if place := first_difference(mine.segments, other.segments):

@@ -20,14 +20,14 @@ from agentrl.run_folder.provenance import VOCABULARY
 from agentrl.stats.base import Estimate, plain
 
 NUM_EXAMPLES = 3
-"""Maximum number of listed tasks that only one side has."""
+"""Of the tasks that only one side has, at most this many are listed."""
 
 
 def compare(replay: Replay) -> Result:
     """Compare the run (A) with `options.other` (B). Only tasks with scores on both sides are compared.
 
-    With `options.rewards`, or after `rescore`, both sides are scored with the same rewards. The first reward is
-    compared.
+    With `options.rewards`, or after `rescore`, both sides are scored with the same rewards. Only the scores of
+    the first reward are compared.
 
     Raises:
         ConfigError: `options.other` is missing.

@@ -1,4 +1,4 @@
-"""Saved rollouts of two sides, matched by task."""
+"""Match the saved rollouts of two sides (runs, checkpoints or steps) by task."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
-    """Log-probabilities of one rollout's N sampled tokens, over all its trajectories.
+    """Log-probabilities of the N tokens that were sampled in all trajectories of a rollout.
 
     Attributes:
         versions: the policy versions that sampled the rollout.
         score: None if the rollout has no score.
-        sampled: [N], under the policy that sampled the tokens; saved with the tokens.
-        checkpoint: [N], under the checkpoint, at the same temperature.
+        sampled: [N], log-probabilities under the policy that sampled the tokens; saved with the tokens.
+        checkpoint: [N], log-probabilities under the checkpoint, at the same temperature.
         turn_rewards: for each turn reward, (number of tokens sampled up to the end of the turn, reward).
     """
 
@@ -60,7 +60,7 @@ class ScoredRollout:
 
 
 def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollout], Counter[str]]:
-    """Score every rollout with sampled tokens under the model of `config`; also count skipped rollouts by reason.
+    """Score every rollout that has sampled tokens, under the model of `config`. Count skipped rollouts by reason.
 
     Raises:
         ConfigError: the model cannot be used, or has another vocabulary.
@@ -95,7 +95,7 @@ def _steps(run: SavedRun) -> Iterator[list[StoredRollout]]:
 
 
 def _samples(stored: StoredRollout, left_out: Counter[str]) -> list[Sample]:
-    """The trajectories with sampled tokens, as samples. A rollout that cannot be used is counted in `left_out`."""
+    """Return a sample per trajectory with sampled tokens. A rollout that cannot be used is counted in `left_out`."""
     if reason := _why_not(stored.rollout):
         left_out[reason] += 1
         return []
@@ -146,7 +146,7 @@ def _turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
 
 
 def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
-    """Refuse a model with another vocabulary. A model without a tokenizer is not checked."""
+    """Refuse a model whose vocabulary differs from the run's. A model without a tokenizer is not checked."""
     tokenizer = load_tokenizer(model)
     step = changed(tokenizer, run.provenances).get(VOCABULARY) if tokenizer else None
     if step is not None:

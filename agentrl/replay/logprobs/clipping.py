@@ -1,4 +1,4 @@
-"""Clipping bounds for importance ratios in a run's loss."""
+"""Bounds at which the loss of a run clips importance ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clip:
 
     Attributes:
         low, high: logarithms of the bounds.
-        of_rollouts: whether the bounds apply to the geometric mean over a rollout's tokens, not to each token's ratio.
+        of_rollouts: whether the bounds apply to the geometric mean of a rollout's ratios, not to each token's ratio.
     """
 
     low: float

@@ -1,4 +1,4 @@
-"""`logprobs`: log-probabilities of saved tokens under another checkpoint, KL divergence and estimated reward."""
+"""`logprobs`: compute log-probabilities of saved tokens under another checkpoint, KL and a reward estimate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentrl.trainer.builders.rollouts import sampling_of
 
 
 def logprobs(replay: Replay) -> Result:
-    """Score the saved tokens under `model.path` of the command line.
+    """Score the saved tokens under the model in `model.path` of the command line.
 
     Raises:
         ConfigError: `model.path` is missing, or the model cannot be used or has another vocabulary.

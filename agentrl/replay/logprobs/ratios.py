@@ -42,7 +42,7 @@ class Figures:
     """Statistics of a set of rollouts; every token has the same weight.
 
     Attributes:
-        versions: the policy versions that sampled, ascending.
+        versions: the policy versions that sampled the tokens, ascending.
         sampled_perplexity, perplexity: exp(-mean log-probability), at sampling time and under the checkpoint.
         k1, k3: estimates of KL(sampling policy || checkpoint) per token, in nats (`algos.kl`, which bounds k3).
         tokens, rollouts: statistics of the ratios per token, and per rollout.
@@ -58,7 +58,7 @@ class Figures:
 
 
 def figures(scored: Sequence[ScoredRollout], level: float, clip: Clip | None) -> Figures:
-    """Compute the statistics of one or more rollouts. Intervals are over tasks; `clip` defines the clipped share."""
+    """Compute the statistics of rollouts. Intervals are clustered by task; `clip` defines the clipped share."""
     token_ratios = np.concatenate([rollout.log_ratios for rollout in scored])
     rollout_ratios = np.array([rollout.log_ratios.sum() for rollout in scored])
     token_means = np.array([rollout.log_ratios.mean() for rollout in scored])

@@ -1,4 +1,4 @@
-"""Format table cells as text: control characters made visible, length limited."""
+"""Format table cells as text: control characters are made visible, and long text is cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cell_text(cell: Cell, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def is_numeric(cell: Cell) -> bool:
-    """Whether the cell is aligned to the right."""
+    """Whether the cell is not text; such cells are aligned to the right."""
     return not isinstance(cell, str)
 
 

@@ -71,7 +71,10 @@ def _blocks(table: Table) -> Grid:
 
 
 def _widths(table: Table, available: int) -> list[int]:
-    """Width of each column; empty if the columns do not fit. Columns that need the least get spare width first."""
+    """Width of each column; empty if the columns do not fit.
+
+    Spare width goes first to the columns that lack the fewest characters.
+    """
     columns = list(zip(table.columns, _columns(table), strict=True))
     widths = [_min_width(name, cells) for name, cells in columns]
     spare = available - sum(widths) - 2 * len(widths)

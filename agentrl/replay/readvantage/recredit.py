@@ -43,7 +43,7 @@ class Credit:
 
     @property
     def change(self) -> float:
-        """Change of the mean advantage; 0 unless the rollout is trained on in both cases."""
+        """Change of the mean advantage; 0 unless the rollout is trained on before and after."""
         before, after = self.means
         return 0.0 if before is None or after is None else after - before
 

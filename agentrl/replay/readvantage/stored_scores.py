@@ -65,7 +65,10 @@ def _scored(sample: Sample, scores: Scores) -> Sample:
 
 
 def _read_by_credit(algorithm: BuiltAlgorithm) -> Iterator[tuple[Need, str]]:
-    """Yield (score, key that requires it) for each score that advantages need. Skip scores that only the loss needs."""
+    """Yield (score, configuration key that requires it) for each score that is needed to compute advantages.
+
+    Scores that only the loss needs are skipped.
+    """
     if "values" in algorithm.needs:
         yield "values", "algorithm.adv_estimator"
     if algorithm.kl_reward is not None:

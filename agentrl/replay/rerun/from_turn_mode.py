@@ -32,7 +32,7 @@ class Continued:
 
     Attributes:
         saved_score: None if the saved rollout has no score.
-        unrecorded: tool calls of all continuations that have no recorded result.
+        unrecorded: the tool calls without a recorded result, of all continuations.
     """
 
     key: Key
@@ -52,7 +52,7 @@ def from_turn(replay: Replay) -> Result:
     Each rollout is continued `rollout.n` times if the command line sets this key, else once.
 
     - All tokens before turn K are kept and never re-tokenized. In the new trajectory, these tokens are prompt tokens
-      and not trained on. This includes sampled tokens, because training already used these in the saved rollout.
+      and not trained on. This includes sampled tokens, because the saved run already trained on them.
     - From turn K on, a call that the saved rollout also made gets the recorded result. `--unrecorded` sets how other
       calls are handled. The default is `live` if the command line names tools, else `error`. Live tools have
       no state of the earlier calls. With `error`, the mode fails if a call was not recorded.

@@ -85,7 +85,7 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
 
 
 def refuse_steps(saved: StoredRollout) -> None:
-    """Refuse a task folder of several steps, because the steps' instructions come from the folder, not from a tool.
+    """Refuse a task folder of several steps, because their instructions are not among the recorded results.
 
     Raises:
         DataError: the rollout belongs to such a task folder.
@@ -144,7 +144,7 @@ class Rerunner:
         return await side_by_side(watched, self.parts.slots)
 
     def store(self, folder: Path) -> TrajectoryStore:
-        """Store for new rollouts, with provenance, so that `folder` can itself be replayed."""
+        """Return a store for new rollouts, with provenance, so that `folder` can itself be replayed."""
         made_with = provenance(self.parts.chat.tokenizer, self.parts.config, self.toolbox.schemas)
         made_with[REPLAYED_FROM] = self.origin
         made_with[ENVIRONMENT] = self.environment

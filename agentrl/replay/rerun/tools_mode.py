@@ -24,8 +24,8 @@ class Divergence:
     """Position of the first token at which a re-run differs from the saved rollout.
 
     Attributes:
-        turn: the last model turn that started at or before the token, from 0; -1 in the prompt.
-        token: position in the segment, from 0; the segment's length if the re-run only has additional tokens.
+        turn: index, from 0, of the last model turn that started at or before the token; -1: no turn had started.
+        token: position in the segment, from 0; the segment's length if the re-run has the same tokens and more.
     """
 
     trajectory: int
@@ -56,8 +56,9 @@ class RerunResult:
 def tools(replay: Replay) -> Result:
     """Re-run the saved rollouts with their own seeds and with the run's settings for their split.
 
-    With the same policy and `rollout.deterministic`, every token is the same. So with another policy, all differences
-    come from the policy. The mode fails if a tool call without a recorded result ended a rollout.
+    With the same policy and `rollout.deterministic`, every token is the same. So with another policy and this
+    setting, all differences come from the policy. The mode fails if a tool call without a recorded result ended a
+    rollout.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
 

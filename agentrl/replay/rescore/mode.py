@@ -89,7 +89,10 @@ def _refuse_custom_reward(replay: Replay) -> None:
 
 
 def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
-    """Refuse code, reward models and judge URLs that only the run names. Any judge gets the rollouts and an API key."""
+    """Refuse code, reward models and judge URLs that the run names and the command line does not.
+
+    A judge URL is refused, because the judge receives the rollouts and an API key.
+    """
     overrides = replay.options.overrides
     if lookup(overrides, "reward.reward_manager") is None:
         refuse_missing_code(replay, ("reward.reward_manager.module.path", "reward.reward_manager.name"))

@@ -23,12 +23,12 @@ COLUMNS = (
     *("messages", "ground_truth", "data_source", "index", "extra_info", "rewards", "turn_rewards", "tool_calls"),
     *("tool_rewards", "scored_text_sha256", "trajectories.segments", "trajectories.messages"),
 )
-"""Columns for the inputs of a reward, and for the comparison with the saved scores."""
+"""Columns that contain the inputs of a reward, and the saved scores to compare with."""
 
 MAX_CONCURRENT = 32
 
 NUM_CACHED_TURNS = 1024
-"""Size of the cache of decoded turns: the turns of a few groups, about as many as in a Parquet row group."""
+"""Maximum number of decoded turns in the cache: about as many as a Parquet row group (a few rollout groups) has."""
 
 ChatText = Callable[[Sequence[int]], str]
 

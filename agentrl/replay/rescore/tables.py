@@ -92,7 +92,7 @@ def values_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> d
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Paths without their folders, if these short names are unique."""
+    """Return name -> last part of the path if these parts are unique, else name -> name."""
     short = {name: Path(name).name for name in names}
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 
@@ -125,7 +125,7 @@ def by_source(rows: Sequence[R]) -> dict[str, list[R]]:
 
 
 def clusters(rows: Iterable[R]) -> list[list[R]]:
-    """Rows of each task."""
+    """Group the rows by task."""
     return by_task((row.task, row) for row in rows)
 
 

@@ -2,16 +2,16 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | with the same weights, the KL between engine and backend is above 0.01 nats per token, over 5 steps   |
-|           | (a factor e in the importance ratio of 100 tokens); bfloat16 alone causes 1e-4 to 1e-3                |
+| mismatch  | with the same weights, the mean KL between engine and backend over 5 steps is above 0.01 nats per     |
+|           | token (a factor e in the importance ratio of 100 tokens); bfloat16 alone causes 1e-4 to 1e-3          |
 | probe     | right after publishing, engine and backend differ by more than 0.05 nats per token on average; the    |
 |           | difference caused by bfloat16 is smaller                                                              |
 | requeued  | over 5 steps, the share of groups requeued for staleness is more than 10 percentage points above the  |
 |           | share that over_sampling is expected to requeue                                                       |
 | replay    | with rollout.routed_experts, the experts of 10 % of the tokens or more are unknown                    |
 | restarts  | a server died or hung in this step                                                                    |
-| cache     | over 5 steps, more than half of the tokens of earlier turns (at least 10,000 tokens) are recomputed   |
-|           | in later turns                                                                                        |
+| cache     | over 5 steps, more than half of the tokens of earlier turns are recomputed in later turns; checked    |
+|           | only if there are at least 10,000 such tokens                                                         |
 """
 
 from __future__ import annotations

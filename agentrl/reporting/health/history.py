@@ -1,4 +1,4 @@
-"""History of a run for the health rules: its first and latest steps."""
+"""Metrics of the first and latest steps of a run, for the health rules."""
 
 from __future__ import annotations
 

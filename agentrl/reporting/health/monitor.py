@@ -9,7 +9,8 @@ from agentrl.reporting.health.history import History
 from agentrl.reporting.health.rules import RULES
 
 RECOVERED_AFTER = 50
-"""Number of consecutive steps without firing before a rule may warn again; doubled after each repeated warning."""
+"""A rule may warn again only after this number of consecutive steps without firing. Each further warning of the rule
+doubles the number."""
 
 
 class Health:

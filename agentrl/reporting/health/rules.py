@@ -23,7 +23,7 @@
 |                 | not learning well                                                                       |
 
 Learning well: the mean reward of the second half of the latest 20 steps is above that of the first half, or at least
-90 % of the rollouts are a success. Low entropy or a changed length is healthy if the run learns well. Rules for the
+90 % of the rollouts are successes. Low entropy or a changed length is healthy if the run learns well. Rules for the
 engine are in `engine_rules`, rules for rewards in `reward_rules`.
 """
 

@@ -1,4 +1,4 @@
-"""Reward for code: runs the program in the answer in a sandbox. The score is the share of the row's tests passed."""
+"""Reward for code: runs the answer's program in a sandbox. The score is the share of the row's tests that it passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a coding task: reads them from the ground truth, turns them into programs, and checks the output."""
+"""Read the tests of a coding task from the ground truth, turn them into programs, and check the output."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def read_cases(ground_truth: JsonValue) -> Sequence[Case]:
     return _read_text(ground_truth) if isinstance(ground_truth, str) else _read(ground_truth)
 
 
-@lru_cache(64)  # rollouts of a task are scored close together, and tests may be megabytes
+@lru_cache(64)  # rollouts of a task are scored at about the same time, and tests may be megabytes
 def _read_text(text: str) -> Sequence[Case]:
     return _read(_json(text))
 

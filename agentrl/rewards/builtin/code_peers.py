@@ -1,4 +1,4 @@
-"""Sandbox program: runs the tests in one process and the model's answer in another; the tests call the answer.
+"""Sandbox program: one process runs the tests, another runs the model's answer, whose functions the tests call.
 
 The source text of this file is sent to the sandbox, so it needs only Python 3.8 and the standard library. The answer
 cannot influence the verdict: its process only receives calls and returns values as data. The secret `mark`, the tests

@@ -39,7 +39,10 @@ def plainly_same(answer: str, truth: str) -> bool | None:
 
 
 def same_by_algebra(answer: str, truth: str) -> float:
-    """1 if math-verify finds the answers equal, else 0. Call it in a main thread: its timeouts (5 s) use signals."""
+    """1 if math-verify finds the answers equal, else 0.
+
+    Call this function only in a main thread, because math-verify's timeouts (5 s) use signals.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # hide timeout messages, which do not name the answer

@@ -18,7 +18,8 @@ from agentrl.utils.answers import answer_line, boxed
 _LOGGER = logging.getLogger(__name__)
 _ALGEBRA = "agentrl.rewards.builtin.math_answers:same_by_algebra"
 _ALGEBRA_TIMEOUT_S = 30.0
-"""math-verify stops each of its own steps after 5 seconds, but not while native code blocks the interpreter."""
+"""Timeout of one comparison, after which the process is killed. math-verify's own timeouts (5 s per step) do not fire
+while native code blocks the interpreter."""
 
 
 class _MathReward:

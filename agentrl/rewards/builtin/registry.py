@@ -34,7 +34,7 @@ rewards: Registry[Callable[..., object]] = Registry(
     },
     aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k", **REWARDS},
 )
-"""Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
+"""Reward functions by name, and classes that `reward.*` configures; add your own with `@rewards.register("name")`."""
 
 NEEDS_SANDBOX = "code"
 NO_SANDBOX = "set reward.sandbox=local or another sandbox (docs/rewards.md), or reward.sandbox_fusion.url"

@@ -1,4 +1,4 @@
-"""A reward function as a `Reward`: called outside the event loop, with a timeout; its result is checked."""
+"""Turn a reward function into a `Reward`: call it outside the event loop with a timeout, and check the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scoring in child processes. If a process hangs, dies or exhausts memory, one score is lost and the run continues."""
+"""Score in child processes. If a process hangs, dies or exhausts memory, one score is lost and the run continues."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class ProcessReward:
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """See `rewards.base.Reward`; a process that dies or hangs raises `InfraError` for this rollout only."""
-        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}  # cannot be sent
+        # the environment object cannot be sent to another process
+        plain = {key: value for key, value in extra_info.items() if key != ENVIRONMENT}
         arguments = self._score.arguments(data_source, solution_str, ground_truth, plain)
         where = self._score.where(data_source, extra_info)
         with errors_with_place(where, self._timeout_s, self._score.place):

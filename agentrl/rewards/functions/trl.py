@@ -31,9 +31,10 @@ def takes_completions(function: RewardFunc) -> bool:
 
 
 class RewardFuncs:
-    """Sum of reward functions; each function's score is also returned under its name, as TRL logs it.
+    """Sum of reward functions; each function's score is also returned under the function's name, as TRL logs it.
 
-    A function receives lists with one entry per rollout: a single entry, or several with reward_manager.name=batch.
+    A function receives lists with one entry per rollout. With reward_manager.name=batch, a call covers several
+    rollouts, otherwise one.
     `prompts` and `completions` contain texts if the row's prompt was text, otherwise lists of messages (one assistant
     message per model turn).
     Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. During a
@@ -67,7 +68,8 @@ class RewardFuncs:
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
         asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
-        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # concurrent, to allow batches
+        # concurrent, because a function that is called in batches may wait for other rollouts
+        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)
         scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
             raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function returned None")
@@ -93,7 +95,7 @@ def _check_signature(function: RewardFunc, has_environment: bool) -> None:
 
 
 def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
-    """Wrap `function` as a `compute_score`, or as a batch function under the batch manager."""
+    """Wrap `function` as a function of one rollout (`compute_score`), or of lists for the batch manager."""
     takes = keyword_filter(function)
 
     def several(

@@ -1,1 +1,1 @@
-"""Reward by a language model as judge."""
+"""Reward from a language model that acts as judge."""

@@ -73,7 +73,7 @@ class JudgeClient:
 def read_json(text: str) -> JsonValue:
     """Parse an answer as JSON, after removing a leading thought and an enclosing code fence.
 
-    The entire answer must be JSON: a verdict inside prose may be only a quotation.
+    The entire answer must be JSON, because a verdict inside prose may be only a quotation.
 
     Raises:
         InvalidAnswerError: the answer is not JSON.

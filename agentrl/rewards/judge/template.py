@@ -1,4 +1,4 @@
-"""Template of the judge, rendered in jinja's sandbox: without access to unsafe attributes, and with limited length."""
+"""Render the judge's template in jinja's sandbox: it cannot use unsafe attributes, and the text's length is limited."""
 
 from __future__ import annotations
 

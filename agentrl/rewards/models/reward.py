@@ -19,7 +19,7 @@ from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.tools.base import InfraError
 
 STATE_FOLDER = "trainer_state"
-"""Folder next to the weights that only checkpoints of agentrl have."""
+"""Folder that only checkpoints of agentrl have next to the weights."""
 
 
 class ModelReward:

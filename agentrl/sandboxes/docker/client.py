@@ -16,7 +16,7 @@ from agentrl.sandboxes.owner import own_name
 from agentrl.sandboxes.process import LINE_BYTES
 
 COMMAND_S = 60.0
-"""Timeout of one command in seconds; the daemon may be busy with starting containers."""
+"""Timeout of one command in seconds. It is long, because the daemon may be busy with starting containers."""
 PULL_S = 1800.0
 END_S = 5.0
 """Seconds to wait for the end of a killed command."""
@@ -92,7 +92,9 @@ class Client:
     async def start(
         self, name: str, program: list[str], setup: SandboxSetup | None = None
     ) -> asyncio.subprocess.Process:
-        """Start a container that runs python3 with the arguments `program`. The process has the container's streams.
+        """Start a container that runs python3 with the arguments `program`.
+
+        The returned process has the container's standard streams.
 
         Raises:
             SandboxUnavailableError: the command cannot be started.

@@ -19,11 +19,11 @@ class NoAnswerError(Exception):
 async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the types that a coroutine never uses
     """Return the result of a call.
 
-    The call runs in a separate task. The library may wait twice as long as its timeout, and turns a cancellation into
-    other errors, so that `asyncio.timeout` could miss the cancellation.
+    The call runs in a separate task, because the library may wait twice as long as its timeout, and turns a
+    cancellation into other errors. So `asyncio.timeout` could miss the cancellation.
 
     Raises:
-        NoAnswerError: the call took longer, and was cancelled.
+        NoAnswerError: the call took longer than `seconds`, and was cancelled.
         Exception: any exception of the call.
     """
     task = asyncio.ensure_future(call)

@@ -27,7 +27,7 @@ START_S = 60.0
 SWEEP_S = 60.0
 """Timeout in seconds for listing sandboxes and ending them."""
 RETRIES = 5
-"""Maximum retries of a request that a busy service refuses. The service names the time to wait."""
+"""Maximum retries of a request that a busy service refuses. The service says how long to wait."""
 TAG, OWNER, START = "agentrl", "agentrl_owner", "agentrl_start"
 """Keys of a sandbox's metadata: a mark of agentrl, the owner process, and the start that created the sandbox."""
 _REFUSED = (AuthenticationException, RateLimitException, ServiceBusyException)
@@ -64,8 +64,8 @@ class E2BProvider:
     async def start(self, setup: SandboxSetup | None = None) -> E2BSandboxSession:
         """See `SandboxProvider.start`.
 
-        A start is not cancelled if its caller is cancelled, because the service would start the sandbox anyway. The
-        sandbox is then ended as soon as it has started.
+        A start is not cancelled if its caller is cancelled, because the service would start the sandbox anyway.
+        Instead, the sandbox is ended as soon as it has started.
         """
         client = await self._started()
         if setup is None:

@@ -92,7 +92,7 @@ class E2BSandboxSession:
         return str(self._client.sandbox_id)
 
     async def run_python(self, code: str, deadline_s: float) -> RunResult:
-        """See `Sandbox.run_python`. The first call starts the interpreter, before the deadline begins to run."""
+        """See `Sandbox.run_python`. The first call also starts the interpreter, before the deadline starts to count."""
         async with self._using:
             self._check()
             if self._context is None:

@@ -50,7 +50,7 @@ for _ in range(2000):
     time.sleep(0.002)
 sys.exit(1)
 """
-"""Program that lists processes, or kills the processes that are not known.
+"""Program that lists processes, or kills all processes that are not in the list `known`.
 
 It ignores processes of the kernel, itself and its ancestors.
 """

@@ -54,7 +54,8 @@ class Interpreter:
     """A child process that runs Python code and keeps its variables.
 
     Args:
-        owns_all: whether all processes of the sandbox are killed when the interpreter ends, or only its process group.
+        owns_all: what is killed when the interpreter ends. True: all processes of the sandbox; False: only the
+            interpreter's process group.
     """
 
     def __init__(self, owns_all: bool = True) -> None:
@@ -152,7 +153,7 @@ def drain(descriptor: int, output: Output) -> bool:
 
 
 def parsed(reply: bytes, number: str) -> str | None:
-    """Return the error of a reply; None if it is not the reply to this request."""
+    """Return the error of a reply; None if it is not a reply to the request with the id `number`."""
     try:
         found = json.loads(reply.partition(b"\n")[0])
         return str(found["error"])[:CHUNK] if found["id"] == number else None

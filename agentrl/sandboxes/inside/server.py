@@ -55,7 +55,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def enter(folder: str) -> None:
-    """Change to the working folder, because another folder may have replaced it at the same path."""
+    """Change to the path of the working folder again, because code may have replaced the folder at this path."""
     try:
         os.chdir(folder)
     except OSError:

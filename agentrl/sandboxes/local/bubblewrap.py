@@ -43,7 +43,10 @@ def bubblewrap() -> str:
 
 
 def new_user() -> int | None:
-    """Return a new user id for a sandbox, so that sandboxes share no limits; None if this process is not root."""
+    """Return a new user id for a sandbox; None if this process is not root.
+
+    Each sandbox has its own user, so that sandboxes do not share the limits of a user.
+    """
     return _FIRST_USER + secrets.randbelow(_NUM_USERS) if os.geteuid() == 0 else None
 
 
@@ -111,7 +114,10 @@ def command(
 
 
 def user_of(settings: LocalSandbox) -> tuple[int, int] | None:
-    """Return user and group of a new sandbox; None if this process is not root; then its own user is used."""
+    """Return user and group of a new sandbox; None if this process is not root.
+
+    In this case, the sandbox runs as the user of this process.
+    """
     if (root := settings.opened_root()) is not None:
         return root.user
     user = new_user()
@@ -146,7 +152,8 @@ def is_system(path: str, *, with_root: bool = False) -> bool:
 
 def _own_system(setup: SandboxSetup, settings: LocalSandbox) -> list[str]:
     """Return the options that make the system folders of this machine visible in the sandbox."""
-    writable = _in_memory(_writable_roots(setup), settings)  # mounted first: a read-only folder may be inside one
+    # mounted first, because a read-only folder may be inside a writable one
+    writable = _in_memory(_writable_roots(setup), settings)
     return [*writable, *_readable(settings), *_KERNEL, *_in_memory(WRITABLE, settings)]
 
 

@@ -1,4 +1,4 @@
-"""Code that checks, in a running sandbox, that this machine isolates it as required."""
+"""Code that runs in a sandbox and checks that this machine isolates the sandbox as required."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from agentrl.sandboxes.process import LINE_BYTES, ProcessSandbox, arguments
 
 START_S = 30.0
 _EXIT_S = 2.0
-"""Seconds in which the process of an ended sandbox must end."""
+"""Seconds to wait for the exit of bubblewrap's process after its sandbox has ended."""
 
 
 class LocalProvider:
@@ -61,7 +61,7 @@ for name in ("/opt", "/srv", "/var", "/etc"):
 
 
 async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
-    """Check that a sandbox can change its root, and that the folder on this machine does not change.
+    """Check that a sandbox can change its root, and that such changes do not change the folder on this machine.
 
     Raises:
         ConfigError: the check failed.
@@ -112,7 +112,7 @@ class LocalSandboxProcess(ProcessSandbox):
         return sandbox
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. Programs in the sandbox cannot signal bubblewrap: a signal came from outside."""
+        """See `ProcessSandbox._end`. A signal that killed bubblewrap was not sent by a program inside the sandbox."""
         if not self._ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):

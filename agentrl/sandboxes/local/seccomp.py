@@ -112,15 +112,15 @@ _MACHINES: Mapping[str, tuple[int, int, int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, 56, 41, _X86_64),
     "aarch64": (0xC00000B7, 220, 198, _AARCH64),
 }
-"""Machine -> audit architecture, numbers of clone and socket, and refused calls."""
+"""Machine -> audit architecture, call number of `clone`, call number of `socket`, and refused calls."""
 _NEW_NAMESPACES = 0x7E020080
 """The CLONE_NEW... flags of clone(2)."""
 _FAMILIES = (1, 2, 10)
-"""Allowed families of sockets: unix, IPv4 and IPv6. Network namespaces do not isolate others, such as vsock."""
+"""Allowed families of sockets: unix, IPv4 and IPv6. Network namespaces do not isolate other families, such as vsock."""
 
 
 def new_filter() -> bytes:
-    """Return the filter of this machine.
+    """Return the filter for this machine's processor.
 
     Raises:
         ConfigError: there is no filter for this processor.
@@ -151,7 +151,8 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 def _refuse(calls: Mapping[str, int]) -> list[bytes]:
     found = []
     for name, number in calls.items():
-        error = _ENOSYS if name == "clone3" else _EPERM  # the C library then calls clone, whose flags can be read
+        # after ENOSYS for clone3, the C library calls clone; a filter can check the flags of clone, not of clone3
+        error = _ENOSYS if name == "clone3" else _EPERM
         found += [_step(_JUMP_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | error)]
     return found
 

@@ -17,10 +17,11 @@ class LocalSandbox(PoolSettings):
 
     kind: Literal["local"] = "local"
     python: Path | None = None
-    """Interpreter for the model's code. Default: agentrl's, else the system's python3; with `root`, its python3."""
+    """Interpreter for the model's code. Default: agentrl's interpreter, else the system's python3. With `root`, the
+    default is the python3 of `root`."""
     root: Path | None = None
     """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file in it. The
-    changes are kept in the sandbox's own layer of `disk_mb`; the folder itself does not change."""
+    changes are kept in a separate layer of size `disk_mb` for each sandbox; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
     """Folders of this machine that the sandbox can read, at the same paths, such as libraries and data."""
     memory_mb: PositiveInt = 1024
@@ -34,7 +35,7 @@ class LocalSandbox(PoolSettings):
     """Maximum CPU time of each process in seconds."""
 
     def opened_root(self) -> Root | None:
-        """Return the root folder, checked; None: the sandbox sees the system of this machine.
+        """Check and return the root folder; None if the sandbox uses the system of this machine.
 
         Raises:
             ConfigError: the folder cannot be used.

@@ -125,7 +125,7 @@ class FusionClient:
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode. Models and rows may contain them."""
+    """Replace lone surrogates, which UTF-8 cannot encode; texts of models and of rows may contain lone surrogates."""
     return text.encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""A sandbox on a server that keeps nothing: files are sent with every call, and variables are lost."""
+"""A sandbox on a server that keeps nothing between calls: every call sends all files, and variables are lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FusionProvider:
 
     async def start(self, setup: SandboxSetup | None = None) -> FusionFiles:
         """See `SandboxProvider.start`. Nothing starts on the server."""
-        assert setup is None  # see `PoolSettings.setups`
+        assert setup is None  # only kinds with `PoolSettings.setups` get a setup
         return FusionFiles(self._client, open_session())
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ def _files(found: JsonValue) -> Mapping[str, bytes]:
 
 
 def _without_reply(run: FusionRun) -> RunResult:
-    """Return the result of code that ended the surrounding program, or was stopped with it."""
+    """Return the result if there is no reply: the code killed the program that runs it, or both were stopped."""
     output = shortened(run.stdout + run.stderr)
     if run.timed_out:
         return RunResult(output, timed_out=True)

@@ -27,7 +27,8 @@ class FusionSandbox(PoolSettings):
     """Maximum number of concurrent requests; further requests wait."""
 
     max_running: PositiveInt = 1024
-    """Maximum number of rollouts that have a sandbox at the same time. Nothing runs on the server between two calls."""
+    """Maximum number of rollouts that have a sandbox at the same time. It can be large, because nothing runs on the
+    server between two calls."""
 
     def address(self) -> str:
         """Return the address of the server without a path to an endpoint.

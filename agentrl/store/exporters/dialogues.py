@@ -12,7 +12,7 @@ from agentrl.types.messages import Message
 
 
 def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
-    """Yield one row per conversation: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
+    """Yield one row per conversation: `messages`, `tools` if any, `rewards` by name, and the columns from `place`.
 
     `reasoning_content` is moved into the content of messages, because not every chat template reads it.
 

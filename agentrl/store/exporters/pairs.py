@@ -20,13 +20,13 @@ def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups,
     """Return the function that yields one row per preference pair.
 
     A row has `prompt`, `chosen`, `rejected` (chat messages), `tools` if any, `chosen_reward`, `rejected_reward`, and
-    the columns of `place`.
+    the columns from `place`.
     `min_reward` applies to the chosen rollout only. Rollouts with several trajectories are skipped, because they have
     no single answer to compare. Pairs with different prompts are skipped too.
 
     Args:
-        which: `best`: a group's best and worst rollout (the first one if rewards are equal); `all`: every pair of the
-            group.
+        which: `best`: a group's best and worst rollout (the first of several with equal rewards); `all`: every pair of
+            the group.
         margin: minimum difference of the two rewards. Pairs with equal rewards are never exported.
     """
     return partial(_pair_rows, which == "all", margin)

@@ -23,7 +23,7 @@ COLUMNS = (
     *("messages", "ground_truth", "data_source", "index", "agent_name", "tools_kwargs", "interaction_kwargs"),
     *("extra_info", "infra_failed", "rewards", "trajectories.messages"),
 )
-"""Columns of a store that an export reads."""
+"""Columns of a store that every export reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Selection:
 
     Attributes:
         min_reward: the minimum reward.
-        tools: schemas of the run's tools, from its provenance.
+        tools: schemas of the run's tools, from the provenance in the file's metadata.
         skipped: reason for skipping -> count. `skipped` and `examples` are filled while rows are created.
         examples: reason for skipping -> one example; not all reasons have an example.
     """
@@ -64,7 +64,10 @@ class Selection:
         return True
 
     def offered(self, task: Task) -> list[JsonValue]:
-        """Return the schemas of the tools offered to `task`: its own if it was imported with tools, else the run's."""
+        """Return the schemas of the tools offered to `task`.
+
+        If the task was imported with tools, these are its own tools; else the tools of the run that the task may use.
+        """
         own = task.extra_info.get("tools")
         if isinstance(own, list):
             return own

@@ -30,7 +30,8 @@ def _row(task: Task, split: str) -> dict[str, JsonValue]:
     truth = task.ground_truth
     tools = _filled({name: dict(kwargs) for name, kwargs in task.tools_kwargs.items()})
     extra: dict[str, JsonValue] = {
-        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # "logged" describes rollouts
+        # without "logged", which describes rollouts, not the task
+        **{key: value for key, value in task.extra_info.items() if key != "logged"},
         **({"need_tools_kwargs": True, "tools_kwargs": tools} if tools else {}),
         "interaction_kwargs": dict(task.interaction_kwargs),
         "index": task.index,

@@ -41,7 +41,7 @@ def split_at_answer(messages: Sequence[Message], field: str) -> tuple[list[Messa
 
 
 def tool_calls_of(messages: Sequence[Message], trajectory: int) -> Iterator[ToolCall]:
-    """Yield the tool calls of a conversation. Answers are matched to calls by id, or by position if no answer has one.
+    """Yield a conversation's tool calls. Answers are matched to calls by id, or by position if no answer has an id.
 
     An answered call counts as `ok`, because a log does not mark failures. A call without an answer is `aborted`.
     """
@@ -68,7 +68,7 @@ def _answer(call: MessageToolCall, number: int, answers: Sequence[Message]) -> M
 
 
 def _without_wrong_arguments(value: JsonValue, found: dict[tuple[int, int], str]) -> JsonValue:
-    """Replace argument texts that are not JSON objects with empty arguments, and add these texts to `found`."""
+    """Replace argument texts that are not JSON objects with empty arguments, and add the replaced texts to `found`."""
     if not isinstance(value, list):
         return value
     return [_message(message, position, found) for position, message in enumerate(value)]

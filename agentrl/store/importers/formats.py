@@ -78,8 +78,8 @@ def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
     """Return the row reader for TRL's `completions_*.parquet`.
 
     The columns are `step`, `prompt`, `completion`, `advantage`, and one column per reward function. The score is the
-    sum of the reward columns, as in TRL without reward weights, because TRL does not log these weights. A column that
-    is null in a row is not part of the row's sum.
+    unweighted sum of the reward columns, because TRL does not log its reward weights. A column that is null in a row
+    is not part of the row's sum.
 
     Args:
         reward_columns: columns of reward functions. If empty: all columns of numbers except `step` and `advantage`.

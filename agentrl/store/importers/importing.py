@@ -42,9 +42,9 @@ def import_rollouts(
 ) -> Imported:
     """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
 
-    If a row has no step, its step is the number at the end of the file's name; if there is no such number, it is the
-    position of the file (from 1). Only traces have token ids. The stop reason of imported rollouts is `finished`,
-    because logs do not contain stop reasons.
+    If a row has no step, its step is the number at the end of the file's name. If the name does not end in a number,
+    the step is the position of the file (from 1). Only traces have token ids. The stop reason of imported rollouts is
+    `finished`, because logs do not contain stop reasons.
 
     Args:
         form: name of the log format, saved in the provenance.

@@ -27,7 +27,7 @@ class Logged:
         step: None if the row has no step.
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
-        rest: other values by name; a rollout has no field for them.
+        rest: name -> value of all fields of the row for which a rollout has no field.
         trajectories: the rollout's trajectories with tokens. Empty if the log has no tokens; the conversation is then
             `prompt` followed by `answer`.
     """

@@ -61,5 +61,5 @@ def find_metric(name: str) -> Metric | None:
 
 @cache
 def _ranked() -> list[Metric]:
-    """Return the declarations with fewest `<word>` parts first, longer names first among equals."""
+    """Return the declarations, the most specific first: by the fewest `<word>` parts, then by the longest name."""
     return sorted(METRICS, key=lambda metric: (metric.name.count("<"), -len(metric.name)))

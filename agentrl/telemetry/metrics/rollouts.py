@@ -1,4 +1,4 @@
-"""Metrics of rollouts: length, turns, tool calls, and how they ended."""
+"""Metrics of rollouts: length, turns, tool calls, and how rollouts ended."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from agentrl.types.task import Task
 WAIT_S = 600.0
 """Maximum seconds that a rollout waits for a free slot."""
 CLOSE_S = 10.0
-"""Maximum seconds that the end of the run waits until all sessions have ended."""
+"""Maximum seconds to wait, at the end of the run, for the end of all sessions."""
 
 
 class ServerEnvironment(BindsSeveral):
@@ -81,7 +81,7 @@ class BoundServer:
         task.add_done_callback(self._ending.discard)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return no metrics: every call is recorded with its duration and outcome."""
+        """Return no metrics, because the record of each call already contains its duration and outcome."""
         return {}
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class BoundAction(BoundTool):
         return _Action(self, episode)
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Reject arguments of the row: the arguments of an action come from the model."""
+        """Reject arguments of the row, because the arguments of an action come only from the model."""
         if given:
             raise DataError(f"field 'tools_kwargs.{self.name}': the arguments of '{self.name}' come from the model")
 

@@ -46,7 +46,7 @@ class ServerEpisode(RolloutState):
             OverdueError: the action did not end in time.
         """
         async with self._turn:
-            if not self._started:  # nobody called `start`, for example in a session that a loop opened
+            if not self._started:  # `start` was not called, for example in a session that an agent loop opened
                 await self._start()
             if self._unusable or self.ended:
                 raise ToolError(self._unusable or "the episode has ended")

@@ -87,7 +87,10 @@ _MODELS: dict[str, type[OpenEnvOptions] | type[NemoGymOptions]] = {
 
 
 def server_name(target: str) -> str | None:
-    """Return the environment's name if `target` names a server: its kind, or its file's name. Otherwise None."""
+    """Return the environment's name if `target` names a server, else None.
+
+    The name is the server's kind, or the name of the YAML file without its ending.
+    """
     if target.endswith(_FILE):
         return Path(target).stem
     return short["kind"] if (short := _SHORT.fullmatch(target)) else None

@@ -65,7 +65,7 @@ class BoundMethod(BoundTool):
         return _Method(self, episode)
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Reject arguments of the row: the arguments of a method come from the model."""
+        """Reject arguments of the row, because the arguments of a method come only from the model."""
         if given:
             name = self.state.name
             raise DataError(

@@ -68,7 +68,7 @@ class Episode(RolloutState):
             Exception: any exception that the method raises.
         """
         async with self._starting:
-            if self.environment is None:  # nobody called `start`, for example in a session that a loop opened
+            if self.environment is None:  # `start` was not called, for example in a session that an agent loop opened
                 await self.start()
         async with self._turn:
             if self._unusable or self.ended:
@@ -149,7 +149,7 @@ class Episode(RolloutState):
 
     def _read_done(self) -> None:
         done = getattr(self.environment, "done", False)
-        self.ended = not callable(done) and bool(done)  # a method `done` is a tool
+        self.ended = not callable(done) and bool(done)  # a method named `done` is a tool, not the end of the episode
 
     @contextmanager
     def _start_errors(self, what: str) -> Iterator[None]:
@@ -172,7 +172,7 @@ class Episode(RolloutState):
 async def _closed(environment: object) -> None:
     # a separate timeout, because closing continues after its caller is cancelled
     async with asyncio.timeout(RELEASE_TIMEOUT_S):
-        close = environment.close  # type: ignore[attr-defined]  # the class has it
+        close = environment.close  # type: ignore[attr-defined]  # `has_close` is true
         if inspect.iscoroutinefunction(close):
             await close()
         else:

@@ -16,7 +16,10 @@ _KEY = "create_kwargs"
 
 
 def reset_arguments(spec: EnvironmentSpec, data: AgentData) -> dict[str, object]:
-    """Return the keyword arguments for `reset`. A column of the row replaces a rollout argument of the same name."""
+    """Return the keyword arguments for `reset`.
+
+    If a column of the row has the same name as one of `ENVIRONMENT_ARGUMENTS`, `reset` gets the column's value.
+    """
     parameters = spec.reset_parameters or {}
     named = {name: getattr(data, name) for name in ENVIRONMENT_ARGUMENTS[:-1] if name in parameters}
     if "agent_data" in parameters:

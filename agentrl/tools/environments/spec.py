@@ -191,13 +191,13 @@ def _flag_problems(example: object) -> Iterator[str]:
 
 
 def _close_example(close: Callable[[], object] | None) -> None:
-    """Close the example on a thread, because `close` may be async. No one reset the example, so errors are expected."""
+    """Close the example on a thread, because `close` may be async. Errors are expected: `reset` was never called."""
 
     def run() -> None:
         try:
             if inspect.isawaitable(closing := close() if close else None):
                 asyncio.run(_awaited(closing))
-        except (Exception, SystemExit):  # such as an attribute that `reset` would have set
+        except (Exception, SystemExit):  # such as a missing attribute, which `reset` would have set
             return
 
     if close is not None:

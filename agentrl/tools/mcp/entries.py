@@ -40,7 +40,7 @@ class McpOptions(Section):
 
 @dataclass(frozen=True, slots=True)
 class McpEntry:
-    """Servers of an entry, with its options."""
+    """The servers and the options of an entry."""
 
     servers: tuple[McpServer, ...]
     options: McpOptions

@@ -1,4 +1,4 @@
-"""Connection to an MCP server at an address, with limits on its answers."""
+"""Connection to an MCP server over HTTP, with limits on the server's answers."""
 
 from __future__ import annotations
 

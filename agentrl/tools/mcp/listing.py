@@ -88,7 +88,7 @@ async def _list_one(position: int, server: McpServer, options: McpOptions, reape
 
 
 def _missing(entries: Mapping[int, McpEntry], listed: Sequence[_Listed]) -> Iterator[str]:
-    """Yield a problem for each selected tool that does not exist or is listed twice, and each server without tools."""
+    """Yield a problem for each server without tools, and for each selected tool that is missing or listed twice."""
     for each in listed:
         if not each.names:
             yield f"{each.where} has no tools"

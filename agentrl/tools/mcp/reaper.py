@@ -13,7 +13,7 @@ _CLOSE_S = 5.0
 
 
 class Reaper:
-    """The helper process, started with the first server.
+    """The helper process, which starts before the first server.
 
     Attributes:
         environment: environment variable that marks the servers and the processes that they start.

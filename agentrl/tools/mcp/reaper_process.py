@@ -16,7 +16,7 @@ from pathlib import Path
 
 VARIABLE = "AGENTRL_MCP"
 _MAX_ROUNDS = 20
-"""Maximum number of rounds. They are limited, because a process may fork faster than its children are killed."""
+"""Maximum number of passes over all processes, because a process may fork faster than its children are killed."""
 
 
 def main(mark: str) -> None:

@@ -149,7 +149,7 @@ def _checkable(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         match key, value:
             case "properties", dict():
                 kept[key] = {name: _inner(inner) for name, inner in value.items()}
-            case (("anyOf" | "oneOf"), list()):  # several shortened alternatives may match, which oneOf forbids
+            case (("anyOf" | "oneOf"), list()):  # oneOf would refuse a call if several shortened alternatives match
                 kept.setdefault("anyOf", [_inner(inner) for inner in value])
             case (("allOf" | "prefixItems"), list()):
                 kept[key] = [_inner(inner) for inner in value]

@@ -1,4 +1,4 @@
-"""A session of an MCP server. One task opens and closes it, as the SDK requires."""
+"""A session of an MCP server. The same asyncio task opens and closes the session, as the SDK requires."""
 
 from __future__ import annotations
 

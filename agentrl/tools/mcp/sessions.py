@@ -127,7 +127,7 @@ class ServerSessions:
             ) from None
 
     def _changed(self, session: Session) -> None:
-        """Compare the tools with the initial tools, because many servers report a change without changed tools."""
+        """Compare the tools with the initial tools, because many servers report a change although no tool changed."""
         if self._comparisons_left > 0:
             self._comparisons_left -= 1
             task = asyncio.ensure_future(self._compare(session))

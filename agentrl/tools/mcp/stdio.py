@@ -27,13 +27,13 @@ from agentrl.tools.mcp.servers import McpServer
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 GRACE_S = 1.0
-"""Seconds in which a process must end after its input is closed; the same time again after SIGTERM."""
+"""Seconds to wait for the end of a process after its input is closed, and again after SIGTERM."""
 _KILL_S = 5.0
 _REST_S = 0.2
 """Maximum seconds for reading the rest of the error output after the process has ended."""
 _CHUNK = 2**16
 _PAUSE_S = 0.01
-"""Pause after a complete chunk of error output, so that endless output costs little."""
+"""Pause after a complete chunk of error output, so that endless output costs little CPU time."""
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ async def _end(process: asyncio.subprocess.Process, health: Health) -> None:
 async def _ended_within(process: asyncio.subprocess.Process, seconds: float) -> bool:
     """Wait until the process has ended and its output is closed. Return whether the process has ended.
 
-    Other processes may keep the output open.
+    After the end of the process, other processes may keep its output open.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""Search tools as the toolbox runs them."""
+"""Search tools, bound for the toolbox."""
 
 from __future__ import annotations
 

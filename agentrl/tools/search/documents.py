@@ -36,7 +36,7 @@ def passages(files: list[Path], num_words: int) -> Iterator[str]:
     """Yield the passages of all files, in order. The first line of a passage is its title.
 
     Args:
-        num_words: maximum number of words; a longer text becomes several passages with the same title.
+        num_words: maximum number of words of a passage; a longer text becomes several passages with the same title.
 
     Raises:
         DataError: a file or row cannot be read; the message names the file or row.

@@ -30,6 +30,7 @@ class PassageIndex:
 
     The scores are those of Lucene's variant of BM25: the sum over the words w of the query of
     idf(w) * tf / (tf + k1 * (1 - b + b * length / mean length)), with idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)).
+    tf is how often w occurs in the passage; n of the N passages contain w.
     """
 
     def __init__(self, folder: Path) -> None:

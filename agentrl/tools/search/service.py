@@ -66,7 +66,7 @@ class RetrievalService:
         return answer
 
     def metrics(self) -> dict[str, float]:
-        """Return no metrics: every call is recorded with its duration and outcome."""
+        """Return no metrics, because the record of each call already contains its duration and outcome."""
         return {}
 
     async def close(self) -> None:

@@ -56,7 +56,7 @@ def search_tool(entry: Mapping[str, object], folder: Path) -> IndexSearch | Serv
     """Return the tool of an entry of a YAML file.
 
     Args:
-        folder: folder of the YAML file. Documents are searched for in this folder, then in the working folder.
+        folder: folder of the YAML file. A relative path in `documents` is looked up here, then in the working folder.
 
     Raises:
         AgentRLError: a key is wrong, the documents cannot be used, or bm25s is not installed.
@@ -125,7 +125,7 @@ class ServiceSearch(BindsItself):
 def _index(entry: DocumentsEntry, folder: Path) -> PassageIndex:
     if find_spec("bm25s") is None:
         raise ConfigError.keyless(f"'documents' needs bm25s: {install_command('search')}")
-    from agentrl.tools.search.index_cache import IndexSettings, load_index  # an optional library, and numpy
+    from agentrl.tools.search.index_cache import IndexSettings, load_index  # imports an optional library, and numpy
 
     given = entry.documents.expanduser()
     documents = folder / given if (folder / given).exists() else given

@@ -57,7 +57,7 @@ class SearchTool(BaseTool, BindsItself):
         return self._given.timeout or self._given.default_timeout
 
     def bound(self, deadline_s: float, offload: Offload) -> BoundTool:
-        """Return the tool for the toolbox. The connections to the service are closed with the toolbox."""
+        """Return the tool for the toolbox. Closing the toolbox closes the connections to the service."""
         if type(self).execute is not SearchTool.execute:
             return BoundClass(self, deadline_s, offload)
         service, top_k = self._service(), self._given.topk

@@ -1,1 +1,1 @@
-"""Builds the components of a run from the configuration. Only the modules in this folder name their classes."""
+"""Builds the components of a run from the configuration. Only modules in this folder name the components' classes."""

@@ -120,7 +120,7 @@ def _cannot_continue(folder: Path, why: str) -> ConfigError:
 
 
 def samples_of(config: RunConfig) -> Callable[[Sequence[Group]], Sequence[Sample]]:
-    """Return a function that computes a step's samples. It returns none if the estimator needs scores of a model."""
+    """Return a function that computes a step's samples, or returns no samples if the estimator needs model scores."""
     algorithm = build_algorithm(config)
     if algorithm.credits_by_scores:
         return lambda groups: ()

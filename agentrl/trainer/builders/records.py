@@ -109,7 +109,7 @@ def _open_trackers(config: RunConfig, total_steps: int, resumed_at: int) -> Iter
     run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
     with ExitStack() as stack:
         opened: list[Tracker] = []
-        # jsonl is always on, for the report and for resuming. The console comes last, because others print at start
+        # jsonl is always on, for the report and for resuming. The console comes last: other trackers print at start
         for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
             opened.append(_console(total_steps, run) if name == "console" else trackers.get(name)(run))
             stack.callback(opened[-1].close)

@@ -1,4 +1,4 @@
-"""Builds reward-model training from the configuration: its rows, the model and its validation."""
+"""Builds the training of a reward model from the configuration: rows, model and validation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RewardRows:
-    """Rows with pairs or labelled conversations, as `algorithm.name` needs, rendered with the model's chat template."""
+    """Rows rendered with the model's chat template: pairs or labelled conversations, depending on `algorithm.name`."""
 
     config: RunConfig
     chat: ChatFormat
@@ -118,7 +118,7 @@ def load_trained_model(config: RunConfig, total_steps: int) -> Backend:
 
 
 def open_check(config: RunConfig, rows: RewardRows, algorithm: Algorithm, model: Backend) -> RewardModelCheck | None:
-    """Open the validation of the model on `data.val_files`; None if there are none.
+    """Open the validation of the model on `data.val_files`; return None if there are no validation files.
 
     Raises:
         ConfigError: a key names a metric that this validation does not have.

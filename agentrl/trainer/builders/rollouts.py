@@ -73,7 +73,7 @@ class RolloutParts:
     """The components that roll out tasks, and the checked tasks.
 
     Attributes:
-        slots: limits concurrent rollouts, of training and validation together.
+        slots: limits the number of concurrent rollouts of training and validation together.
         feed: the training tasks in their order; None if there are no training tasks.
     """
 

@@ -1,4 +1,4 @@
-"""Builds the components of a run from the configuration. Only `trainer/builders` names their classes."""
+"""Builds the components of a run from the configuration. Only `trainer/builders` names the components' classes."""
 
 from __future__ import annotations
 

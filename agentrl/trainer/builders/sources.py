@@ -179,7 +179,7 @@ def steps_of_rows(config: RunConfig, num_rows: int) -> int:
 
 
 def open_saved_source(rollouts: RolloutParts, seed: int) -> tuple[Source, int]:
-    """Return the source of saved pairs or conversations, as `algorithm.name` needs, and its number of rows.
+    """Return the source of saved pairs or conversations (depending on `algorithm.name`), and its number of rows.
 
     Args:
         seed: seed of the row order.

@@ -150,7 +150,10 @@ async def open_reward_training(config: RunConfig, timer: Timer, stack: AsyncExit
 
 
 def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
-    """Build the publisher for the engine's weight format, with a probe if the engine's spec requires one."""
+    """Build the publisher for the engine's weight format.
+
+    If the engine's spec requires it, the publisher compares engine and policy on a few tokens after each update.
+    """
     spec = engine_spec(config.rollout.engine)
     return Publisher(
         policy,
@@ -218,7 +221,7 @@ def _learner(
 
 
 def _no_samples(groups: Sequence[Group]) -> list[Sample]:
-    """Return no samples: a run that only rolls out has no model scores, and its advantages would need them."""
+    """Return no samples, because the advantages need model scores, which a run that only rolls out does not have."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""A reward model trained during the run, on the outcomes that a rule assigns to the run's new rollouts."""
+"""A reward model that is trained during the run. A rule-based reward assigns the labels to the new rollouts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OnlineRewardModel:
 
     Args:
         reward: the policy's reward, a mixture of components.
-        component: the name of the model's component in that mixture.
+        component: the name of the reward model's component in `reward`.
         read: converts a rollout to the model's input tokens.
         seed: determines the random order of the rollouts before they are split into mini-batches.
     """
@@ -73,11 +73,11 @@ class OnlineRewardModel:
 
     @property
     def warming_up(self) -> bool:
-        """Whether the reward is still the rule's outcome."""
+        """Whether the policy's reward is still the rule's outcome, without the reward model's score."""
         return self._num_steps < self._config.warmup_steps
 
     def with_reward(self, user_objects: UserObjects) -> UserObjects:
-        """Add the policy's reward to `user_objects`, where it replaces the reward of the configuration.
+        """Return `user_objects` with the policy's reward, so that the run does not use the configured reward.
 
         Raises:
             ConfigError: `user_objects` already has a reward.
@@ -95,7 +95,7 @@ class OnlineRewardModel:
         return ObservedSource(source, self._watch)
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Evaluate the step's rollouts, and train if an update is due; return metrics `reward_model/<name>`.
+        """Evaluate the model on the step's rollouts, train it if an update is due, and return `reward_model/<name>`.
 
         `accuracy`, `auc`, `ece` and `brier` compare the model's scores of these rollouts with the rule's outcomes.
         """
@@ -150,7 +150,7 @@ class OnlineRewardModel:
         return {**chosen, "updates": float(len(updates)), **await self._moved()}
 
     async def _moved(self) -> Metrics:
-        """Score the held-out rollouts; return statistics and the drift since the previous scores."""
+        """Score the held-out rollouts; return the metrics of `drift`: mean, deviation, change since the last scores."""
         if not self._held_out:
             return {}
         scored = (await self.backend.score(list(map(_sample, range(len(self._held_out)), self._held_out)))).values

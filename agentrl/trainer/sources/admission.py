@@ -31,17 +31,17 @@ class Ticket:
 class Admissions:
     """State of all groups that are rolled out during training, with G groups per step and staleness at most S.
 
-    A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. At any
-    time, counted since the start of the run:
+    A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. The
+    numbers of tasks admitted and filtered since the start of the run always satisfy:
 
         tasks admitted <= ceil((version + S + 1 + over_sampling) x G) + tasks filtered
 
     A finished group without a learning signal is filtered, and another group replaces it (dynamic sampling).
 
     A group that would be older than S at the next step is stopped. Its task is requeued ahead of all tasks that never
-    started. If such tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a
-    step waits until its group is ready. At most G last chances start under one version, so that one step can take all
-    of them. Other last chances wait for the next version. So no task is requeued twice.
+    started. If stopped tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a
+    step waits until the task's group is ready. At most G last chances start under one version, so that one step can
+    take all of them; other last chances wait for the next version. So no task is requeued twice.
 
     Args:
         draw_at: returns the draw at a position of the data.
@@ -56,7 +56,7 @@ class Admissions:
         under_way: started task -> the version at its start.
         ready: finished task -> the oldest version that sampled any of its tokens.
         num_requeued: number of requeued tasks.
-        cut_off: the tasks requeued since the caller last cleared this mapping -> the reason, see `_cut_off`.
+        cut_off: task requeued since the caller last cleared this mapping -> the reason (see `_cut_off`).
         num_filtered: number of tasks filtered since the last step was taken.
     """
 
@@ -123,7 +123,7 @@ class Admissions:
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
         """Mark the task as ready; `oldest_version` sampled its group's oldest token. A requeued task is ignored."""
         if (start_version := self.under_way.pop(ticket, None)) is not None:
-            # `_num_last_chances` needs the version at the start
+            # not later than the start, because `_num_last_chances` counts the tasks by start version
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
@@ -173,7 +173,7 @@ class Admissions:
 
     @property
     def _num_last_chances(self) -> int:
-        """Number of last chances started under this version."""
+        """Number of last chances started under the current version."""
         started = [*self.under_way.items(), *self.ready.items()]
         return sum(ticket.last_chance and version == self.version for ticket, version in started)
 
@@ -188,7 +188,7 @@ class Admissions:
     def _cut_off(self, surplus: bool = False) -> None:
         """Requeue the tasks that became too old.
 
-        With `surplus`, the reason is `over_sampled` if the group is ready or S is 0. Otherwise it is `stale`.
+        The reason is `over_sampled` if `surplus` is true and the group is ready or S is 0. Else, the reason is `stale`.
 
         Args:
             surplus: whether over-sampling started more groups than the step took.

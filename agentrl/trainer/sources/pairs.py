@@ -50,7 +50,7 @@ class PairSource(RowSource):
 
 
 def answering(trajectory: Trajectory, pair: Pair) -> Trajectory:
-    """Mark the turns of the shared prompt as not trained, in the rendered trajectory of one side of `pair`."""
+    """Return the trajectory of one side of `pair`, with the model turns of the shared prompt marked as not trained."""
     # a leading assistant message is rendered as part of the prompt, so it is not counted
     shared = sum(message["role"] == "assistant" for message in pair.prompt[1:])
     segments = []

@@ -12,7 +12,7 @@ from agentrl.types.trajectory import Trajectory
 
 
 def staleness_metrics(groups: Sequence[Group], policy_version: int, max_staleness: int) -> Metrics:
-    """Return the staleness of a step's groups, for a step that starts at `policy_version`.
+    """Return metrics of the staleness of a step's groups; `policy_version` is the version at the start of the step.
 
     Example with max_staleness = 2 and three groups of staleness 0, 2 and 2: `staleness/0` is 1/3, `staleness/1` 0,
     `staleness/2` 2/3, `staleness/mean` 4/3, `staleness/max` 2. `staleness/tokens_lag_1` is the share of

@@ -75,7 +75,7 @@ class StreamingSource:
         self._changed = asyncio.Event()
         self._idle = IdleTime()
         self._metrics: Metrics = {}
-        self._num_requeued = 0  # total number at the last `take`
+        self._num_requeued = 0  # `admissions.num_requeued` at the last `take`
 
     @property
     def position(self) -> int:
@@ -98,7 +98,7 @@ class StreamingSource:
     @asynccontextmanager
     async def feeding(self) -> AsyncIterator[None]:
         """Roll out in the background from the first `take` on; at the end, cancel all rollouts in flight."""
-        self._idle.take()  # validation before the first step is not idle time
+        self._idle.take()  # so that validation before the first step does not count as idle time
         self._feeder = asyncio.create_task(self._feed())
         self._feeder.add_done_callback(lambda _: self._update())
         try:

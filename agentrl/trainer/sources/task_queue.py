@@ -33,7 +33,7 @@ class Feed:
     """The tasks of a run and their order.
 
     Attributes:
-        tasks: the tasks; the row of a draw is the index of its task.
+        tasks: the tasks; `Draw.row` is an index into them.
         learning: the order, if it depends on the rollouts of earlier draws; else None.
         inbox: receives tasks that rollouts add; None if rollouts may add no tasks.
     """
@@ -111,7 +111,7 @@ def open_feed(config: RunConfig, tasks: TaskTable, fit: Callable[[Task], Task]) 
     """Open the feed that `data.*` configures.
 
     Args:
-        fit: shortens the prompt of an added task like a row's prompt; raises FieldError or DataError for invalid tasks.
+        fit: cuts the prompt of an added task if it is too long; raises FieldError or DataError for invalid tasks.
 
     Raises:
         DataError: a row lacks the value that the curriculum sorts by.

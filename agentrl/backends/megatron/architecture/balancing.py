@@ -28,7 +28,8 @@ class RoutedTokens:
 
     Attributes:
         padding: [M] bool, tokens that belong to no sample.
-        share: tokens of the micro-batch without padding, on all processes that compute it, divided by `total`.
+        share: tokens of the micro-batch without padding, on all processes that compute the micro-batch, divided by
+            `total`.
         total: tokens of the mini-batch without padding, on all processes.
     """
 
@@ -41,8 +42,8 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
     """A router whose losses are means over the mini-batch: each micro-batch is weighted by its number of tokens.
 
     Attributes:
-        of_pass: the tokens of a pass with gradients; None without.
-        losses: sums of this process, without coefficients.
+        of_pass: the tokens of a pass with gradients; None in a pass without gradients.
+        losses: name -> sum of this loss on this process, not multiplied by the coefficient.
     """
 
     _tokens: RoutedTokens | None
@@ -64,13 +65,13 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
     ) -> Tensor:
         """Add this process's part of the loss of a micro-batch to the loss of the policy."""
         assert self._tokens is not None
-        if not self._tokens.share:  # padding alone has no loss
+        if not self._tokens.share:  # a micro-batch that is only padding has no loss
             return activation
         own = aux_loss * self._tokens.share
         return self._with_loss(activation, AUX_LOSS, own / aux_loss_coeff, aux_loss_coeff)
 
     def apply_z_loss(self, logits: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Add the mean square of the logarithm of the sum of exponentials of the logits, [M, E]."""
+        """Add the z-loss: the mean of logsumexp(logits)^2 over the tokens; `logits`: [M, E]."""
         coefficient = self.config.moe_z_loss_coeff
         if not coefficient or padding_mask is None or self._tokens is None:
             return logits
@@ -96,7 +97,7 @@ def balances(config: TransformerConfig) -> bool:
 
 
 def expert_biases(chunk: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and values of the buffers of a chunk that are the biases of its routers."""
+    """Yield the name and value of each router bias in a chunk. The biases are buffers."""
     yield from ((name, value) for name, value in chunk.named_buffers() if name.endswith("expert_bias"))
 
 

@@ -25,7 +25,7 @@ def bridged_config(
     *,
     recompute: bool,
 ) -> TransformerConfig:
-    """Return the bridge's configuration of a model in this layout, which also builds the model; see `build_chunks`.
+    """Return the bridge's configuration of a model in this layout. It also builds the model, see `build_chunks`.
 
     Args:
         bridge: the `AutoBridge` of the model.
@@ -48,4 +48,4 @@ _PLAIN = {
     "deallocate_pipeline_outputs": False,
     "mtp_num_layers": None,
 }
-"""Options that the bridge sets for TransformerEngine, or for pretraining."""
+"""Replacements for options that the bridge sets for TransformerEngine or for pretraining."""

@@ -30,7 +30,7 @@ from agentrl.errors import ConfigError, Kind
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# without TransformerEngine, the module has no duplicated linear layer, although megatron-core has one
+# without TransformerEngine, `multi_latent_attention` has no `Linear`, although megatron-core defines one
 multi_latent_attention.Linear = multi_latent_attention.Linear or Linear
 
 _TENSOR = "actor.megatron.tensor_model_parallel_size"
@@ -46,12 +46,14 @@ def build_chunks(
     hybrid: bool = False,
     num_ahead: int = 0,
 ) -> list[LanguageModule]:
-    """Return the chunks of this process, with uninitialised weights. A configuration of megatron-bridge builds its own.
+    """Return the chunks of this process, with uninitialised weights.
+
+    If `config` was made by megatron-bridge, it builds the chunks itself.
 
     Args:
         make_head: makes a head that replaces the head of a language model.
         hybrid: build a `HybridModel`, the successor of the deprecated `GPTModel`.
-        num_ahead: number of layers for multi-token prediction; 0: they are not trained.
+        num_ahead: number of layers for multi-token prediction; 0: multi-token prediction is not trained.
     """
     num_chunks = config.virtual_pipeline_model_parallel_size
     make = partial(_chunk, _hybrid if hybrid else _gpt, config, hf, make_head)
@@ -129,7 +131,7 @@ def _without_padding(
 ) -> Tensor:
     """Stop the gradient at the embedding of the padding token, as transformers does."""
     is_padding = inputs["input_ids"].flatten() == pad_token_id
-    if len(states) < len(is_padding):  # sequence parallelism: a slice of the positions
+    if len(states) < len(is_padding):  # with sequence parallelism, `states` has a slice of the positions
         is_padding = is_padding.chunk(len(is_padding) // len(states))[parallel_state.get_tensor_model_parallel_rank()]
     return torch.where(is_padding[:, None, None], states.detach(), states)
 
@@ -152,7 +154,7 @@ def _portable(layer: Any, config: TransformerConfig) -> Any:
     for name in _NORMS:
         _replace(attention, name, RMSNorm)
     for name in _DOWN_PROJECTIONS:
-        # a column-parallel one would not sum the gradient of the rotary keys over the tensor-parallel processes
+        # a column-parallel layer would not sum the gradient of the rotary keys over the tensor-parallel processes
         _replace(attention, name, Linear)
     experts = getattr(layer.submodules.mlp, "keywords", {}).get("submodules")
     if balances(config) and isinstance(experts, MoESubmodules):

@@ -1,6 +1,6 @@
 """A chunk as megatron-core's `HybridModel`, the successor of its `GPTModel`.
 
-In it, attention and feed-forward network are separate layers, so each layer of the model becomes two layers.
+In a `HybridModel`, attention and feed-forward network are separate layers, so each layer of the model becomes two.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Stack(HybridStack):  # type: ignore[misc]  # megatron-core is untyped
 
 
 def pattern(config: TransformerConfig) -> str:
-    """Return the kinds of the layers of all stages: `*-*-|*E*E` are two stages, the second with experts."""
+    """Return the kinds of the layers of all stages: `*-*-|*E*E` has two stages; `*` attention, `-` MLP, `E` experts."""
     attention = Symbols.MLA if config.multi_latent_attention else Symbols.ATTENTION
     layers = [attention + (Symbols.MOE if sparse else Symbols.MLP) for sparse in _has_experts(config)]
     num_chunks = config.virtual_pipeline_model_parallel_size

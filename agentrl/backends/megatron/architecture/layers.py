@@ -45,7 +45,7 @@ class Bounds(PackedSeqParams):  # type: ignore[misc]  # megatron-core is untyped
     """Where each packed sample starts and ends.
 
     Attributes:
-        layout: which token attends to which, if samples share prefixes; all tokens are then one sample.
+        layout: which token attends to which; set if samples share prefixes. All tokens then count as one sample.
     """
 
     layout: Layout | None = None
@@ -68,7 +68,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is
     """Causal attention of packed samples; value heads may be smaller than key heads (MLA).
 
     Samples may share prefixes (`Bounds.layout`). With context parallelism, each process has two pieces of every sample
-    (`slices`) and collects keys and values.
+    (`slices`) and collects the keys and values of all processes.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is
 
 
 def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the tensors of all processes, stacked. The gradient of each is the sum over the processes."""
+    """Return the tensors of all processes, stacked. The gradient of each tensor is summed over the processes."""
     return cast(Tensor, _Gathered.apply(own, group))  # type: ignore[no-untyped-call]  # untyped in torch
 
 

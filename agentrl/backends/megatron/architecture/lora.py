@@ -1,7 +1,8 @@
 """LoRA (arXiv 2106.09685) for linear modules of megatron-core: B A x is added to the output, with A and B as in peft.
 
 A linear module of megatron-core may hold several linear modules of Hugging Face, such as queries, keys and values. Each
-has its own A and B. Tensor parallelism divides them like their weight: either the rows of B or the columns of A.
+of these has an adapter, its own A and B. Tensor parallelism divides an adapter like the weight of the linear module:
+the rows of B in a column-parallel module, the columns of A in a row-parallel module.
 
 Axes: S tokens of this process, R rank, N output features of this process.
 """
@@ -34,7 +35,7 @@ class LowRankSize:
         rank: rows of A and columns of B.
         scale: factor of the output, alpha / rank.
         num_columns: columns of A.
-        outputs: the output features that the rows of B are added to.
+        outputs: indices of the output features to which the adapter's output is added, one for each row of B.
     """
 
     rank: int
@@ -67,7 +68,7 @@ class LowRank(nn.Module):
         base.register_forward_hook(self._added)
 
     def _mark(self) -> None:
-        """Tell megatron-core which weights are divided, and which gradients are sums over slices of the positions."""
+        """Tell megatron-core which weights are divided, and which gradients to sum over slices of the positions."""
         divided, others = (self.up, self.down) if self._is_column else (self.down, self.up)
         for value in [*divided, *others]:
             is_divided = any(value is each for each in divided) and (self._is_column or self._is_row)
@@ -84,7 +85,7 @@ class LowRank(nn.Module):
         return (found + self._delta(inputs[0])).to(found.dtype), bias
 
     def _delta(self, states: Tensor) -> Tensor:
-        """Return what is added to the output, [S, 1, N]."""
+        """Return the sum that the adapters add to the output, [S, 1, N]."""
         states = states.to(self.down[0].dtype)
         triples = zip(self.down, self.up, self._scales, strict=True)
         parts = [linear(self._joined(linear(states, down)), up) * scale for down, up, scale in triples]
@@ -94,7 +95,10 @@ class LowRank(nn.Module):
         return torch.cat([*parts, zeros], dim=-1).index_select(-1, self._order.to(zeros.device))
 
     def _joined(self, low: Tensor) -> Tensor:
-        """Return A x, [S, 1, R], for the positions of the output, as the module does with its own input or output."""
+        """Return A x, [S, 1, R], for the positions of the output; `low` is A x as computed on this process.
+
+        Processes exchange it as they exchange the input of a column-parallel or the output of a row-parallel module.
+        """
         found: Tensor = low
         if self._is_column and self._divides_positions:
             found = gather_from_sequence_parallel_region(low, tensor_parallel_output_grad=True)
@@ -108,7 +112,7 @@ class LowRank(nn.Module):
 
 
 def _order(outputs: Sequence[Tensor], num_outputs: int) -> Tensor | None:
-    """Return the place of each output feature in the joined outputs; None if they are in this order already."""
+    """Return the place of each output feature in the joined outputs; None if the order is already right."""
     joined = torch.cat([*outputs])
     order = torch.full((num_outputs,), len(joined))
     order[joined] = torch.arange(len(joined))
@@ -129,7 +133,7 @@ def base_model(chunks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def keep_recomputable(chunks: Sequence[LanguageModule]) -> None:
-    """Make states after frozen embeddings require a gradient: stages pass it on, and recomputed layers need it."""
+    """Make states after frozen embeddings require a gradient: stages pass it on, and recomputation needs it."""
     for chunk in chunks:
         if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
             chunk.embedding.register_forward_hook(_with_gradient)

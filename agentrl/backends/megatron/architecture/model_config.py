@@ -1,4 +1,4 @@
-"""Translate a Hugging Face configuration to one of megatron-core, and refuse options that it computes differently."""
+"""Translate a Hugging Face configuration for megatron-core; refuse options that megatron-core computes differently."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _OPTIONS: dict[str, tuple[object, ...]] = {
 }
 """Option of a Hugging Face configuration -> values for which megatron-core computes the same as transformers."""
 _OPTIONS_OF_FAMILY: dict[str, dict[str, tuple[object, ...]]] = {
-    "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # fixed in transformers for the latent norms
-    "glm4_moe": {"attention_bias": (False, None, True)},  # of queries, keys and values only
+    "deepseek_v3": {"rope_interleave": (True,), "rms_norm_eps": (1e-6,)},  # the latent norms of transformers use 1e-6
+    "glm4_moe": {"attention_bias": (False, None, True)},  # True: queries, keys and values have a bias
     "gemma": {
         "hidden_act": ("gelu_pytorch_tanh",),
         "tie_word_embeddings": (True,),
@@ -52,7 +52,7 @@ _OTHER_ROPE = {"deepseek_v3": "yarn"} | dict.fromkeys(BRIDGED, "default")
 
 
 def rope_arguments(hf: PretrainedConfig) -> dict[str, Any]:  # Any: arguments of megatron-core
-    """Return the model's arguments for rotary position embeddings; latent attention has configuration options."""
+    """Return the model's arguments for rotary embeddings; latent attention has configuration options instead."""
     rope = hf.rope_parameters
     return {
         "rotary_base": float(rope["rope_theta"]),
@@ -119,7 +119,7 @@ def _check_routing(hf: PretrainedConfig, key: str) -> None:
     if not hf.norm_topk_prob:
         raise _unsupported(key, f"'norm_topk_prob: false' in config.json of a model of type '{hf.model_type}'")
     if hf.n_group > 1 and hf.num_experts_per_tok // hf.topk_group != 2:
-        # megatron-core ranks groups by this many experts, transformers always by two
+        # megatron-core ranks a group by its best num_experts_per_tok // topk_group experts, transformers by the best 2
         text = f"'num_experts_per_tok' other than 2 'topk_group' in config.json of a model of type '{hf.model_type}'"
         raise _unsupported(key, text)
 
@@ -154,7 +154,7 @@ def _numerics() -> dict[str, Any]:
     return {
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
-        "perform_initialization": False,  # weights are always read
+        "perform_initialization": False,  # weights are always read from a checkpoint
         "use_cpu_initialization": not torch.cuda.is_available(),
         "gradient_accumulation_fusion": False,
         "bias_dropout_fusion": False,

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class GivenPositions:
-    """The positions of the tokens of a pass, for all rotary embeddings of a chunk, those of latent attention included.
+    """Gives the token positions of a pass to all rotary embeddings of a chunk, including those of latent attention.
 
     Attributes:
-        wanted: [S]; None: megatron-core counts from the start of each sample. Keep it until the backward pass is over,
-            because recomputed layers read it again.
+        wanted: [S], positions; None: megatron-core counts from the start of each sample. Keep the value until the
+            backward pass is over, because recomputed layers read it again.
     """
 
     def __init__(self, chunk: nn.Module) -> None:

@@ -29,11 +29,11 @@ class PredictionLayers(nn.Module):
     """The layers on the last pipeline stage. Layer k, from 1, predicts the token k + 1 positions ahead.
 
     A layer joins the state of a position and the embedding of the token k positions ahead, each normalized, by a linear
-    projection of [embedding, state]. A transformer layer and a norm follow. The state is that of the previous layer
-    after its norm; for the first layer it is that of the model after its last norm, as in vLLM and SGLang.
+    projection of [embedding, state]. A transformer layer and a norm follow. The state is the output of the previous
+    layer after its norm; for the first layer, it is the output of the model after its last norm, as in vLLM and SGLang.
 
     Args:
-        config: the configuration of the model, which has no such layers for megatron-core.
+        config: the configuration of the model, in which these layers are not counted.
         layer: the specification of the transformer layer.
 
     Attributes:
@@ -57,12 +57,12 @@ class PredictionLayers(nn.Module):
         rotary: Tensor | None,
         embed: Callable[..., Tensor],
     ) -> list[Tensor]:
-        """Return the states of each layer, [S, 1, H], from which its head predicts.
+        """Return the states after each layer, [S, 1, H]; the head computes predictions from them.
 
         Args:
             states_S1H: states of the model after its last norm.
             token_ids: [1, S].
-            rotary: rotary embeddings; None with latent attention, which computes them.
+            rotary: rotary embeddings; None with latent attention, which computes its own.
             embed: returns the embeddings of `input_ids`, [S, 1, H].
         """
         found = []
@@ -83,7 +83,7 @@ class PredictionLayers(nn.Module):
 def _config(config: TransformerConfig, num_layers: int) -> TransformerConfig:
     found = copy.copy(config)
     found.mtp_num_layers = num_layers
-    if found.recompute_method == "block":  # chooses among the layers of the model
+    if found.recompute_method == "block":  # "block" chooses only among the layers of the model
         found.recompute_granularity = None
     elif found.recompute_granularity == "full":
         found.recompute_num_layers = 1

@@ -1,4 +1,4 @@
-"""Values of forward passes that layers read again when the backward pass recomputes them."""
+"""Values of forward passes that layers read again when the backward pass recomputes these layers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Value = TypeVar("Value")
 
 
 class PassValue(Generic[Value]):
-    """What one layer reads in each pass.
+    """The value that one layer reads in each pass.
 
-    Only recomputed layers read a value again, so only the values of these layers are kept. They are recognised by their
-    forward pass, which megatron-core runs without gradients. A pipeline runs other micro-batches before it recomputes a
-    layer. Backward passes have the order of the forward passes, so a recomputed layer reads the oldest value that is
+    Only recomputed layers read a value again, so only the values of these layers are kept. A layer will be recomputed
+    if megatron-core runs its forward pass without gradients. A pipeline runs other micro-batches before it recomputes a
+    layer. Backward passes run in the order of the forward passes, so a recomputed layer reads the oldest value that is
     kept.
     """
 
@@ -27,15 +27,15 @@ class PassValue(Generic[Value]):
         self._kept: deque[Value | None] = deque()
 
     def begin(self, value: Value | None, *, keeps: bool) -> None:
-        """Set the value of a forward pass; `keeps`: a backward pass follows."""
+        """Set the value of a forward pass; `keeps`: whether a backward pass follows."""
         self._current, self._keeps, self._is_forward = value, keeps, True
 
     def end(self) -> None:
-        """End the forward pass: reads are those of recomputed layers until the next one begins."""
+        """End the forward pass. Until the next forward pass begins, only recomputed layers read values."""
         self._current, self._is_forward = None, False
 
     def read(self) -> Value | None:
-        """Return the value of the pass that is computed."""
+        """Return the layer's value in the pass that is running or is recomputed."""
         if not self._is_forward:
             return self._kept.popleft()
         if self._keeps and not torch.is_grad_enabled():  # the first pass of a layer that will be recomputed
@@ -49,7 +49,7 @@ class PassValue(Generic[Value]):
 
 @contextmanager
 def forward_of(values: Iterable[PassValue[Any]]) -> Iterator[None]:  # Any: values of several types
-    """End the forward pass of these values afterwards."""
+    """End the forward pass of these values at the end of the `with` block."""
     try:
         yield
     finally:

@@ -22,11 +22,11 @@ Choice = tuple[Tensor, Tensor]
 
 
 class LayerReplay:
-    """The choice of one router. It replaces megatron-core's `RouterReplay`, which needs experts for every token.
+    """The expert choice of one router. Replaces megatron-core's `RouterReplay`, which needs experts for every token.
 
     Attributes:
         layer: number of the layer in the complete model, from 0.
-        wanted: [M, K], experts of the tokens of a pass, -1 where the router chooses; None: it chooses all.
+        wanted: [M, K], experts of the tokens of a pass, -1 where the router chooses; None: the router chooses all.
         used: [M, K], experts of the last pass.
     """
 
@@ -43,7 +43,7 @@ class LayerReplay:
         group_topk: int | None = None,
         default_compute_topk: Callable[..., Choice] | None = None,
     ) -> Choice:
-        """Return scores and numbers of the chosen experts, [M, K], from the scores of all, [M, E]."""
+        """Return scores and numbers of the chosen experts, [M, K], from the scores of all experts, [M, E]."""
         assert default_compute_topk is not None
         chosen = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
         self.used = chosen[1]
@@ -57,7 +57,7 @@ def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
     """Check that a model can use recorded experts.
 
     Raises:
-        ConfigError: it has no experts.
+        ConfigError: the model has no experts.
     """
     key = f"{routed_by}.routed_experts"
     if config.num_moe_experts is None:
@@ -65,9 +65,9 @@ def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
-    """Give each router of a chunk, which may be wrapped, a `LayerReplay`, and return these.
+    """Give each router of a chunk a `LayerReplay`, and return these objects. The chunk may be wrapped.
 
-    The routers of layers for multi-token prediction get none: experts are recorded for the layers of the model.
+    Layers for multi-token prediction get none, because experts are recorded only for the other layers.
     """
     found = []
     for module in chunk.modules():
@@ -90,7 +90,7 @@ def give(
     """Begin a forward pass with the experts of its tokens.
 
     Args:
-        rank, size: the slice of the tokens that the routers of this process see, with sequence parallelism.
+        rank, size: the routers of this process see slice `rank` of the tokens, cut into `size` slices.
         keeps: whether a backward pass follows.
 
     Raises:

@@ -55,12 +55,12 @@ class PackedBatch:
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
-    """Return the numbers of tokens that the samples of a micro-batch have on all processes, with padding.
+    """Return the padded length of each sample of a micro-batch, on all processes together.
 
     Args:
         num_slices: number of processes that divide the positions of each sample.
-        multiple: the tokens of each process are a multiple of this.
-        at_least: lower bound of their sum.
+        multiple: the number of tokens of each process is a multiple of this.
+        at_least: lower bound of the sum of the lengths.
     """
     unit = 2 * num_slices if num_slices > 1 else 1
     found = [-(-len(used_tokens(sample)) // unit) * unit for sample in batch.samples]

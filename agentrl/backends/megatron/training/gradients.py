@@ -29,7 +29,7 @@ def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor
         DistributedDataParallel(config, options, chunk, disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
     ]
-    if actor.megatron.overlap_grad_reduce:  # a rule refuses several chunks
+    if actor.megatron.overlap_grad_reduce:  # a configuration rule allows only one chunk
         get_model_config(wrapped[0]).no_sync_func = wrapped[0].no_sync  # sum in the last micro-batch only
     return wrapped
 
@@ -37,8 +37,8 @@ def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor
 def end_cycles(wrapped: Sequence[nn.Module]) -> None:
     """Let Python free the chunks, which are not used afterwards.
 
-    After a backward pass, a chunk with experts is in a cycle through autograd, which Python cannot see: experts keep
-    tensors of the pass, whose graph has the hooks that sum the gradients of the chunk.
+    After a backward pass, a chunk with experts is in a cycle through autograd, which Python cannot see: its experts
+    keep tensors of the pass, and the graph of these tensors has the hooks that sum the gradients of the chunk.
     """
     for chunk in wrapped:
         vars(chunk).clear()

@@ -44,7 +44,7 @@ class Head(Protocol):
 
         Args:
             layer: the layer after the last block.
-            weight: the weight of the layer, if it belongs to another layer (tied embeddings); else None.
+            weight: the weight that the layer uses, if it is another layer's (tied embeddings); else None.
         """
         ...
 
@@ -94,7 +94,7 @@ class LanguageHead:
             states_NH,
             targets_N,
             temperatures_N,
-            len(rows),  # padding included: all processes compute the same chunks
+            len(rows),  # padding included, so that all processes compute the same chunks
             entropy_gradient=entropy_gradient,
             read=partial(divided_logprobs, self._columns, first),
         )

@@ -34,7 +34,7 @@ class Shard:
     """The values of a parameter that this process updates, in order.
 
     Attributes:
-        values: the updated values: a view of a parameter in float32, else a float32 copy.
+        values: the updated values: a view if the parameter is in float32, else a float32 copy.
         span: place of the values in the flat parameter.
     """
 
@@ -48,7 +48,7 @@ class LayoutOptimizer:
     Args:
         chunks: wrapped by megatron-core's `DistributedDataParallel`.
         distributed: whether each data-parallel process updates only some of the values; see `divides_state`.
-        moves: offload averages and float32 copies of weights to CPU memory except during `step`.
+        moves: if given, averages and float32 copies of weights are in CPU memory except during `step`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LayoutOptimizer:
         self._optimizer.zero_grad()
 
     def sum_gradients(self) -> None:
-        """Sum the gradients of all processes. megatron-core also updates the expert biases, unless `step` skips."""
+        """Sum all processes' gradients. megatron-core also updates expert biases, which a skipped `step` restores."""
         changes = get_model_config(self._chunks[0]).moe_router_bias_update_rate
         biases = (bias for chunk in self._chunks for _, bias in expert_biases(chunk)) if changes else ()
         self._biases = [(bias, bias.clone()) for bias in biases]
@@ -127,7 +127,7 @@ class LayoutOptimizer:
         return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(not finite)}
 
     def _clip(self, norms: Mapping[str | None, float]) -> None:
-        """Clip gradients, the parameters of each group by the norm of the group; 0 if the norm is not finite."""
+        """Clip the gradients of each group by the norm of the group; set them to 0 if this norm is not finite."""
         for inner, (group, norm) in product(self._optimizer.chained_optimizers, norms.items()):
             own = [value for value in inner.get_parameters() if getattr(value, SEPARATE, None) == group]
             if not math.isfinite(norm):
@@ -148,7 +148,7 @@ class LayoutOptimizer:
         return found
 
     def refresh(self) -> None:
-        """Copy the weights to the float32 copies that are updated. Call this after the weights were replaced."""
+        """Copy the weights to their float32 copies, which `step` updates. Call this after the weights were replaced."""
         self._optimizer.reload_model_params()
 
     def state(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -181,11 +181,11 @@ class LayoutOptimizer:
         if shard is not None and own is not None:
             found[shard.span] = own.flatten()
         if isinstance(inner, DistributedOptimizer):
-            dist.all_reduce(found, group=inner.data_parallel_group)  # the others have 0
+            dist.all_reduce(found, group=inner.data_parallel_group)  # other processes have 0 here
         return found.view(parameter.shape)
 
     def load_state(self, parameter: Tensor, complete: Mapping[str, Tensor], num_updates: int) -> None:
-        """Restore the result of `state` after `num_updates` updates."""
+        """Restore the state that `state` returned after `num_updates` updates."""
         inner = self._inner(parameter)
         if (shard := _shard(inner, parameter)) is None:
             return
@@ -208,7 +208,7 @@ def divides_state(config: ActorConfig) -> bool:
 
 
 def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-core
-    """Return the options of the optimizer; with the options of Muon, it equals the Muon of `torch.optim`."""
+    """Return the options of the optimizer. With these options, Muon computes the same as `torch.optim.Muon`."""
     if config.name != "muon":
         return {"optimizer": "adam"}
     return {
@@ -224,7 +224,7 @@ def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-co
 def mark_for_muon(chunk: nn.Module) -> None:
     """Mark parameters so that Muon treats a chunk's weights like the weights of a transformers model.
 
-    In transformers, gate and up projection are two matrices. Experts are one three-dimensional weight, which AdamW
+    In transformers, gate and up projection are two matrices. The experts are one three-dimensional weight, which AdamW
     updates.
     """
     for name, value in chunk.named_parameters():

@@ -41,7 +41,7 @@ def _boxed(part: Part, complete: Tensor) -> Tensor:
 
 
 def _assembled(parameter: Tensor, parts: Sequence[Part], saved: SavedBoxes, key: str) -> Tensor:
-    """Return the saved state of a parameter, in its shape; 0 where it pads the vocabulary."""
+    """Return the saved state of a parameter, in its shape; 0 in the rows that pad the vocabulary."""
     found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
     for part in parts:
         write_to(part, found, saved.read(f"{part.name}/{key}", part.box))

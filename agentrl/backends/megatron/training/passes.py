@@ -77,7 +77,7 @@ class Passes:
         """If wanted, record for each pass the experts of each sample's `used_tokens`, [T', layers, top k].
 
         Args:
-            keeps: whether this process gets them.
+            keeps: whether this process gets the recorded experts.
         """
         self._recorder, self._keeps = Recorder(self._config, self.device) if wanted else None, keeps
         try:
@@ -87,7 +87,7 @@ class Passes:
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
-        if not (real := [*batches]):  # on all processes
+        if not (real := [*batches]):  # then `batches` is empty on all processes
             return
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
         numbered = [*enumerate(self._packed([*real, *idle]))]
@@ -144,10 +144,10 @@ class Passes:
             router.of_pass.begin(tokens, keeps=trains)
 
     def _num_passes(self, wanted: int) -> int:
-        """Return the number of passes: for the interleaved schedule, a multiple of the number of stages.
+        """Return the number of passes. The interleaved schedule needs a multiple of the number of stages.
 
-        With one pass per stage, the first stage sends its last output while the next stage sends its first gradient:
-        each would wait until the other one receives.
+        With gradients, it needs at least two passes per stage. With one, the first stage would send its last output
+        while the next stage sends its first gradient, and each would wait until the other one receives.
         """
         if len(self.chunks) == 1:
             return wanted
@@ -175,7 +175,7 @@ class Passes:
 
     def _totals(self, wanted: list[int]) -> list[int]:
         """Return the numbers of tokens of the micro-batches, made equal where megatron-core needs equal numbers."""
-        if self._config.moe_token_dispatcher_type == "allgather":  # on the processes that share experts
+        if self._config.moe_token_dispatcher_type == "allgather":  # processes that share experts need equal numbers
             most = torch.tensor(wanted, device=self.device)
             dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())
             wanted = most.tolist()
@@ -187,7 +187,7 @@ class Passes:
     def _forward(self, chunk: nn.Module, batch: PackedBatch, others: list[Tensor], *, entropy_gradient: bool) -> Tensor:
         """Return hidden states for the next stage; on the last stage the outputs of the trained tokens, stacked.
 
-        The last stage adds losses that do not depend on these outputs to `others`.
+        The last stage also computes losses that do not depend on these outputs, and adds them to `others`.
         """
         if self._positions:
             self._positions[chunk].wanted = batch.positions[0]

@@ -1,4 +1,4 @@
-"""Loss of the layers for multi-token prediction, which keeps them in step with the policy.
+"""Loss that trains the layers for multi-token prediction, so that they stay in step with the policy.
 
 The gradient stops at the states, the embedding and the head of the policy, so the policy's own gradient is unchanged.
 
@@ -31,7 +31,7 @@ def num_trained(request: ModelRequest, source: Source) -> int:
     """Return the number of layers for multi-token prediction that are trained.
 
     Raises:
-        ConfigError: the model is a LoRA adapter, and only the adapter is trained.
+        ConfigError: the model is a LoRA adapter, so the layers of its base model are not trained.
     """
     if request.value_head or not (request.trainable and request.actor.megatron.mtp_loss_scaling_factor):
         return 0
@@ -42,10 +42,10 @@ def num_trained(request: ModelRequest, source: Source) -> int:
 
 
 def check_same_layers(same: bool, *, trained: bool) -> None:
-    """Check that these layers are trained if and only if they were trained in the run that a run resumes.
+    """Check that layers for multi-token prediction are trained exactly if the resumed run trained them.
 
     Args:
-        trained: whether they are trained.
+        trained: whether this run trains them.
 
     Raises:
         ConfigError: `same` is false.
@@ -56,14 +56,15 @@ def check_same_layers(same: bool, *, trained: bool) -> None:
 
 
 class PredictionLoss:
-    """Cross entropy of the trained tokens, as each layer predicts them: at temperature 1, the mean over the mini-batch.
+    """Cross entropy of each layer's predictions of the trained tokens, at temperature 1.
 
-    The loss is the mean over the layers, times a factor. All processes call each method together, except `of`.
+    The loss is the mean over the tokens of the mini-batch and over the layers, times `factor`. All processes call each
+    method together, except `of`.
 
     Args:
         chunks: the chunks of this process; the last chunk of the last pipeline stage has `PredictionLayers`.
-        vocabulary: number of tokens, see `LanguageHead`.
-        num_layers: number of these layers.
+        vocabulary: number of logits, see `LanguageHead`.
+        num_layers: number of layers for multi-token prediction.
     """
 
     def __init__(self, chunks: Sequence[LanguageModule], vocabulary: int, num_layers: int, factor: float) -> None:
@@ -107,7 +108,7 @@ class PredictionLoss:
         return self._factor * loss
 
     def _embed(self, input_ids: Tensor, *, sliced: bool, **_: object) -> Tensor:
-        """Return the embeddings of tokens, [1, S], without gradient: [S, 1, H], a slice with sequence parallelism."""
+        """Return embeddings, [S, 1, H], of `input_ids`, [1, S], without gradient; `sliced`: this process's slice."""
         rows_RH = self._embedding
         assert rows_RH is not None
         shifted_S = input_ids[0] - self._columns.rank() * len(rows_RH)

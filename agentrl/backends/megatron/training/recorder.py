@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Experts of the passes of one `score`. Each process records those of its tokens and layers.
+    """Experts that the passes of one call of `score` use. Each process records the experts of its tokens and layers.
 
     Attributes:
         passes: for each pass, the experts of each sample's `used_tokens`, [T', L, K]; after `collect`.
@@ -47,7 +47,7 @@ class Recorder:
         """Add the experts of all processes, which call this together.
 
         Args:
-            paths: those of each pass.
+            paths: `PackedBatch.paths` of each pass.
             keeps: whether this process keeps the result in `passes`.
         """
         for number, of_pass in enumerate(paths):

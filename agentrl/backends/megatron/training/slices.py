@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def owned_positions(length: int, num_processes: int) -> Tensor:
-    """Return the positions of each process, [P, length / P]; with several, `length` is a multiple of 2 P.
+    """Return the positions of each process, [P, length / P]; with several processes, `length` is a multiple of 2 P.
 
     owned_positions(8, 2) == [[0, 1, 6, 7], [2, 3, 4, 5]]
     """

@@ -59,11 +59,11 @@ class Adapters:
         return found
 
     def check_attached(self, names: Collection[str]) -> None:
-        """Check that some process has each weight of the adapters.
+        """Check that each weight of the adapters is on some process.
 
         Raises:
-            ConfigError: a module has no adapter here, such as stacked experts, which peft adapts in some models. The
-                message names the module.
+            ConfigError: peft adapts a module for which this backend has no adapter, such as the stacked experts of some
+                models. The message names the module.
         """
         if missing := [name for name in self._shapes if name not in names]:
             module = missing[0].rpartition(".lora_")[0]
@@ -75,7 +75,7 @@ class Adapters:
             raise ConfigError.at("model.target_modules", Kind.NOT_SUPPORTED, text)
 
     def initial(self, parts: Sequence[Mapped], seed: int) -> Iterator[tuple[str, Tensor]]:
-        """Yield the values of A of new adapters on this process, from their names and the seed; B stays 0."""
+        """Yield initial values of A for the adapters on this process, drawn with each name and the seed; B stays 0."""
         for name in {part.name for each in parts for part in each.parts if ".lora_A." in part.name}:
             generator = torch.Generator().manual_seed(seed + crc32(name.encode()))
             bound = 1 / math.sqrt(self._shapes[name][1])  # as in peft
@@ -87,7 +87,7 @@ class Adapters:
         return replace(part, name=f"{module}.base_layer.{kind}") if module in self.modules else part
 
     def _adapted(self, parameter: Mapped) -> Mapping[str, Sequence[Part]]:
-        """Return the parts of a weight, by the adapted module of Hugging Face that they belong to."""
+        """Return adapted Hugging Face module -> the parts of a weight that belong to the module."""
         found: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parameter.parts:
             module, _, kind = part.name.rpartition(".")
@@ -136,6 +136,6 @@ def _linear(chunk: LanguageModule) -> Iterator[nn.Module]:
 
 
 def _rows(part: Part, weight: Tensor) -> Tensor:
-    """Return the rows of the weight that a part contains, in the order of the part."""
+    """Return the numbers of the weight's rows that a part contains, in the order of the part."""
     numbers = torch.arange(len(weight))[:, None].expand(weight.shape)
     return part.view(numbers).flatten(0, -2)[:, 0]

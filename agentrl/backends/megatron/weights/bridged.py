@@ -50,7 +50,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows of a parameter that are consecutive rows of one weight, and their columns there."""
+    """Consecutive rows of a parameter that are consecutive rows of one weight, and which columns of it they hold."""
 
     weight: int
     start: int
@@ -70,7 +70,7 @@ def bridged(
 ) -> list[Mapped]:
     """Return the parameters of all chunks of this process. All processes call this together.
 
-    A head of one number, which no bridge knows, is mapped without it.
+    A head that outputs one number is mapped without megatron-bridge, which does not know such heads.
 
     Args:
         registry: the mappings of the model, of the class `MegatronMappingRegistry`.
@@ -83,7 +83,7 @@ def bridged(
     with failing_together(group):
         tasks = [task for chunk in chunks for task in _tasks(chunk, registry, saved)]
     known: dict[object, list[_Run] | None] = {}
-    runs = [_known_runs(task, known) for task in tasks]  # with collective operations, so on all processes
+    runs = [_known_runs(task, known) for task in tasks]  # uses collective operations, so all processes call it
     with failing_together(group):
         found = [_mapped(task, each) for task, each in zip(tasks, runs, strict=True)]
     return [*found, *(head for chunk in chunks for head in mapped(chunk, 0, SCALAR_HEAD))]
@@ -139,10 +139,10 @@ def _runs(task: _Task) -> list[_Run] | None:
     """Return the rows of a parameter; None if it does not consist of rows of weights."""
     if task.value.ndim > 2 or any(len(shape) != task.value.ndim for shape in task.shapes):
         return None
-    # with collective operations: all three on all processes
+    # `_line` uses collective operations, so all processes must make all three calls
     owners = _line(task, 0, lambda index, length: torch.full((length,), index + 1))
     rows = _line(task, 0, lambda _, length: torch.arange(length))
-    own = [position for position, owner in enumerate(owners) if owner]  # the others pad the vocabulary
+    own = [position for position, owner in enumerate(owners) if owner]  # all other rows pad the vocabulary
     columns = _line(task, 1, lambda _, length: torch.arange(length), own) if task.value.ndim == 2 else [0]
     if not owners or (len(own) < len(owners) and task.complete_name not in _PADDED):
         return None
@@ -169,7 +169,7 @@ def _joined_rows(rows: Sequence[tuple[int, int, int]], columns: tuple[int, int] 
 def _line(
     task: _Task, dim: int, numbers: Callable[[int, int], Tensor], chosen: Sequence[int] | None = None
 ) -> list[int]:
-    """Return the number that each row (dim 0) or column (dim 1) of the parameter gets; empty if one gets several.
+    """Return the number in each row (dim 0) or column (dim 1) of the parameter; empty if one of them has several.
 
     Args:
         numbers: returns the numbers of all rows or columns of a weight, from its position among the weights and its

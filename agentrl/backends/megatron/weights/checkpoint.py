@@ -36,7 +36,7 @@ _BOXES = "boxes"
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What one process writes to a checkpoint.
+    """The state that one process writes to a checkpoint.
 
     Attributes:
         source: the folder that the model came from.
@@ -131,7 +131,7 @@ def read_parts(folder: Path) -> SavedBoxes:
     """Return the parts of all processes of the checkpoint `folder`.
 
     Raises:
-        ConfigError: there are none, or a file is corrupt.
+        ConfigError: the checkpoint has no parts, or a file is corrupt.
     """
     files = sorted((folder / PARTS).glob("*.safetensors"))
     if not files:

@@ -18,12 +18,12 @@ from agentrl.backends.torch.freezing import KEY, all_frozen, matching_names
 from agentrl.errors import ConfigError, Kind
 
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Weights that are one parameter of megatron-core."""
+"""Groups of weights that are stored as one parameter in megatron-core."""
 _CHUNK = 2**24
 
 
 def freeze(chunks: Sequence[LanguageModule], weights: Weights, patterns: Sequence[str]) -> None:
-    """Freeze every weight that one of `patterns` matches, under its name in transformers.
+    """Freeze every weight whose name in transformers matches one of `patterns`.
 
     Raises:
         ConfigError: on all processes, if a pattern matches nothing or only a part of a parameter, or if no weight is
@@ -58,7 +58,7 @@ def _stored_with(name: str) -> set[str]:
 
 
 def fingerprint(weights: Weights) -> str:
-    """Return a digest of the frozen weights, the same in every layout. All processes call this together."""
+    """Return a digest of the frozen weights, which is the same in every layout. All processes call this together."""
     names = sorted(weights.frozen)
     if not names:
         return ""
@@ -88,7 +88,7 @@ def _sum_of(values: Tensor, box: Box, shape: Sequence[int]) -> int:
 
 
 def _starts(box: Box, shape: Sequence[int]) -> Tensor:
-    """Return the positions in the flat weight at which the rows of a box start, without the first column."""
+    """Return where each row of a box starts in the flat weight, without the offset of the box's first column."""
     found = torch.zeros(1, dtype=torch.long)
     for (first, length), size in zip(box[:-1], shape[:-1], strict=True):
         found = (found[:, None] * size + torch.arange(first, first + length)).flatten()

@@ -1,4 +1,4 @@
-"""Which part of which Hugging Face weight each parameter of megatron-core holds on this process.
+"""Map each parameter of megatron-core on this process to the parts of Hugging Face weights that it holds.
 
 Every parameter consists of parts; each is a box of one checkpoint weight. So weights, gradients and optimizer state are
 read and written part by part, and no process needs a complete weight.
@@ -32,8 +32,8 @@ class Part:
         name: name of the weight in a checkpoint, or in memory (`in_memory`).
         shape: shape of the complete weight.
         box: where the part is in the complete weight.
-        view: returns the values of the part, as a view of a tensor with the parameter's shape. The view has the order
-            of the box, but may have another shape.
+        view: returns the values of the part, as a view of a tensor with the parameter's shape. The values are in the
+            order of the box, but their shape may differ from the shape of the box.
         is_first: whether this process is the first of the processes with the same part.
     """
 
@@ -66,7 +66,7 @@ class Rows:
 
 
 SCALAR_HEAD = "output_layer.score."
-"""Start of the names of the parameters of a head of one number."""
+"""Prefix of the parameter names of a head that outputs one number."""
 
 
 def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Iterator[Mapped]:
@@ -79,7 +79,7 @@ def mapped(chunk: LanguageModule, vocabulary_size: int, prefix: str = "") -> Ite
 
 
 def _short(name: str, chunk: LanguageModule) -> str:
-    """Return a name in the complete model without modules that the names of a checkpoint do not have."""
+    """Return a name in the complete model without the module names that checkpoint names do not contain."""
     name = name.removeprefix("decoder.").replace("local_experts.", "")
     if not (found := _AHEAD.match(name)):
         return name
@@ -141,7 +141,7 @@ class Placement:
     """Where this process is among the processes that share a parameter, or have copies of it.
 
     Attributes:
-        rank: its number among the processes that share the layer, by tensor parallelism.
+        rank: number of this process among the tensor-parallel processes that share the layer.
         size: number of processes that share the layer.
         is_divided: whether each process has a different part of the parameter; else all have the complete parameter.
         is_first: whether this process is the first of the processes with the same part.
@@ -174,11 +174,11 @@ class _Parameter:
         self._rank, self._size, self._is_first = self._placement.rank, self._placement.size, self._placement.is_first
 
     def parts(self, *, tied: bool) -> list[Part]:
-        """Return the parts of this parameter; `tied`: the head has the weight of the embedding."""
+        """Return the parts of this parameter; `tied`: whether the head uses the weight of the embedding."""
         if (outside := _OUTSIDE.get(self._name)) is not None:
             if outside.startswith(("model.norm", "score")):
                 return [self._part(outside, lambda value: value)]
-            if tied and self._name.startswith("output_layer"):  # the copy of the last pipeline stage
+            if tied and self._name.startswith("output_layer"):  # a copy on the last pipeline stage
                 return [
                     replace(part, is_first=False) for part in self._rows(_OUTSIDE["embedding.word_embeddings.weight"])
                 ]
@@ -201,7 +201,7 @@ class _Parameter:
         return [self._part(f"{layer}{_INSIDE[module]}.{kind}", lambda value: value)]
 
     def _part(self, name: str, view: Callable[[Tensor], Tensor], *, dim: int | None = None) -> Part:
-        """Return the part with the shape of `view`, divided over the tensor-parallel processes in one dimension."""
+        """Return the part that `view` selects; `dim`: the dimension that tensor-parallel processes may divide."""
         shape = [*view(self._value).shape]
         box = [(0, length) for length in shape]
         if self._placement.is_divided:
@@ -211,7 +211,7 @@ class _Parameter:
         return Part(name, tuple(shape), tuple(box), view, self._is_first)
 
     def _rows(self, name: str) -> list[Part]:
-        """Embedding or head: without the rows that pad the vocabulary."""
+        """Return the parts of an embedding or head, without the rows that pad the vocabulary."""
         first = self._rank * len(self._value)
         own = min(len(self._value), self._vocabulary_size - first)
         width = self._value.shape[1]
@@ -226,7 +226,7 @@ class _Parameter:
         ]
 
     def _queries_keys_values(self, module: str, kind: str) -> list[Part]:
-        """The rows are ordered by groups of heads: queries, key and value of each group."""
+        """Split joint rows, which are ordered by group of heads: the queries, the key and the value of each group."""
         dim = self._config.kv_channels
         queries = self._config.num_attention_heads // self._config.num_query_groups * dim
         bounds = {"q": (0, queries), "k": (queries, queries + dim), "v": (queries + dim, queries + 2 * dim)}

@@ -1,6 +1,6 @@
 """Keep the weights of a model's chunks in CPU memory while they are not used.
 
-Megatron-core's parameters are views of large buffers, so their storages move, and all views stay valid.
+Megatron-core's parameters are views of large buffers. The storages of these buffers move, so all views stay valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentrl.backends.torch.cpu_offload import Moves
 class StorageOffload:
     """Keeps the weights of chunks in CPU memory except while they are in use. Does nothing if `moves` is None.
 
-    While weights are offloaded, gradients have no memory if megatron-core's `DistributedDataParallel` wraps the chunks.
+    If megatron-core's `DistributedDataParallel` wraps the chunks, gradients use no memory while weights are offloaded.
     """
 
     def __init__(self, chunks: Sequence[nn.Module], moves: Moves | None) -> None:
@@ -61,7 +61,7 @@ class StorageOffload:
             self.put_away()
 
     def readable(self, value: Tensor) -> Tensor:
-        """Return the values of a tensor, where they are now. They must not be changed."""
+        """Return a tensor's values from where they are now, on the device or the CPU. Do not change these values."""
         number = self._numbers.get(value.untyped_storage()._cdata)
         if number is None or not self._saved:
             return value.detach()

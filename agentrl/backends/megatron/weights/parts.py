@@ -33,14 +33,14 @@ class Weights:
     Args:
         parameters: the parameters of this process and their parts, without adapters.
         adapters: the parameters of the adapters and their parts; a checkpoint of the base model does not have them.
-        renamed: gives a part the name that it has in memory.
+        renamed: returns a part under its name in memory.
 
     Attributes:
         parameters: all parameters of this process and their parts.
         num_experts: number of experts of each layer; 0 without experts.
         frozen: names in memory of the frozen weights.
         group: all processes.
-        readable: returns the values of a parameter, where they are now.
+        readable: returns the values of a parameter from where they are now, on the device or the CPU.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Weights:
         return self._saved
 
     def trained(self, names: Sequence[str]) -> list[str]:
-        """Return the names of trained weights; if no weight is frozen, also the names of buffers."""
+        """Return those of `names` that are trained weights; if no weight is frozen, return all, including buffers."""
         if not self.frozen:
             return [*names]
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
     def freeze_all_but(self, names: Collection[str]) -> None:
-        """Mark all other weights as frozen, under their names without adapters; see `frozen`."""
+        """Mark all weights except `names` as frozen, under their names without adapters; see `frozen`."""
         others = {*self.memory_names} - {*names}
         self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
 

@@ -1,4 +1,4 @@
-"""Read boxes of weights from safetensors files, each of which may hold a complete weight or a box of it."""
+"""Read boxes of weights from safetensors files, which contain complete weights or only boxes of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SavedBox:
-    """A box of a weight, stored in a file under its own name."""
+    """A box of a weight, stored in a file under the name `key`."""
 
     file: Path
     key: str
@@ -40,7 +40,7 @@ class SavedBoxes:
         return self.read(name, tuple((0, length) for length in self.shape(name) or ()))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape that the boxes of a weight fill; None if there are none."""
+        """Return the shape that the boxes of a weight fill; None if the files have no such boxes."""
         if name not in self._boxes:
             return None
         ends = [[start + length for start, length in saved.box] for saved in self._boxes[name]]
@@ -78,7 +78,7 @@ def complete_weights(files: Iterable[Path]) -> SavedBoxes:
     boxes: dict[str, list[SavedBox]] = {}
     for file in files:
         with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  # no dictionary
+            for name in opened.keys():  # noqa: SIM118  # `opened` is no dictionary
                 shape = opened.get_slice(name).get_shape()
                 boxes[name] = [SavedBox(file, name, tuple((0, length) for length in shape))]
     return SavedBoxes(boxes)

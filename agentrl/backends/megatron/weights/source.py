@@ -32,17 +32,17 @@ _COPIES = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head
 
 
 class Source:
-    """A model's folder. All processes create this at once; the first of each node downloads a model of the hub.
+    """A model's folder. All processes create it together. The first process of each node downloads a hub model.
 
     Attributes:
-        config: its configuration.
-        dtype: the data type of its weights.
+        config: the model's configuration.
+        dtype: the data type of the model's weights.
         adapter: the saved adapter that training continues from; None if there is none.
         base: folder or hub name of the base model, without adapter.
         head_bias: whether a head of one number has a bias.
 
     Args:
-        value_head: the model outputs one number per token.
+        value_head: whether the model outputs one number per token.
 
     Raises:
         ConfigError: on all processes, if on one of them the folder is missing or incomplete, cannot be downloaded, or
@@ -72,7 +72,7 @@ class Source:
             name_scalar_class(self.config, self._kind)
 
     def _downloaded(self, model: ModelConfig, source: str) -> ModelConfig:
-        """Return `model` with the downloaded folder as its path if `source`, which is read, was downloaded."""
+        """Return `model`, but with the downloaded folder as its path if `source` was downloaded."""
         if source != self.base or is_folder(source):
             return model
         return model.model_copy(update={"path": str(self._folder)})
@@ -82,7 +82,7 @@ class Source:
         return weights_of(self._folder, self._key)
 
     def new_weights(self, saved: SavedBoxes) -> tuple[str, ...]:
-        """Return the names of weights that a folder of this kind may lack; they start at 0: see `load_scalar_model`."""
+        """Return the names of weights that `saved` lacks and that may start at 0, see `load_scalar_model`."""
         name = f"{HEAD}.weight"
         is_new = self._value_head and self._kind is None and saved.shape(name) is None
         return (name,) if is_new else ()
@@ -92,8 +92,8 @@ class Source:
     ) -> Iterator[tuple[str, Tensor]]:
         """Yield `weights` and the other weights of the layers for multi-token prediction, one at a time.
 
-        These layers follow the layers of the model. Checkpoints of transformers do not have them. Without training,
-        they stay as they are in the folder; after it, their copies of embedding and head are those of the model.
+        These layers follow the layers of the model. Transformers does not save them. If they are not trained, they stay
+        as they are in the folder. If they are trained, their copies of embedding and head equal those of the model.
 
         Args:
             names: names of `weights`.
@@ -125,12 +125,12 @@ class Source:
 
 
 def num_layers_ahead(config: PretrainedConfig) -> int:
-    """Return the number of layers for multi-token prediction of a model."""
+    """Return a model's number of layers for multi-token prediction."""
     return getattr(config, "num_nextn_predict_layers", None) or 0
 
 
 def _original(name: str, names: Collection[str]) -> str | None:
-    """Return the weight that `name` is a copy of, if it is one and its layer is in `names`, which were trained."""
+    """Return the weight of which `name` is a copy; None if it is no copy or `names` lacks its layer (not trained)."""
     found = _LAYER.match(name)
     if found is None or f"{found[0]}eh_proj.weight" not in names:
         return None

@@ -14,14 +14,14 @@ from typing import Any
 from agentrl.concurrency.child import ChildProcess, EndedError
 
 DEADLINE_S = 3.0
-"""Timeout of a turn in seconds. After a timeout, the turn counts as a malformed call."""
+"""Timeout in seconds for parsing one turn. After a timeout, the turn counts as a malformed call."""
 
 
 def ask(module: str, question: Mapping[str, object]) -> dict[str, Any]:  # Any: JSON of the module
     """Ask the child process `python -m module`, which runs until this process ends.
 
     Raises:
-        EndedError: the process ended. The next question starts a new process.
+        EndedError: the child process ended. The next question starts a new one.
     """
     try:
         return _process(module).ask(question)
@@ -39,7 +39,7 @@ def _process(module: str) -> ChildProcess:
 
 
 def in_fork(read: Callable[[], object], deadline_s: float = DEADLINE_S) -> dict[str, object]:
-    """Call `read` in a fork of this process; return {"result": its JSON value} or {"mistake": text}."""
+    """Call `read` in a fork of this process; return {"result": the value of `read`} or {"mistake": text}."""
     reading, writing = os.pipe()
     if not (fork := os.fork()):
         try:

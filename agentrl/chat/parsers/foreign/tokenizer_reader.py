@@ -27,7 +27,7 @@ _LOOSE = ("xml-inline", "kv-lines")
 
 
 def read_turn(kind: str, spec: Mapping[str, Any], text: str) -> dict[str, object]:  # Any: JSON of the model's files
-    """Return the `result` of `parse_response`, and whether the last call is `cut`; or a `mistake`."""
+    """Return `result` (from `parse_response`) and `cut` (whether the last call is not closed), or only a `mistake`."""
     tokenizer: Any = PreTrainedTokenizerBase()  # Any: its methods differ between versions of transformers
     try:
         if kind == TEMPLATE:

@@ -37,7 +37,7 @@ class Gemma4Parser:
         """Parse one turn."""
         thinking, _ = self.split_thinking(text)
         contents, calls = list[str](), list[ParsedCall]()
-        for piece in _THOUGHTS.split(text)[::2]:  # piece by piece, because the texts around thoughts could form a mark
+        for piece in _THOUGHTS.split(text)[::2]:  # piece by piece, because joined pieces could form a mark
             content, *blocks = piece.split(OPEN)
             read = [_read_block(block) for block in blocks]
             contents += [content, *(rest for _, rest in read)]

@@ -18,7 +18,7 @@ class JSONListParser:
 
     Attributes:
         begin: matches a mark before a list.
-        end: text after a list that follows `<|tool_call|>`; if this text is missing, the list was truncated.
+        end: text that must follow a list after `<|tool_call|>`; if this text is missing, the list was truncated.
         expected: the right form, for error messages.
     """
 

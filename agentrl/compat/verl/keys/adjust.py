@@ -1,4 +1,4 @@
-"""Adjustments of translated values that depend on several verl keys."""
+"""Adjusts translated values that depend on several verl keys."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _batches(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """Warm-up: convert verl's steps to updates. A number of steps takes precedence over a ratio."""
+    """Convert the warm-up from verl's steps to updates. A given number of steps takes precedence over a ratio."""
     for part, section in (("actor", f"{_ACTOR}.optim"), ("critic", "critic.optim")):
         key = f"{part}.optim.lr_warmup_steps"
         if draft.source_keys.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):

@@ -20,7 +20,7 @@ _read_kl = one_of(_KL_PENALTY)
 
 
 def _kl_penalty(value: object) -> Mapping[str, object]:
-    """Read kl_penalty: a number is the coefficient of a KL loss, a name the estimator of the KL in the reward."""
+    """Read kl_penalty: a number is the coefficient of a KL loss; a name is the estimator of the KL in the reward."""
     try:
         coefficient = float(str(value))
     except ValueError:
@@ -91,7 +91,7 @@ def adjust_algorithm(draft: Draft) -> None:
 
 
 def _refuse_larger_batches(draft: Draft) -> None:
-    """Check that gen_batch_size equals the batch size. With dynamic sampling, the key is ignored."""
+    """Refuse a `gen_batch_size` that differs from the batch size. Dynamic sampling ignores `gen_batch_size`."""
     size = draft.given.get("data.gen_batch_size")
     if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
         raise ConfigError.at(

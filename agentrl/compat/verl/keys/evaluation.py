@@ -1,4 +1,4 @@
-"""verl's keys of `main_eval`, which scores existing responses; they become flags of `agentrl eval`."""
+"""Keys of verl's `main_eval`, which scores existing responses. They become keys and flags of `agentrl eval`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def _output(key: str) -> Mapped:
 
 
 def _changed(rows: Sequence[Row], changes: Sequence[Row], prefix: str = "") -> Iterator[Row]:
-    """Return `rows` without a leading `prefix`, with `changes` replacing rows; `x.*` replaces all keys below x."""
+    """Yield `rows`, without `prefix` in their keys, then `changes`. Rows that `changes` replaces are left out.
+
+    A change with the key `x.*` replaces all rows below x.
+    """
     keys = {row.key for row in changes}
     for row in rows:
         row = replace(row, key=row.key.removeprefix(prefix))
@@ -113,7 +116,7 @@ GENERATION = KeyTable(
     "generation",
     adjust_generation,
 )
-"""Keys of `main_generation`, from `generation.yaml` (older verl). Agents and tools use agentrl's keys."""
+"""Keys of `main_generation`, from `generation.yaml` (older verl). For agents and tools, set agentrl's keys."""
 
 
 def generation_table(keys: Sequence[str], base: str | None = None) -> KeyTable:

@@ -1,4 +1,4 @@
-"""verl's options for Megatron, of the policy, the reference and the critic."""
+"""verl's Megatron options of the policy, the reference and the critic."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SIZES = {
     "expert_model_parallel_size": 1,
     "expert_tensor_parallel_size": None,
 }
-"""Sizes of a layout, with their defaults in verl and agentrl."""
+"""Size of a layout -> its default, which is the same in verl and agentrl."""
 _WITHOUT_PREFIXES = ("pipeline_model_parallel_size", "context_parallel_size")
-"""Sizes above 1 with which prefixes are not shared; verl never shares them."""
+"""If one of these sizes is above 1, prefixes are not shared. verl never shares prefixes."""
 _OVERRIDES = (
     *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),

@@ -88,13 +88,13 @@ def adjust_names(draft: Draft) -> None:
 
 
 def estimator_of(draft: Draft) -> str:
-    """The advantage estimator, after `adjust_names`."""
+    """Return the advantage estimator. Call `adjust_names` first."""
     name = str(draft.values.get(_NAME, "grpo"))
     return str(draft.values.get(_ESTIMATOR) or (PRESETS[name].adv_estimator if name in PRESETS else ""))
 
 
 def aggregation_of(draft: Draft) -> object:
-    """The actor's loss aggregation, after `adjust_names`."""
+    """Return the actor's loss aggregation. Call `adjust_names` first."""
     name = str(draft.values.get(_NAME, "grpo"))
     return draft.values.get(_AGGREGATION) or (PRESETS[name].aggregation if name in PRESETS else None)
 
@@ -115,7 +115,10 @@ def _leave_out_unread(draft: Draft) -> None:
 
 
 def _name(draft: Draft) -> None:
-    """Set the preset with this estimator and loss; if there is none, the estimator's preset and the loss."""
+    """Set `algorithm.name` to the preset with this estimator and loss, else the estimator's preset, else grpo.
+
+    Drop the estimator, loss and aggregation if they are those of the preset.
+    """
     values = draft.values
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)
     policies = {name: preset for name, preset in PRESETS.items() if preset.family == "policy"}

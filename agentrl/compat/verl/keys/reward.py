@@ -147,7 +147,7 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
 
 
 def _adjust_model(draft: Draft) -> None:
-    """Check reward model keys. Refuse a reward model served by verl together with a reward function."""
+    """Check reward model keys. Refuse verl's reward model if a reward function is also given."""
     source = draft.source_keys.get(_NAME, _NAME)
     if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
         draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)

@@ -26,7 +26,7 @@ def truth(value: object) -> bool | None:
 
 
 def unchanged(value: object) -> object:
-    """Return the value unchanged. Reader of values with the same meaning in verl and agentrl."""
+    """Return the value unchanged, because it has the same meaning in verl and agentrl."""
     return value
 
 

@@ -58,7 +58,7 @@ _OPTIONS: Mapping[str, tuple[Callable[[object], Options], str]] = {
     "cudagraph_capture_sizes": (_as("cuda_graph_bs_decode"), "`cuda_graph_bs_decode`"),
     "engine_kwargs.sglang": (lambda value: dict(value) if isinstance(value, Mapping) else {}, "passed unchanged"),
 }
-"""verl's key -> function from its value to server options, and the option names for the documentation."""
+"""verl's key -> (function that converts the value to server options, names of the options for the documentation)."""
 
 _SETTINGS: Mapping[str, tuple[str, str]] = {
     "free_cache_engine": (
@@ -68,7 +68,7 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
     "update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", "older name"),
     "checkpoint_engine.update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", ""),
 }
-"""verl's key -> agentrl's key with engine SGLang, and a note."""
+"""verl's key -> (agentrl's key, which is set only with engine SGLang; a note)."""
 
 
 SERVERS: tuple[Row, ...] = (
@@ -126,7 +126,7 @@ def _to_sglang(draft: Draft) -> None:
     for name, (read, _) in _OPTIONS.items():
         for key in _given_keys(draft, name):
             options |= read(draft.given[key]) if draft.given[key] is not None else {}
-    if "tp_size" in options:  # verl: devices of one data parallel rank; SGLang: of all ranks
+    if "tp_size" in options:  # verl: devices of one data parallel rank; SGLang: devices of all these ranks
         options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
     own = draft.values.get(_ARGS)
     if options:
@@ -139,7 +139,7 @@ def _to_sglang(draft: Draft) -> None:
 
 
 def _drop_unset(draft: Draft) -> None:
-    """Drop values that servers decide: the device from trainer.device, and the default dtype of running servers."""
+    """Drop values that servers decide: the device from trainer.device, and the dtype default if servers already run."""
     if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
     if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:
@@ -147,5 +147,5 @@ def _drop_unset(draft: Draft) -> None:
 
 
 def _given_keys(draft: Draft, name: str) -> list[str]:
-    """Given keys of a setting: the trainer's key, and the shorter key of the older generation command."""
+    """Return the keys with which the user gave a setting; verl's older generation command has a shorter key for it."""
     return [key for key in (f"{_ROLLOUT}.{name}", f"rollout.{name}") if key in draft.given]

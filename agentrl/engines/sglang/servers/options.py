@@ -1,4 +1,4 @@
-"""Options of the SGLang servers that a run starts, from the configuration."""
+"""Builds the options of the SGLang servers that a run starts, from the configuration of the run."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def choose_transfer(
                 f" {features.dp_size}: use rollout.weight_sync=full",
             )
         return DeltaTransfer(shapes, dtype, bucket_bytes)
-    # SGLang 0.5.21 assigns sent weights by the tensor-parallel rank only: other parallelism must read them from files
+    # SGLang 0.5.21 assigns sent weights by tensor-parallel rank only: for other parallelism, send weights as files
     in_files = features.pp_size > 1 or (features.dp_size > 1 and not features.dp_attention)
     if in_files and config.weight_transfer in ("tensor", "group"):
         raise ConfigError.at(

@@ -20,7 +20,7 @@ from agentrl.engines.sglang.weights.tensor import as_text
 from agentrl.engines.sglang.weights.transfer import time_for
 
 LOADER = f"{server_loader.__name__}.{server_loader.load.__name__}"
-"""Path of the function that runs in the servers."""
+"""Import path of the function that loads the sent weights in the servers."""
 LONGEST_WORD = 8
 
 
@@ -91,7 +91,7 @@ class DeltaTransfer(BucketTransfer):
     """Weight transfer of changed values, see `WeightTransfer`.
 
     Each server keeps the last weights in its host memory, with a checksum for each bucket. A bucket is sent completely
-    if the server does not have the checksum that this process expects: the server is new, or an update was lost.
+    if the server does not have the checksum that this process expects, because it is new or an update was lost.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:

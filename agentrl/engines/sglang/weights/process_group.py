@@ -34,8 +34,8 @@ _NUMBERS = itertools.count()
 class ServerGroup:
     """Process group with one server; this process is rank 0, the server's tensor-parallel ranks are 1, 2, …
 
-    With gloo, a broadcast that the server never joins cannot be stopped. So each wait runs in a separate thread that
-    may be abandoned, and this process waits for the server's HTTP answer first.
+    With gloo, a broadcast that the server never joins cannot be stopped. So each operation of the group runs in a
+    separate thread, which is abandoned if the server's HTTP answer is an error.
 
     Args:
         backend: gloo or nccl.
@@ -80,7 +80,7 @@ class ServerGroup:
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, on both sides if the server still answers. This ends the waiting threads of this process."""
+        """Leave the group, on both sides if the server still answers. Abandoned threads of this process then end."""
         with suppress(ServerError):  # a dead server has no group to leave
             await self._client.post("/destroy_weights_update_group", {"group_name": self.name}, timeout_s=5.0)
         if (group := self._group) is not None:
@@ -118,7 +118,7 @@ async def _together(asking: Coroutine[object, object, Answer], work: Callable[[]
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Run `work` in a daemon thread, which does not keep the process alive. An error of `work` may stay unread."""
+    """Run `work` in a daemon thread, which does not keep the process alive. Nobody has to read an error of `work`."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

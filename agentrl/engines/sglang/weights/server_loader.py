@@ -1,4 +1,4 @@
-"""Weight loader inside an SGLang server: keeps the last weights, applies differences, and loads the result.
+"""Weight loader inside an SGLang server: keeps the last weights, applies differences to them, and loads the result.
 
 The server runs `load` if it was started with `--custom-weight-loader` and the path of `load`. This module imports only
 torch, the standard library and `difference`. An exception would end the server, so wrong weights do not raise one.
@@ -30,12 +30,12 @@ class Model(Protocol):
     """The methods of an SGLang model that this module uses."""
 
     def load_weights(self, weights: list[tuple[str, Tensor]]) -> object:
-        """Load weights with the names of the model's checkpoint."""
+        """Load weights that are named as in the model's checkpoint."""
         ...
 
 
 class HeldBuckets:
-    """The last buckets of a model in host memory. Replaces `get_weights_by_name` of the model."""
+    """The last buckets of weights that were received, in host memory. Replaces the model's `get_weights_by_name`."""
 
     def __init__(self, get_weights: GetWeights | None) -> None:
         self._get_weights = get_weights
@@ -49,7 +49,9 @@ class HeldBuckets:
         return self._get_weights(name, *args, **options) if self._get_weights else None
 
     def update(self, request: Request, data: Tensor) -> Tensor | None:
-        """Return the complete new bucket, [bytes] uint8; None if its checksum is wrong or the old bucket is not held.
+        """Return the complete new bucket, [bytes] uint8.
+
+        Return None if the new bucket has a wrong checksum, or if the difference does not belong to the held bucket.
 
         Args:
             data: [bytes] uint8 on the CPU: the complete bucket, or a difference if the request has a `base`.
@@ -73,8 +75,8 @@ def load(model: Model, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
     """Load one bucket. Each tensor-parallel rank calls this; the first rank has the data and holds the buckets.
 
     Args:
-        named_tensors: one tensor, [bytes] uint8, which is empty except on the first rank; its name is the request as
-            JSON.
+        named_tensors: one tensor, [bytes] uint8, which is empty except on the first rank; the tensor's name is the
+            request as JSON.
     """
     ((text, data),) = named_tensors
     request: Request = json.loads(text)

@@ -58,7 +58,7 @@ def as_text(payload: object) -> str:
 
 
 def _payload(bucket: Bucket, data: object) -> dict[str, object]:
-    """Payload as in sglang/srt/weight_sync/tensor_bucket.py, with namespaces in place of SGLang's metadata class."""
+    """Payload as in sglang/srt/weight_sync/tensor_bucket.py; `SimpleNamespace` replaces SGLang's metadata class."""
     metadata, start = [], 0
     for entry in bucket.entries:
         end = start + entry.num_bytes

@@ -41,7 +41,7 @@ class WeightTransfer(Protocol):
         """Replace the weights of all `replicas`. Tokens sampled afterwards have policy version `version`.
 
         Args:
-            weights: with the names of the model's checkpoint; missing weights keep their values.
+            weights: named as in the model's checkpoint; missing weights keep their values.
             keep_cache: keep the KV of older weights; required for servers paused with `in_place`.
 
         Raises:
@@ -59,7 +59,7 @@ class WeightTransfer(Protocol):
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """Counters since the start and values of the last weights, by name; see `EngineMeter`."""
+        """Return counters since the start, and measurements of the last transfer, by name; see `EngineMeter`."""
         ...
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ async def _begin(client: ServerClient) -> None:
 async def flush(client: ServerClient) -> None:
     """Drop the KV of older weights.
 
-    The option `timeout` of `/flush_cache` is not used, because with it a paused server waits for its running requests.
+    The option `timeout` of `/flush_cache` is not used, because it makes a paused server wait for its running requests.
 
     Raises:
         RefusedError: requests were running for too long.

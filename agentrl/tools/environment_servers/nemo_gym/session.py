@@ -31,7 +31,7 @@ class Post(Protocol):
     """Sends a request to the server."""
 
     async def __call__(self, path: str, body: bytes, timeout_s: float | None, cookie: str) -> HttpAnswer:
-        """Return the answer, with any status.
+        """Return the answer, even if its status is an error.
 
         Raises:
             NoAnswerError: there is no readable answer.

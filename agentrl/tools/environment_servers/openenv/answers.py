@@ -87,9 +87,9 @@ def _one_error(error: JsonValue) -> str:
 
 
 def observation_text(observation: Mapping[str, JsonValue], field: str | None) -> str:
-    """Return the text for the model: the field named `field`, if given.
+    """Return the text for the model: the field named `field`.
 
-    Otherwise the observation's only field if that field is text, else the complete observation as JSON.
+    If `field` is None, the text is the observation's only field if it is text, else the complete observation as JSON.
 
     Raises:
         InfraError: the observation does not have the field.

@@ -1,4 +1,4 @@
-"""One rollout on an OpenEnv server: a WebSocket with the messages reset, step and close."""
+"""One rollout on an OpenEnv server: a WebSocket with the messages `reset`, `step` and `close`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Place:
 
     Attributes:
         where: server and row, for error messages.
-        reset: arguments of the message reset.
+        reset: arguments of the message `reset`.
     """
 
     where: str
@@ -121,7 +121,7 @@ class Connection:
 
     async def act(self, tool: str, arguments: Mapping[str, JsonValue]) -> Step:
         """Run an action; see `ServerSession.act`."""
-        assert self._socket is not None  # the episode starts first
+        assert self._socket is not None  # the episode calls `start` first
         try:
             observed = await self._socket.ask("step", self._tools.action(tool, arguments))
         except ErrorReplyError as error:
