@@ -23,6 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -75,7 +76,8 @@ LATENT = DENSE | {
     "qk_nope_head_dim": 32,
     "v_head_dim": 48,
 }
-MODELS = {"dense": DENSE, "experts": MIXTURE, "latent": LATENT}
+AHEAD = LATENT | {"num_nextn_predict_layers": 1}
+MODELS = {"dense": DENSE, "experts": MIXTURE, "latent": LATENT, "ahead": AHEAD}
 ULYSSES, CHECKPOINTED = "actor.ulysses_sequence_parallel_size=2", "model.enable_gradient_checkpointing=true"
 MIXED, HALF = "actor.autocast=bfloat16", "model.dtype=bfloat16"
 PLAIN: dict[str, tuple[str, int, tuple[str, ...]]] = {
@@ -95,6 +97,7 @@ PLAIN: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "Ulysses 2": ("dense", 2, (ULYSSES,)),
 }
 SIZE = "actor.megatron"
+PREDICTING = f"{SIZE}.mtp_loss_scaling_factor=0.1"
 TENSOR, STAGES = f"{SIZE}.tensor_model_parallel_size=2", f"{SIZE}.pipeline_model_parallel_size=2"
 MEGATRON: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "Megatron": ("dense", 1, ()),
@@ -109,6 +112,8 @@ MEGATRON: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "Megatron, EP 2": ("experts", 2, (f"{SIZE}.expert_model_parallel_size=2",)),
     "Megatron, latent attention": ("latent", 1, ()),
     "Megatron, latent attention, TP 2": ("latent", 2, (TENSOR,)),
+    "Megatron, multi-token prediction": ("ahead", 1, (PREDICTING,)),
+    "Megatron, multi-token prediction, TP 2": ("ahead", 2, (PREDICTING, TENSOR)),
 }
 PARTS = {"weights": 0.05, "gradients": 0.05, "optimizer": 0.05, "activations": 0.15}
 """Part -> largest relative error."""
@@ -226,7 +231,10 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
     path = folder / name
     if not path.exists():
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS[name])).save_pretrained(path)
+        model = AutoConfig.for_model(**MODELS[name])
+        AutoModelForCausalLM.from_config(model).save_pretrained(path)
+        if getattr(model, "num_nextn_predict_layers", 0):
+            add_predicting_layer(path, model.num_hidden_layers, model.hidden_size)
     own = ["actor.backend=megatron", "actor.share_prefixes=false"] if megatron else ["actor.device=cpu"]
     config = compose_config(
         [
@@ -238,6 +246,16 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
     layout = layout_of(config)
     data = config.data.model_copy(update={"train_batch_size": layout.data_parallel * layout.pipeline})
     return config.model_copy(update={"data": data})
+
+
+def add_predicting_layer(path: Path, num_layers: int, hidden: int) -> None:
+    """Add the weights of a layer for multi-token prediction, which transformers does not write."""
+    file, last, new = path / "model.safetensors", f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers}."
+    weights = load_file(file)
+    weights |= {new + name.removeprefix(last): value for name, value in weights.items() if name.startswith(last)}
+    weights |= {f"{new}{name}.weight": torch.ones(hidden) for name in ("enorm", "hnorm", "shared_head.norm")}
+    weights[f"{new}eh_proj.weight"] = torch.randn(hidden, 2 * hidden) / hidden
+    save_file({name: value.clone() for name, value in weights.items()}, file, {"format": "pt"})
 
 
 def predicted(config: RunConfig, model: str) -> Mapping[str, float]:

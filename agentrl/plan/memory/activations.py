@@ -43,6 +43,10 @@ class Kept:
             return _megatron(self, sparse=sparse)
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
 
+    def predicting(self, *, sparse: bool) -> float:
+        """Bytes of a layer for multi-token prediction, with three norms and the inputs of its projection and head."""
+        return self.layer(sparse=sparse) + 3 * _megatron_norm(self) * self.shape.hidden / _slices(self.layout)
+
     @property
     def boundary(self) -> float:
         """Bytes of the input of a layer for each token, which is all that complete recomputation keeps."""

@@ -49,7 +49,7 @@ def state_of(
         trained: whether the model is trained; false if it only scores.
         rank: rank of the trained LoRA adapters; 0: all weights are trained.
     """
-    own = own_weights(shape, layout, stage, ahead=trained and actor.megatron.mtp_loss_scaling_factor > 0)
+    own = own_weights(shape, layout, stage, ahead=trained and predicts_ahead(layout, actor))
     if not trained:
         return State(own.total * precision.weight)
     if rank:
@@ -73,7 +73,7 @@ def own_weights(shape: Shape, layout: Layout, stage: int, *, ahead: bool = False
     layers += shape.mtp if last and ahead else ()
     whole = sum_of(layers)
     copied = _latent_down(shape) * len(layers)
-    table = ceil(shape.vocabulary / tensor) * shape.hidden
+    table = table_size(shape, layout)
     return Weights(
         embeddings=table if first or (last and shape.tied) else 0,
         head=0 if not last or shape.tied else (table if shape.outer.head > shape.hidden else shape.outer.head),
@@ -84,6 +84,16 @@ def own_weights(shape: Shape, layout: Layout, stage: int, *, ahead: bool = False
         shared=ceil(whole.shared / tensor),
         norms=whole.norms + (shape.hidden if last else 0),
     )
+
+
+def predicts_ahead(layout: Layout, actor: ActorConfig) -> bool:
+    """Whether layers for multi-token prediction are trained, if the model has any."""
+    return layout.kind == "megatron" and actor.megatron.mtp_loss_scaling_factor > 0
+
+
+def table_size(shape: Shape, layout: Layout) -> int:
+    """Numbers of the embedding on one device of a stage that has it, with Megatron."""
+    return ceil(shape.vocabulary / layout.tensor) * shape.hidden
 
 
 def _latent_down(shape: Shape) -> int:

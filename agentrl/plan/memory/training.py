@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -12,8 +12,16 @@ from agentrl.plan.layout import Layout
 from agentrl.plan.memory.activations import Kept
 from agentrl.plan.memory.batches import micro_batches
 from agentrl.plan.memory.precision import Precision, training_precision
-from agentrl.plan.memory.state import State, cast_copies, gathered, state_of, with_scalar_head
-from agentrl.plan.shapes import Shape
+from agentrl.plan.memory.state import (
+    State,
+    cast_copies,
+    gathered,
+    predicts_ahead,
+    state_of,
+    table_size,
+    with_scalar_head,
+)
+from agentrl.plan.shapes import Shape, Weights
 
 Parts = Mapping[str, float]
 MAX_LOGITS = 2**27
@@ -143,19 +151,41 @@ class Trainer:
         """Return the bytes while logits are computed, and the bytes during a layer's backward pass (without logits)."""
         batches = micro_batches(self.config, self.layout, actor, on_cpu=self.on_cpu)
         layout, precision = self.layout, self._precision
-        copies = self.on_cpu and self.config.actor.share_prefixes
+        copied = self.on_cpu and self.config.actor.share_prefixes
         compute = Precision(precision.compute, precision.compute) if layout.kind == "fsdp" else precision
-        kept = Kept(shape, layout, compute, self.rank, on_cpu=self.on_cpu, copies_keys=copies)
-        own = layout.stages(shape.num_layers)[self.stage]
-        of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
-        layers = [of_kind[shape.is_sparse(number)] for number in own]
-        last = self.stage == layout.pipeline - 1
-        casts = cast_copies([shape.layers[number] for number in own], layout, precision)
-        stored = self._kept(kept, layers, batches.number) * batches.tokens + casts
+        kept = Kept(shape, layout, compute, self.rank, on_cpu=self.on_cpu, copies_keys=copied)
+        layers = self._layers(kept, actor)
+        stored = self._kept(kept, layers, batches.number) * batches.tokens + self._copies(actor, shape)
         again = max(layers[: self._recomputed(len(layers))], default=0.0) * batches.tokens
-        logits = self._logits(batches.tokens, shape) if last else 0
+        logits = self._logits(batches.tokens, shape) if self._is_last else 0
         backward = {"activations": stored + again, "backward of a layer": kept.working() * batches.tokens}
         return {"activations": stored, "logits": logits}, backward
+
+    @property
+    def _is_last(self) -> bool:
+        return self.stage == self.layout.pipeline - 1
+
+    def _own(self, shape: Shape) -> Sequence[int]:
+        return self.layout.stages(shape.num_layers)[self.stage]
+
+    def _ahead(self, actor: ActorConfig, shape: Shape) -> Sequence[Weights]:
+        """Return the layers for multi-token prediction that this stage trains."""
+        return shape.mtp if self._is_last and predicts_ahead(self.layout, actor) else ()
+
+    def _layers(self, kept: Kept, actor: ActorConfig) -> list[float]:
+        """Bytes of each layer of this stage for each token, without recomputation."""
+        shape = kept.shape
+        of_kind = {sparse: kept.layer(sparse=sparse) for sparse in (False, True)}
+        ahead = [kept.predicting(sparse=weights.experts > 0) for weights in self._ahead(actor, shape)]
+        return [of_kind[shape.is_sparse(number)] for number in self._own(shape)] + ahead
+
+    def _copies(self, actor: ActorConfig, shape: Shape) -> float:
+        """Bytes of copies of weights that exist during the passes."""
+        layout, precision = self.layout, self._precision
+        casts = cast_copies([shape.layers[number] for number in self._own(shape)], layout, precision)
+        if layout.pipeline == 1 or not self._ahead(actor, shape):
+            return casts
+        return casts + precision.weight * table_size(shape, layout)  # the first stage's embedding
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
         """Bytes per token that the micro-batches in flight keep."""
