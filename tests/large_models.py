@@ -28,8 +28,8 @@ def shape_of(name: str) -> dict[str, object]:
     return json.loads((ARCHITECTURES / f"{name}.json").read_text())
 
 
-def config_of(name: str) -> RunConfig:
-    return compose_config([f"+experiment={name}"])
+def config_of(name: str, *overrides: str) -> RunConfig:
+    return compose_config([f"+experiment={name}", *overrides])
 
 
 @cache

@@ -13,8 +13,8 @@ MAX_PROBLEMS = 20
 
 INVARIANTS: Mapping[str, str] = {
     "file": "every step has a readable file with all columns of its schema and its provenance",
-    "tokenizer": "the vocabulary is the one the rollouts were made with",
-    "template": "the chat template is the one the rollouts were made with",
+    "tokenizer": "the vocabulary is the one that the rollouts were made with",
+    "template": "the chat template is the one that the rollouts were made with",
     "seals": "no value changed since it was written",
     "step": "each row is in the file of its step and split",
     "groups": "rollouts of a group are adjacent, numbered without gaps, and as many as configured",

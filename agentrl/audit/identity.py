@@ -35,7 +35,7 @@ def check_step(check: Checker, split: str | None) -> None:
     check.require("step", "step", step["step"] == step.number, f"{step.number} (file name)")
     expected = split or Counter(step["split"]).most_common(1)[0][0] if len(step) else ""
     good = np.array([found == expected for found in step["split"]], np.bool_)
-    check.require("step", "split", good, split or f"{expected} (as in other rows)")
+    check.require("step", "split", good, split or f"{expected} (as in most rows of the step)")
 
 
 def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:

@@ -168,7 +168,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
         yield first, "kind", "an opening", first.kind
     strips, renders = known.get("rollout.multi_turn.thinking") == "strip", first.kind == "render"
     if renders and not strips:
-        yield first, "kind", "another opening: rollout.multi_turn.thinking is not strip", first.kind
+        yield first, "kind", "no operation `render`: rollout.multi_turn.thinking is not strip", first.kind
     elif not rollout.own and renders != (first.trajectory > 0):
         yield first, "kind", "the task first, then its history rendered again", first.kind
     for operation in others:
@@ -182,7 +182,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
     elif opening.segment is not None and not _started(rollout, first, opening):
         yield first, "detail", "a model turn of a later trajectory as parent", first.detail
     elif opening.segment is None and opening.parent is not None and opening.parent not in _parents(rollout, first):
-        yield first, "detail", "another trajectory as parent, an earlier one unless it is a branch", first.detail
+        yield first, "detail", "as parent an earlier trajectory; a branch may also have a later one", first.detail
     elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]

@@ -32,8 +32,8 @@ TASK: Columns = {
 """Columns of a task row. All other columns of the row are added to `extra_info`."""
 
 EXTRA_INFO: Columns = {
-    "tools_kwargs": ("object", "the same as the column"),
-    "interaction_kwargs": ("object", "the same as the column"),
+    "tools_kwargs": ("object", "used if the row has no column of this name"),
+    "interaction_kwargs": ("object", "used if the row has no column of this name"),
     "tool_config": ("object", "`available_tools`, `tool_format`, `max_tool_calls`, `timeout` of this row"),
     "chat_template_kwargs": ("object", "TRL: variables of the chat template for this row, such as `enable_thinking`"),
     "tool_selection": ("list of text", "verl: names of the tools of this row"),

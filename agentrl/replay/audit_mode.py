@@ -39,7 +39,7 @@ def audit(replay: Replay) -> Result:
     failed = any(found.num_problems for found in findings.values()) or not _rows(ledger) or bool(unchecked)
     summary = _summary(findings, _rows(ledger))
     if unchecked:
-        summary += f"; failed because {', '.join(unchecked)} could not be checked: --allow-unchecked accepts that"
+        summary += f"; failed because {', '.join(unchecked)} could not be checked; --allow-unchecked allows this"
     return Result("audit", summary, list(_tables(findings)), _values(findings), failed)
 
 

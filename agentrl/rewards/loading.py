@@ -205,7 +205,7 @@ def _named(name: str, config: RewardConfig, call: Calling, kwargs: Mapping[str, 
 def _unknown_source(data_source: str) -> str:
     return (
         f"there is no built-in reward for data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
-        f"set reward.name ({', '.join([*rewards.names(), *reward_models.names()])}; none generates unscored) or"
+        f"set reward.name ({', '.join([*rewards.names(), *reward_models.names()])}; `none` gives no score) or"
         " reward.custom_reward_function.path"
     )
 

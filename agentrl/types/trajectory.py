@@ -126,7 +126,7 @@ class Trajectory:
         if experts is None:
             return
         if len(experts) >= max(1, len(self._token_ids)):
-            raise ValueError(f"routed experts of {len(experts)} tokens, where {len(self._token_ids)} are known")
+            raise ValueError(f"routed experts of {len(experts)} tokens, for a trajectory of {len(self._token_ids)}")
         known = sum(map(len, self._routed_experts))
         if len(experts) > known:
             self._routed_experts.append(smallest(experts[known:]))

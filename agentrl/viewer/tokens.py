@@ -69,7 +69,7 @@ def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | Non
     made_with = provenance.get(VOCABULARY)
     if made_with is None or made_with == vocabulary_sha256(tokenizer):
         return TokenTexts(tokenizer)
-    note = f"The tokenizer in {file.parent} is not the one that made the rollouts"
+    note = f"The tokenizer in {file.parent} is not the one that the rollouts were made with"
     return TokenTexts(tokenizer, f"{note}.") if override else TokenTexts(None, f"{note}: tokens are shown as ids.")
 
 

@@ -120,7 +120,7 @@ def test_a_checkpoint_of_a_model_of_the_bridge_loads_in_another_layout(start, mo
         (
             "gemma",
             False,
-            "'actor.megatron.use_mbridge=false': a model of type 'gemma' needs megatron-bridge: remove it",
+            "'actor.megatron.use_mbridge=false': a model of type 'gemma' needs megatron-bridge: remove this key",
         ),
         ("gemma", None, "a model of type 'gemma' needs megatron-bridge 0.0.1: see docs/megatron.md"),
         ("qwen3", True, "'actor.megatron.use_mbridge=true' needs megatron-bridge 0.0.1: see docs/megatron.md"),

@@ -152,7 +152,7 @@ def test_a_daemon_that_does_not_run_is_named(daemon):
 def test_a_daemon_that_hangs_is_named(daemon, monkeypatch):
     monkeypatch.setattr(client, "COMMAND_S", 0.5)
     daemon.fault("daemon", "hang")
-    with pytest.raises(ConfigError, match=r"'docker ps' did not answer in 0.5 seconds"):
+    with pytest.raises(ConfigError, match=r"'docker ps' did not end within 0.5 seconds"):
         check()
 
 

@@ -195,7 +195,7 @@ def test_rows_of_an_unknown_source_are_generated_without_score_on_request(task_f
     assert main(scripted(task_folder, *own)) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "rows.jsonl row 0 (line 1): there is no built-in reward for data_source 'unknown'" in said
-    assert "none generates unscored" in said
+    assert "`none` gives no score" in said
     assert main(scripted(task_folder, *own, "reward.name=none")) == 0
     assert [stored.rollout.rewards for stored in store().scan()] == [{}] * 20
     metrics = json.loads((here / "run/metrics.jsonl").read_text().splitlines()[0])

@@ -91,5 +91,5 @@ def test_routed_experts_grow_turn_by_turn_and_are_never_overwritten() -> None:
 
 
 def test_routed_experts_of_missing_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="routed experts of 4 tokens, where 4 are known"):
+    with pytest.raises(ValueError, match="routed experts of 4 tokens, for a trajectory of 4"):
         Trajectory([prompt(1, 2), model(3, 4)]).keep_routed_experts(experts(4, 0))

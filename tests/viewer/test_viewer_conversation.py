@@ -135,10 +135,10 @@ def test_the_runs_tokenizer_is_compared_with_the_recorded_one(tokenizer, model, 
     assert own.note == ""
     changed = open_tokens(tmp_path, {VOCABULARY: "0", **config}, None)
     assert changed.texts([5]) is None
-    assert "is not the one that made the rollouts" in changed.note
+    assert "is not the one that the rollouts were made with" in changed.note
     asked_for = open_tokens(tmp_path, {VOCABULARY: "0"}, str(model))
     assert asked_for.texts([5]) is not None
-    assert "is not the one that made the rollouts" in asked_for.note
+    assert "is not the one that the rollouts were made with" in asked_for.note
     assert "shown as ids" in open_tokens(tmp_path, kept, None).note
 
 
@@ -154,7 +154,7 @@ def test_steps_of_another_vocabulary_are_not_shown_with_the_first_ones(view, mod
     for step, known in ((1, True), (2, False), (1, True)):
         told = asked.json("api/rollout", uid="a", **{**PLACE, "step": step})
         assert (told["trajectories"][0]["segments"][0]["texts"] is not None) == known
-        assert ("is not the one that made the rollouts" in told["tokens_note"]) != known
+        assert ("is not the one that the rollouts were made with" in told["tokens_note"]) != known
 
 
 def test_thoughts_are_shown_beside_the_content():

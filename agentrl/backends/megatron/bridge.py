@@ -60,10 +60,10 @@ def auto_bridge(hf: PretrainedConfig, layout: MegatronConfig, key: str) -> Any: 
         return None
     what = f"a model of type '{hf.model_type}'" if only_bridge else f"`{KEY}=true`"
     if layout.use_mbridge is False:
-        text = f"`{KEY}=false`: {what} needs megatron-bridge: remove it, or use `actor.backend=torch`"
+        text = f"`{KEY}=false`: {what} needs megatron-bridge: remove this key, or use `actor.backend=torch`"
         raise ConfigError.at(KEY, Kind.CONFLICT, text)
     if only_bridge and layout.hybrid_model:
-        text = f"`{_HYBRID}=true` does not work with {what}, which megatron-bridge builds: remove it"
+        text = f"`{_HYBRID}=true` does not work with {what}, which megatron-bridge builds: remove this key"
         raise ConfigError.at(_HYBRID, Kind.NOT_SUPPORTED, text)
     _check_installed(what)
     language = copy.copy(hf)

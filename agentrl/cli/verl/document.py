@@ -60,13 +60,15 @@ Each key belongs to one of three classes:
 - A rollout of several trajectories counts once in its group.
 - Groups with equal rewards keep advantage 0; verl whitens their advantages. [algorithms.md](algorithms.md) lists more
   differences.
-- If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In verl it scores 0.
+- If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In
+  verl, the rollout scores 0.
   Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
 - With dynamic sampling, every group with different rewards is trained on. Tasks are drawn until a step has its groups.
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
   (reward, config) ([extending.md](extending.md)).
 - Rows left at the end of an epoch start the next epoch; verl drops them. With fewer rows than
-  `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses it.
+  `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses such a
+  configuration.
 - `data.dataset_weights` (one weight per train file) sets how often each file is drawn, evenly over time. Within a file,
   every row is drawn once before any row is drawn again. An epoch has as many draws as there are rows.
 

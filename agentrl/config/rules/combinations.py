@@ -118,7 +118,7 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
         yield from unused("rollout.sglang", sglang, started, need)
         for option in sorted(sglang.options.keys() - SERVER_SIZES):
             key = f"rollout.sglang.server_args.{option}"
-            text = f"`{key}` has no effect without {need}; for running servers, set only their sizes: "
+            text = f"`{key}` has no effect without {need}; with `urls`, only these keys are allowed: "
             yield Problem(key, Kind.UNUSED, text + ", ".join(sorted(SERVER_SIZES)))
         if sglang.router_url and rollout.routed_experts:
             yield Problem(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,8 +11,6 @@ from agentrl.engines.torch.jobs import Job
 from agentrl.engines.torch.sampling import Draw, sample
 from agentrl.engines.torch.scheduler import non_finite
 from agentrl.engines.torch.stopping import DecodingTokenizer, end_of
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class ImageConversations:

@@ -60,7 +60,7 @@ def read_end(body: bytes) -> dict[str, float]:
     if fields.get("reward") is None:
         return found
     if SCORE in found:
-        raise BodyError(f"reward: rewards.{SCORE} is the same value: give one of them")
+        raise BodyError(f"reward: rewards.{SCORE} sets the same value: give only one of the two")
     return {SCORE: _finite(fields["reward"], "reward"), **found}
 
 

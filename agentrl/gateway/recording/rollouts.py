@@ -242,7 +242,7 @@ class RunningRollouts:
 
     def _new_group(self, facts: TaskFacts) -> list[RunningRollout]:
         if len(self._running) + self._group_size > self._max_running:
-            raise TooManyError(f"{len(self._running)} rollouts are running, at most {self._max_running} may")
+            raise TooManyError(f"{len(self._running)} rollouts are running; at most {self._max_running} may run")
         index, self._index = self._index, self._index + 1
         uid = f"{derive_seed(self._seed, 'uid', 0, index, 0):016x}"
         task = Task([], facts.ground_truth, facts.data_source, index, uid, AGENT_NAME, extra_info=facts.extra_info)

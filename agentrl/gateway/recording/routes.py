@@ -43,7 +43,7 @@ class RolloutRoutes:
                 return await self._ended(rest[0], await _body(request))
         except BodyError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
-        return _error(HTTPStatus.NOT_FOUND, "there are POST /rollouts, GET /rollouts and POST /rollouts/KEY/end")
+        return _error(HTTPStatus.NOT_FOUND, "endpoints: POST /rollouts, GET /rollouts and POST /rollouts/KEY/end")
 
     def _opened(self, body: bytes) -> web.Response:
         asked = read_open(body)

@@ -125,7 +125,7 @@ class CodeReward:
 
 def _pool_of(setting: object) -> SandboxPool:
     if isinstance(setting, Mapping) and setting.get("prewarm"):
-        raise ConfigError.keyless("'prewarm' has no effect: sandboxes of a reward end with their answer")
+        raise ConfigError.keyless("'prewarm' has no effect: a reward closes its sandbox after each answer")
     return pool_of(setting)
 
 

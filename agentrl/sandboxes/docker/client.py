@@ -72,7 +72,7 @@ class Client:
                 output, error = await process.communicate()
         except TimeoutError:
             raise SandboxUnavailableError(
-                f"'{self.name} {arguments[0]}' did not answer in {seconds:g} seconds"
+                f"'{self.name} {arguments[0]}' did not end within {seconds:g} seconds"
             ) from None
         finally:
             await end(process)

@@ -99,7 +99,9 @@ class GroupFilter:
             )
         if num_taken < self._groups_per_step and not self._told_short:
             self._told_short = True
-            print(f"a step trains on {num_taken} of {self._groups_per_step} groups (printed once): {self._summary()}")
+            print(
+                f"a step trains on {num_taken} of {self._groups_per_step} groups (printed only once): {self._summary()}"
+            )
         metrics = self._metrics()
         self._start_step()
         return metrics

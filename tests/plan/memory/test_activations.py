@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from large_models import config_of
+from large_models import shape_of as content_of
 
 from agentrl.plan.counts import shape_of
-from agentrl.plan.layout import Layout
+from agentrl.plan.layout import Layout, layout_of
 from agentrl.plan.memory.activations import Kept
 from agentrl.plan.memory.precision import Precision
+from agentrl.plan.memory.training import Trainer
 
 QWEN = {
     "model_type": "qwen2",
@@ -37,3 +40,15 @@ def test_a_layer_keeps_the_counted_bytes(precision, rank, expected):
 def test_complete_recomputation_keeps_the_input_of_a_layer():
     assert Kept(shape_of(QWEN), Layout(kind="torch"), HALF).boundary == 2 * 896
     assert Kept(shape_of(QWEN), Layout(kind="torch"), MIXED).boundary == 4 * 896
+
+
+def test_layers_for_multi_token_prediction_count_where_they_are_trained():
+    """Beside a layer: inputs of three norms, the projection's input of twice the hidden size, states of the head."""
+    content, trained = content_of("deepseek_v3"), "actor.megatron.mtp_loss_scaling_factor=0.1"
+    shape, configs = shape_of(content), [config_of("deepseek_v3", *keys) for keys in ((), (trained,))]
+    layout = layout_of(configs[0])
+    kept = Kept(shape, layout, HALF)
+    assert kept.predicting(sparse=True) - kept.layer(sparse=True) == 6 * 2 * 7168 / layout.tensor
+    for stage in (0, layout.pipeline - 1):
+        without, found = (Trainer(config, shape, layout, stage).phases()["update"] for config in configs)
+        assert (found["activations"] > without["activations"]) == (stage > 0)

@@ -96,7 +96,7 @@ def test_each_step_resets_its_counts_and_a_short_one_is_reported_once(capsys):
         assert one.end_step(1)["sampling/drawn"] == 2
     told = capsys.readouterr().out.splitlines()
     assert told == [
-        "a step trains on 1 of 2 groups (printed once): of 2 groups drawn for a step, 1 have different values"
+        "a step trains on 1 of 2 groups (printed only once): of 2 groups drawn for a step, 1 have different values"
         " of 'score' (0 all_correct, 1 all_wrong, 0 equal, 0 too_few)"
     ]
 

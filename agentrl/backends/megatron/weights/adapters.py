@@ -38,7 +38,7 @@ class Adapters:
         self._shapes = {name: tuple(value.shape) for name, value in adapter_parameters(skeleton)}
         for name in self._shapes:
             if not name.endswith((".lora_A.default.weight", ".lora_B.default.weight")):
-                text = f"`actor.backend=megatron` does not support the weight '{name}' of an adapter: merge it"
+                text = f"`actor.backend=megatron` does not support the weight '{name}' of an adapter: merge the adapter"
                 raise ConfigError.at("model.lora_adapter_path", Kind.NOT_SUPPORTED, text)
         self.modules = {name.rpartition(".lora_")[0] for name in self._shapes}
         self._scales = {name: _scale(skeleton.get_submodule(name)) for name in self.modules}

@@ -96,7 +96,7 @@ def _tasks(chunk: LanguageModule, registry: Any, saved: SavedBoxes) -> Iterator[
         is_copy = complete_name == _HEAD and chunk.share_embeddings_and_output_weights
         mapping = registry.megatron_to_hf_lookup(_EMBEDDING if is_copy else complete_name)
         if mapping is None:
-            text = f"`{KEY}`: megatron-bridge has no mapping for the parameter '{complete_name}': remove it"
+            text = f"`{KEY}`: megatron-bridge has no mapping for the parameter '{complete_name}': remove this key"
             raise ConfigError.at(KEY, Kind.NOT_SUPPORTED, text)
         found = mapping.hf_param
         roles, names = (tuple(found), tuple(found.values())) if isinstance(found, dict) else (None, (found,))
@@ -129,7 +129,7 @@ def _known_runs(task: _Task, known: dict[object, list[_Run] | None]) -> list[_Ru
 def _mapped(task: _Task, runs: Sequence[_Run] | None) -> Mapped:
     if runs is None:
         names = " and ".join(f"'{name}'" for name in task.names)
-        text = f"`{KEY}`: the parameter '{task.complete_name}' does not consist of rows of {names}: remove it"
+        text = f"`{KEY}`: the parameter '{task.complete_name}' does not consist of rows of {names}: remove this key"
         raise ConfigError.at(KEY, Kind.NOT_SUPPORTED, text)
     is_first = Placement(task.complete_name, task.value).is_first and not task.is_copy
     return Mapped(task.name, task.value, [run.part(task, is_first=is_first) for run in runs])

@@ -36,7 +36,7 @@ DATA: tuple[Row, ...] = (
         "data.truncation",
         "error",
         one_of("data.truncation"),
-        "left, middle and right cut the last user text; verl cuts the rendered prompt, also system text and tools",
+        "left, middle and right cut the last user text; verl cuts the rendered prompt, including system text and tools",
     ),
     Mapped(
         "data.dataset_weights", "data.dataset_weights", note="one weight per train file: how often the file is drawn"

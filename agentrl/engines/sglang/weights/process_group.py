@@ -114,7 +114,7 @@ async def _together(asking: Coroutine[object, object, Answer], work: Callable[[]
     try:
         await asyncio.wait_for(working, JOIN_WITHIN_S)
     except (RuntimeError, TimeoutError) as error:
-        raise RefusedError(f"the process group with the server failed here: {error}") from error
+        raise RefusedError(f"the process group with the server failed in the training process: {error}") from error
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
