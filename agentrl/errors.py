@@ -61,7 +61,7 @@ class Problem:
 
 
 class ConfigError(AgentRLError):
-    """Invalid keys, values or combinations in the configuration, in arguments or in files that they name.
+    """Invalid keys, values or combinations in the configuration, in arguments, or in files named by either.
 
     An error consists of problems, one per line. A problem about a key names the key and the kind: `ConfigError.at`.
     A problem about anything else, for example a command-line argument, a file or a Python object, has no key:
@@ -79,7 +79,7 @@ class ConfigError(AgentRLError):
 
     @classmethod
     def keyless(cls, first: str, *others: str) -> ConfigError:
-        """Return an error whose problems, one per text, concern no key."""
+        """Return an error with one problem for each text; the problems concern no key."""
         return cls(*(Problem("", Kind.OTHER, text) for text in (first, *others)))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[Problem, ...]]:

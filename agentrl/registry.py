@@ -83,7 +83,7 @@ class Registry(Generic[T]):
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
 
     def is_path(self, name: str) -> bool:
-        """Whether `name` is an import path: it is not built in, registered, passed from Python or installed."""
+        """Whether `name` is an import path, and not the name of a built-in, registered, passed or installed object."""
         if ":" not in name and "." not in name:
             return False
         known = name in _GIVEN or name in self._objects or name in self._entry_points()

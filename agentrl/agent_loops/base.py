@@ -54,9 +54,10 @@ class AgentLoop:
                 return chat.rollout()
 
     A loop may also build its `Rollout` itself, from segments made by `model_segment`. The argument `sampling` of `run`
-    already contains the stop tokens and `data.max_response_length`. With `rollout.routed_experts`, such a loop must
-    call `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit cannot check the
-    prompts, tool answers and calls of such a rollout, because operations are recorded only by `Conversation`.
+    already contains the stop tokens and `data.max_response_length`. With `rollout.routed_experts`, a loop that builds
+    its `Rollout` must call `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit
+    cannot check the prompts, tool answers and calls of a rollout that the loop built, because only `Conversation`
+    records operations.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
@@ -72,7 +73,7 @@ class AgentLoop:
             A loop that builds its `Rollout` itself sets `strips_thinking` to False.
         conversation_class: class of the conversations that `open` makes: `Conversation` or a subclass, which may
             override `opening` and `answer_messages`.
-        operations: operations of the conversations of this rollout, for the audit (`agentrl.types.operation`).
+        operations: what the conversations of this rollout did; recorded for the audit (`agentrl.types.operation`).
         places: the `Place` of each trajectory, see `agentrl.agent_loops.places`.
         call_format: name of the tool-call format of `parser`.
         resume_point: saved state from which the rollout continues, instead of the prompt (`agentrl replay RUN
@@ -198,8 +199,9 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "react_agent_loop": "react_agent",
     },
 )
-"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class whose method
-`as_agent_loop` is such a factory (an adapter for loops with another interface).
+"""Name -> factory of an agent loop, a function `(chat, parser, config, **options) -> AgentLoop`.
+
+A value may also be a class that adapts loops with another interface: its method `as_agent_loop` is the factory.
 """
 
 register = agent_loops.register

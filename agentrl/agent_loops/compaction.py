@@ -107,7 +107,7 @@ class CompactionAgent(AgentLoop):
     ) -> Rollout:
         """Run turns until the model is done or a limit is reached."""
         chat = self.open(task, generate, tools, interaction, sampling)
-        assert isinstance(chat, CompactionConversation)  # the class of this loop
+        assert isinstance(chat, CompactionConversation)  # set by `conversation_class`
         while turn := await chat.model_turn():
             if chat.asked:
                 chat = await chat.continued(task, turn)

@@ -142,7 +142,7 @@ class Conversation:
             return self._say(text)
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Return a new conversation whose prompt is `messages` (for compaction). Do not use the old one afterwards.
+        """Return a new conversation whose prompt is `messages` (for compaction). Do not use `self` afterwards.
 
         Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
@@ -208,7 +208,7 @@ class Conversation:
         return RecordedOperation(self, self._number, kind, self._bound.operations, self._enter_further)
 
     def _enter_further(self) -> None:
-        """Continue in the further trajectory that the ended operation has prepared, if there is one."""
+        """If the operation that just ended has prepared a further trajectory, continue in this trajectory."""
         if (further := self._further) is None:
             return
         parent, self._further, self._image_starts = self._number, None, []
@@ -222,7 +222,7 @@ class Conversation:
 
     @property
     def num_tokens_left(self) -> int:
-        """Number of tokens, of any author, that may still be appended to the trajectory."""
+        """Number of tokens, sampled or not, that may still be appended to the trajectory."""
         return self._limits.tokens_left(len(self.trajectory.token_ids), self._opening_lengths[1])
 
     @property
@@ -288,7 +288,7 @@ class Conversation:
         return len(token_ids)
 
     def _addition(self, messages: Sequence[Message]) -> tuple[list[int] | Further | None, list[int], int]:
-        """Return (tokens to append or the further trajectory; the messages' tokens; number of tokens added)."""
+        """Return tokens to append or the further trajectory, the messages' tokens, and the number of added tokens."""
         following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
         token_ids = following if isinstance(following, list) else self._render(messages)
         added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)

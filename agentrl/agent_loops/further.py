@@ -1,7 +1,7 @@
 """Further trajectories of a conversation, for `rollout.multi_turn.thinking=strip`.
 
 Some chat templates drop the thoughts of earlier turns. An inference server renders all messages again for every turn,
-so the model's context lacks these thoughts. With `strip`, the answers to a turn are appended as on such a server:
+so the model's context lacks these thoughts. With `strip`, agentrl appends the answers to a turn as such a server would:
 
 - The template renders all messages so far. If the rendered tokens begin with the trajectory's tokens, the remaining
   tokens are appended, and the trajectory continues.

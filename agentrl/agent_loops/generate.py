@@ -21,9 +21,10 @@ class Generate(Protocol):
         image_starts: Sequence[int] = (),
         draw: int | None = None,
     ) -> Completion:
-        """Sample after the context `token_ids`, [T]. `trajectory` distinguishes concurrent calls of a loop.
+        """Sample after the context `token_ids`, [T].
 
         Args:
+            trajectory: identifies the trajectory; concurrent calls from one loop must have different numbers.
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
             draw: if given, the seed depends on the context and on `draw`, not on the number of earlier turns. Use
                 `draw` in loops whose turns have no fixed order. None: the seed of the trajectory's next turn.

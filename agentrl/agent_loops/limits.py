@@ -20,7 +20,7 @@ class Limits:
 
     Attributes:
         max_turn_tokens: maximum number of tokens that the model may sample in one turn.
-        max_response_tokens: maximum number of tokens after the prompt, by any author.
+        max_response_tokens: maximum number of tokens after the prompt, sampled or not.
         max_context_tokens: maximum number of tokens of prompt and response. This limit is reached before
             `max_response_tokens` only if the loop made the prompt longer than `data.max_prompt_length`.
     """
@@ -55,7 +55,7 @@ class Limits:
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
 
     def turn_sampling(self, sampling: SamplingParams, stop: Sequence[str], num_left: int) -> SamplingParams:
-        """Return the sampling parameters of the next turn, which also ends at the texts in `stop`."""
+        """Return the sampling parameters of the next turn. The turn also ends at the texts in `stop`."""
         return replace(sampling, stop=(*sampling.stop, *stop), max_new_tokens=self.turn_tokens(num_left))
 
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
@@ -98,7 +98,7 @@ def truncate(text: str, max_chars: int, side: Literal["left", "middle", "right"]
 
         truncate("abcdef", 4, "left") = "...(truncated)...cdef"     "middle" = "ab...(truncated)...ef"
 
-    The meanings are verl's since May 2026; before that, verl's left and right were swapped.
+    `left` and `right` mean the same as in verl since May 2026. In earlier versions of verl, they were swapped.
     """
     if len(text) <= max_chars:
         return text

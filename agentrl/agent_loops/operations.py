@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.agent_loops.conversation import Conversation
 
 _WORDING = {"opening", "answer_messages", "template_schemas"}
-"""Methods that define the first messages, the answers, and the tools in the template."""
+"""Methods of a conversation that write the first messages, write the answers, and select the tools for the template."""
 
 
 class RecordedOperation:
@@ -67,7 +67,7 @@ def opening(
     parent: int | None,
     segment: int | None,
 ) -> Operation:
-    """Return the operation that opened `chat`. It added all segments and messages of the trajectory so far."""
+    """Return the operation that opened `chat`. The opening added all segments and messages so far."""
     num_segments, num_messages, num_calls, *_ = _state(chat)
     num_calls = num_calls if kind is OperationKind.RESUME else 0
     tools, shown = (tuple(schema.name for schema in each) for each in (chat.schemas, chat.template_schemas))

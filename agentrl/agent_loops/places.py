@@ -1,4 +1,4 @@
-"""Places of a rollout's trajectories. They make the trajectories' order and seeds independent of timing."""
+"""Places of a rollout's trajectories. Places make the order and the seeds of trajectories independent of timing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ResumePoint:
         return sum(segment.author is Author.USER for segment in self.segments)
 
     def had_refused_calls(self, num_left: int | None) -> bool:
-        """Whether the last turn had more calls than were left; `num_left` calls are left after that turn."""
+        """Whether the last turn had calls beyond the limit; `num_left` calls are left after that turn."""
         last = [call for call in self.tool_calls if call.turn == self.num_turns - 1]
         num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
         return num_left is not None and len(last) > num_left + num_run

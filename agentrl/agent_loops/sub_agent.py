@@ -102,7 +102,7 @@ class _SubAgents:
 
 
 def _opening(task: Task, text: str, options: SubAgentConfig) -> list[Message]:
-    """Return the first messages of a sub-agent. The model wrote `text`; it is escaped to contain no control tokens."""
+    """Return the first messages of a sub-agent. The model wrote `text`, so control tokens in it are escaped."""
     system = [each for each in task.messages[:1] if each["role"] == "system"]
     if options.instructions is not None:
         system = [Message(role="system", content=options.instructions)]

@@ -126,7 +126,9 @@ def raise_failures(calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -
 def tokens_of_answers(
     messages: Sequence[Message], num_calls: int, num_added: int, length: Callable[[Sequence[Message]], int]
 ) -> list[int]:
-    """Return the number of tokens that each answer added. The template's own tokens count for the first or last answer.
+    """Return the number of tokens that each answer added.
+
+    Tokens that the template adds before and after all answers are counted with the first or last answer.
 
     Args:
         messages: the answers: one message for each call, or one message for all calls.

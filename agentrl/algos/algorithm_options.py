@@ -87,7 +87,7 @@ def _taken(
     given = {option: value for option, (_, value) in named.items() if value is not None}
     for option in given.keys() - set(takes):
         key = named[option][0]
-        # a key may set two options: it has an effect if the function accepts one of them
+        # a key may set two options; the key has an effect if the function accepts either option
         if not any(named[each][0] == key for each in given.keys() & set(takes)):
             text = f"`{key}` has no effect: {what} accepts {', '.join(takes) or 'no options'}"
             raise ConfigError(Problem(key, Kind.UNUSED, text))

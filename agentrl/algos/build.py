@@ -46,7 +46,7 @@ class BuiltAlgorithm:
 
     @property
     def credits_by_scores(self) -> bool:
-        """Whether advantages depend on scores of the samples (log-probabilities or values), not only on rewards."""
+        """Whether advantages depend on the log-probabilities or values of the samples, not only on rewards."""
         return self.kl_reward is not None or "values" in self.needs
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:

@@ -205,7 +205,7 @@ class Turns:
 def turn_credit(groups: Sequence[Group], samples: Sequence[Sample]) -> Turns:
     """Collect the turn rewards, observation keys and named rewards of `samples`, which belong to `groups`.
 
-    A turn reward belongs to the turn of its segment. If the segment is a tool's or user's, the reward belongs to the
+    A turn reward belongs to the turn of its segment. If a tool or user wrote the segment, the reward belongs to the
     turn before the segment. A reward before the first trained token of its trajectory is dropped. For the example in
     the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for segment 3:
 

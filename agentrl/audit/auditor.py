@@ -2,9 +2,9 @@
 
 The audit cannot recompute the following values: `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`,
 `tool_rewards.value`, rewards other than the score, the text of `error`, tool results that did not fit into the
-conversation, `segments.logprobs`, the scores computed for training, `excluded`, and the task columns of groups with
-only one rollout. The audit checks only the bounds of these values, but seals (checksums) detect if the values change
-later.
+conversation, `segments.logprobs`, the log-probabilities and values computed for training, `excluded`, and the task
+columns of groups with only one rollout. The audit checks only the bounds of these values, but seals (checksums) detect
+if the values change later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Auditor:
     """Audit files, each with its own metadata. Tokenizers are cached across files.
 
     Attributes:
-        split: the split that every row must have, `train` or `val`; None: the split in the rows of each file.
+        split: the split that every row must have, `train` or `val`; None: the split is read from the rows of each file.
         tokenizer: folder of a tokenizer to use instead of the run's own tokenizer.
         folder: the run's folder; the tokenizer is also looked up in the latest checkpoint of this folder.
         overrides: nested configuration keys that replace the saved values.

@@ -51,7 +51,7 @@ class Problem:
     """One value that breaks an invariant.
 
     Attributes:
-        column: column and position of the value, as in `trajectories[0].segments[2].token_ids[5]`.
+        column: column and position of the value, for example `trajectories[0].segments[2].token_ids[5]`.
     """
 
     invariant: str
@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def merge_key(self) -> tuple[str, int, str, int, str]:
-        """The place without the last index. Of successive problems with equal keys, only the first is kept."""
+        """Place of the problem without the last index. Of successive problems with equal keys, the first is kept."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 

@@ -121,8 +121,8 @@ class AuditedTrajectory:
         first_turn: number of the first model turn. The model turns of all trajectories that this trajectory continues
             are counted before it.
         parent: the trajectory that this trajectory continues.
-        branches: whether its prompt is a copy of the beginning of `parent`, which may be a later trajectory.
-        rendered: whether its prompt is the history of `parent`, rendered again. Both belong to one conversation.
+        branches: whether its prompt is a copy of the beginning of `parent`. `parent` may then be a later trajectory.
+        rendered: whether its prompt is the history of `parent`, rendered again. Both trajectories are one conversation.
         first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the
             trajectory's own prompt is the first prompt.
         opened_with_task: whether the first messages come from the task.
@@ -166,7 +166,7 @@ class AuditedRollout:
 
     @property
     def own(self) -> bool:
-        """Whether the rollout is read from its operations, as for custom agent loops."""
+        """Whether the rollout is read from its operations: custom agent loops, and task folders of several steps."""
         return self.kind == "own"
 
     @property

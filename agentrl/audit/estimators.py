@@ -1,4 +1,4 @@
-"""Independent numpy versions of the advantage estimators, from each estimator's paper, for all tokens of a step.
+"""Independent numpy versions of the advantage estimators, written from the papers, for all tokens of a step.
 
 Axes: N trained tokens of the step, rollout after rollout; R rollouts (rows).
 """

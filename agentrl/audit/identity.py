@@ -24,8 +24,8 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Assumed maximum factor by which a resumed run reduced its batch size. A large factor is safe, because a wrong uid
-matches no epoch.
+"""Assumed maximum factor by which a resumed run reduced its batch size. A large factor only makes the audit try more
+epochs; a wrong uid matches none of them.
 """
 
 

@@ -160,11 +160,11 @@ class TemplateOracle:
             raise TemplateRefusesError(f"template_date: {error}") from None
 
     def pieces(self, messages: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
-        """Return the text pieces around the model's turns: one piece more than turns.
+        """Return the text pieces before, between and after the model's turns.
 
         The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates
-        change a turn once messages follow (they drop thoughts). With such templates, each prefix up to a turn
-        is rendered.
+        write a turn differently if messages follow it (they drop thoughts). With such templates, the conversation
+        is rendered once for each turn, up to this turn.
 
         Raises:
             TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
@@ -217,9 +217,9 @@ class TemplateOracle:
     def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
         """Return how the tokens `ids` differ from `text`; "" if they agree.
 
-        In `text`, message contents look like added tokens, and tokenizing `text` would convert them to these tokens. So
-        two other things are compared: the decoded text, and the control tokens (special tokens, and added tokens that
-        the template writes).
+        This is for a `text` with message contents that look like added tokens. `text` cannot be tokenized, because such
+        contents would become these tokens. Instead, the decoded `ids` are compared with `text`, and the control tokens
+        (special tokens, and added tokens that the template writes) are counted.
 
         Args:
             neutral: `text` with other contents, which do not look like added tokens.

@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """The text of a turn, with thoughts that begin in the generation prompt. Older runs did not separate thoughts."""
+    """Text of a turn, after `AuditedTrajectory.opened`. Runs that did not separate thoughts: only the turn's text."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 

@@ -60,9 +60,9 @@ class ModelRequest:
         trainable: false for a model that only scores, such as a reference policy.
         value_head: the model outputs one number per token, as a critic or a reward model does.
         key: the configuration key that contains the model's path, for error messages.
-        routed_by: who records the experts that training uses again for each token (routing replay). rollout: the engine
-            records them. actor: `Backend.score` records those that the router chooses. None: recorded experts are
-            ignored.
+        routed_by: which component records the experts that training uses again for each token (routing replay).
+            rollout: the engine records the experts. actor: `Backend.score` records the experts that the router chooses.
+            None: recorded experts are ignored.
     """
 
     model: ModelConfig

@@ -75,7 +75,7 @@ class HeldModel(HeldWeights, Protocol):
         ...
 
     def free(self) -> None:
-        """End reference cycles that Python cannot find, so that the memory is freed. This is the last call."""
+        """End reference cycles that Python cannot find, so that the memory is freed. No method is called afterwards."""
         ...
 
 
@@ -247,7 +247,7 @@ def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[Min
 
 
 def _summed(parts: Sequence[dict[str, float]], *, whole: bool) -> dict[str, float]:
-    """Add up the metrics of the ranks. With `whole`, each rank already has the metrics of the complete mini-batch."""
+    """Add up the ranks' metrics, except with `whole`: then each rank has the metrics of the complete mini-batch."""
     found: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

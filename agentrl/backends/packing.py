@@ -29,7 +29,7 @@ def used_tokens(sample: Sample) -> IntArray:
 
 
 def token_keys(sample: Sample) -> IntArray:
-    """Return a key for each of the `used_tokens`, [T']. Samples share the computation of a common prefix of keys.
+    """Return a key for each of the `used_tokens`, [T']. A common prefix of keys is computed once for several samples.
 
     A key is the token id, combined with the recorded experts if there are any, because the engine may have used
     different experts for the same token in two rollouts.
@@ -54,7 +54,7 @@ def _words(num_layers: int) -> IntArray:
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
     """Return the indices of the sequences in lexicographic order.
 
-    Among all earlier sequences, the previous one has the longest common prefix with a sequence.
+    In this order, no earlier sequence has a longer common prefix with a sequence than its direct predecessor.
     """
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
@@ -69,7 +69,7 @@ def num_common(one: IntArray, other: IntArray) -> int:
 def pack(
     lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None, *, padded: bool = True
 ) -> list[list[int]]:
-    """Split samples into micro-batches (lists of indices), so that an out-of-memory error happens early: longest first.
+    """Split samples into micro-batches (lists of indices), longest first, so that out-of-memory errors happen early.
 
     Every sample is in exactly one micro-batch. The size of a micro-batch is at most `max_tokens`. If `padded`, its size
     is the number of samples times the longest length, else the sum of the lengths. A sample that is longer than
@@ -101,10 +101,10 @@ def pack_shared(
     """Split sequences into micro-batches without padding, in which common prefixes are computed once (prefix tree).
 
     Samples with a common prefix stay together if they fit. If a sample attends to a shared prefix, the keys and values
-    of the complete sample are copied, padded to the longest such sample. `keys_per_token` copies count as one token of
-    `max_tokens`; None: keys are not copied.
-    Beyond `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is
-    None, every micro-batch except one has exactly `max_samples` samples.
+    of the complete sample are copied. The copies are padded to the longest sample that is copied. `keys_per_token`
+    copies count as one token of `max_tokens`; None: keys are not copied. Beyond `enough_tokens`, a micro-batch accepts
+    only samples that share more tokens than they add. If `max_tokens` is None, every micro-batch except one has exactly
+    `max_samples` samples.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
         pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, with copies for D and B; 2

@@ -46,7 +46,7 @@ class HeldWeights(Protocol):
         ...
 
     def places(self, name: str, complete: Tensor) -> Mapping[int, Sequence[Tensor]]:
-        """Return rank -> views of `complete` to which the rank's parts belong; ranks without parts have no entry."""
+        """Return rank -> views of `complete` that the rank's parts fill; ranks without parts have no entry."""
         ...
 
     def own_parts(self, name: str) -> Sequence[Tensor]:

@@ -10,7 +10,7 @@ from agentrl.chat.template import Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.types.messages import Message, ToolSchema
 
-# More than a run needs. The cache needs a limit, because the model chooses the number of calls in a turn.
+# More shapes than a run needs. The cache needs a limit, because a model can make any number of calls in a turn.
 MAX_SHAPES = 1024
 
 
@@ -52,7 +52,7 @@ class Continuations:
         return encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
 
     def known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """Return the cached shape of `messages` and its frame; None if the messages have no shape."""
+        """Return the cached shape of `messages` and its frame; None if such messages cannot be cached."""
         tools: Hashable = bool(schemas)
         if schemas and self._template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])

@@ -82,7 +82,7 @@ class TextEncoder:
         return all(method.__module__.startswith("transformers.tokenization_utils") for method in methods)
 
     def frame(self, before: str, rest: Sequence[str]) -> Frame:
-        """Return the frame of texts of the form `before + content + rest[0] + content + rest[1] + ...`."""
+        """Return the frame of all texts `before + content + rest[0] + content + rest[1] + ...`, with any contents."""
         sample = "x".join([before, *rest])
         cut = self._cut(before, rest[-1], sample) if rest else None
         if cut and self.encode_framed(sample, cut) == self.encode(sample):

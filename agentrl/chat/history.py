@@ -30,7 +30,7 @@ def opened_thoughts(template: Template) -> str:
 
 
 def with_thoughts(messages: Sequence[Message], template: Template) -> list[Message]:
-    """Return the messages with thoughts in the field that the template reads; if it reads none, in the content."""
+    """Return the messages with thoughts in the field that the template reads, or in the content if it reads none."""
     if not any("reasoning_content" in message for message in messages):
         return list(messages)
     name = field_of(template)

@@ -32,7 +32,7 @@ def served_ids(
     """
     opening, later = list(messages[:num_opening]), list(messages[num_opening:])
     hidden = [encoder.hide(opening, only), encoder.hide(later)]
-    shown = [*hidden[0], *with_thoughts(hidden[1], template)]  # after `hide`: the added tags are not model text
+    shown = [*hidden[0], *with_thoughts(hidden[1], template)]  # after `hide`, which must not hide the tags added here
     text = template.render(shown, schemas, prompt=True)
     return encoder.encode(text) if hidden == [opening, later] else encoder.encode_hidden(text)
 

@@ -203,7 +203,7 @@ class Template:
         text = whole[len(head) :]
         last = max((text.rfind(token) + len(token) for token in self.stop_tokens if token in text), default=None)
         if self.own_end is None and not text.rstrip().endswith(tuple(self.stop_tokens)):
-            last = None  # GLM does not end the last turn: this token is message text
+            last = None  # GLM writes no end token after the last turn, so this token is message text
         end = self.end_of_calls if message.get("tool_calls") else self.end_of_turn
         return head, text + end.text if last is None else text[:last]
 
@@ -230,7 +230,7 @@ class Template:
         return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
 
     def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
-        """Whether `variants` returns different texts, for one or two tool answers or for a user message."""
+        """Whether `variants` returns different texts for the same messages: one tool answer, two, or a user message."""
         for probe in (answers_of_tools(1), answers_of_tools(2), [USER]):
             try:
                 found = variants(probe)

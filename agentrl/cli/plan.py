@@ -85,7 +85,7 @@ class _Saved:
         """Return the measured speeds of the run; None, with a printed reason, if they do not apply to this hardware.
 
         Args:
-            gpus: value of `--gpus`, needed for the sizes of servers that the run did not start.
+            gpus: value of `--gpus`; determines the number of GPUs of servers that the run used but did not start.
             shape: shape of the planned model; used if the folder of the run's model no longer exists.
         """
         was, now = hardware_in(self.device or ""), hardware_in(hardware.name)
@@ -104,7 +104,7 @@ class _Saved:
 
 
 def _memory(config: RunConfig, shape: Shape, fleet: Fleet) -> dict[str, JsonValue]:
-    """Print whether the run fits, and return all numbers."""
+    """Print whether the run fits into memory, and return all printed numbers."""
     memory, on_cpu = fleet.hardware.memory_gib * GIB, fleet.hardware.name == CPU
     fit = fit_of(config, shape, memory, on_cpu=on_cpu)
     most, per_node = fleet.num_devices, fleet.hardware.devices_per_node

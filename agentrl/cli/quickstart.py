@@ -237,5 +237,5 @@ def program_in_shell() -> str:
 
 
 def _short(path: Path) -> str:
-    """Return the path relative to the current folder if it is inside, else unchanged."""
+    """Return the path, relative to the current folder if the path is inside this folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

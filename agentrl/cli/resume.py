@@ -46,7 +46,7 @@ def _folder(path: Path) -> Path:
 
 
 def _start(folder: Path) -> dict[str, object]:
-    """Return the resume keys. A run without a checkpoint restarts; if configured, from another run's checkpoint."""
+    """Return the resume keys. A run without a checkpoint restarts, from the configured checkpoint if there is one."""
     if newest(folder):
         return {"resume_mode": "auto", "resume_from_path": None}
     trainer = config_in(folder).get("trainer")

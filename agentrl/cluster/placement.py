@@ -159,7 +159,7 @@ def in_order(demands: Demands) -> dict[str, list[Bundle]]:
 
 
 def nodes_there() -> dict[str, Bundle]:
-    """Return the resources of each node of the connected cluster: address and start of the node's id -> resources."""
+    """Return address and shortened id of each node of the connected cluster -> resources of the node."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no type for it
     alive = [node for node in nodes if node["Alive"]]
     return {f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})": node["Resources"] for node in alive}

@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError, Kind
 
 @contextmanager
 def pools_of_run() -> Iterator[None]:
-    """Inside the block, servers and other processes start on the resources that the launcher reserved for them.
+    """Inside the block, servers, and processes of tools and rewards, start on the resources reserved for them.
 
     Raises:
         ConfigError: a node of the tool workers does not have this process's working folder.

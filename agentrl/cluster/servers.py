@@ -82,7 +82,7 @@ class RemoteServer:
         """See `Server.ready`.
 
         Raises:
-            ServerError: also if no node has room for the server, or its node was lost.
+            ServerError: see `Server.ready`; or no node has room for the server, or its node was lost.
             ConfigError: see `LocalServer.ready`.
         """
         assert self._actor is not None, "it is not started"

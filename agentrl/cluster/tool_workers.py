@@ -64,7 +64,7 @@ class ToolWorker:
             path: folders from which the process imports, as in `PYTHONPATH`.
 
         Raises:
-            EndedError: also if the working folder does not exist on this node.
+            EndedError: see `ChildProcess.start`; or the working folder does not exist on this node.
         """
         try:
             await self.ready()
@@ -119,7 +119,7 @@ class ToolWorkers:
         for index in range(group.bundle_count):
             self._place(index)
         ready = [ready for _, ready in self._workers.values()]
-        # wait for all workers: otherwise all first processes would start on the first worker that runs
+        # wait for all workers: otherwise the first processes would all start on the worker that is ready first
         for done in ray.wait(ready, num_returns=len(ready), timeout=PLACE_S)[0]:
             with suppress(RayActorError):  # the worker was lost; `RemoteChild.start` restarts it
                 result_of(done)

@@ -18,7 +18,7 @@ START_TIMEOUT_S = 120.0
 """Maximum seconds for a process to start and import its code; not part of the call's timeout."""
 PER_CPU, _MOST = 8, 64
 _DESCRIPTORS = 16
-"""File descriptors reserved per child process. A child uses three; the others remain for the rest of the program."""
+"""File descriptors reserved per child process. A child uses three of them; the rest of the program uses the others."""
 
 
 def default_size() -> int:

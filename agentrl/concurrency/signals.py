@@ -59,7 +59,7 @@ def ended_by_signals() -> Iterator[None]:
     earlier = signal.signal(signal.SIGTERM, _interrupt)
     watcher = threading.Thread(target=_watch, args=(reader,), name="signals", daemon=True)
     watcher.start()
-    watchdog.watch_signals(reader)  # a second watcher in another process, because the thread needs the interpreter lock
+    watchdog.watch_signals(reader)  # also watch in another process: the watcher thread needs the interpreter lock
     at_exit = signal.SIG_IGN
     try:
         yield

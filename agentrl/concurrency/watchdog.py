@@ -42,7 +42,7 @@ class Watchdog:
         return slot
 
     def abandoned(self, slot: int, name: str) -> None:
-        """Record that a call is past its deadline. The call cannot hold the interpreter lock: this method runs."""
+        """Record that a call is past its deadline. It does not hold the interpreter lock, else this would not run."""
         self._write(slot, time.monotonic(), 1.0, name)
 
     def leave(self, slot: int) -> None:
@@ -51,9 +51,9 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """Stop the watchdog. From its next start on, it also ends the run if data in `pipe` stays unread.
+        """Stop the watchdog. The next watchdog also ends the run if signals are not handled.
 
-        Unread data means that signals are not handled.
+        Each signal is a byte in `pipe`; a byte that stays unread is a signal that is not handled.
         """
         self.stop()
         self._signals = pipe

@@ -34,7 +34,10 @@ GRACE_S = 10.0
 The run is ended after the same time if it does not handle a signal.
 """
 GRACE_ABANDONED_S = 120.0
-"""`GRACE_S` for an abandoned call. It is longer: such a call has released the lock, so perhaps the run is suspended."""
+"""`GRACE_S` for an abandoned call.
+
+The time is longer, because an abandoned call has released the lock at least once, so perhaps the run is only suspended.
+"""
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5
 

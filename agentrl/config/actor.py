@@ -95,7 +95,8 @@ class ActorConfig(Section):
     ppo_epochs: PositiveInt = 1
     """Passes over the samples of a step."""
     use_dynamic_bsz: bool = True
-    """Limit micro-batches in tokens (ppo_max_token_len_per_gpu); false: in samples (ppo_micro_batch_size_per_gpu)."""
+    """What limits a micro-batch. true: its tokens (ppo_max_token_len_per_gpu). false: its samples
+    (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
     """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied keys count too.
     Micro-batches may be smaller on a CPU."""
@@ -119,9 +120,9 @@ class ActorConfig(Section):
     """Number of processes that shard one copy of the weights (HSDP). It must divide the number of all processes. null:
     all processes shard one copy."""
     reshard_after_forward: bool = True
-    """Free gathered weights after each layer's pass. false: each process holds all weights and gradients during an
-    update, so they are exchanged once per update instead of once per micro-batch. Also applies to the critic. No
-    effect with one process."""
+    """Free the gathered weights of a layer after each pass. false: each process holds all weights and gradients during
+    an update; the processes exchange them once per update instead of once per micro-batch. Also applies to the critic.
+    No effect with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     routed_experts: bool = False
@@ -133,8 +134,8 @@ class ActorConfig(Section):
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip range of the ratio, on each side whose own key (clip_ratio_low, clip_ratio_high) is null. null: the default
-    of the loss, 0.2 for vanilla."""
+    """Clip range of the ratio on both sides of 1. clip_ratio_low and clip_ratio_high replace it on one side. null: the
+    default of the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
     """Clip range of the ratio below 1. With the value 1, there is no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None

@@ -31,7 +31,7 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 
 
 class RolloutCorrectionConfig(Section):
-    """Correction for off-policy samples. The causes are older weights, and differences between engine and backend.
+    """Correction for samples that are off-policy because of older weights, or because engine and backend differ.
 
     r is the probability of a sampled token under the weights at the start of the step (computed by the backend),
     divided by its probability at sampling time (recorded by the engine). Importance weights and rejections need r,
@@ -134,7 +134,7 @@ class AlgorithmConfig(Section):
     lam: UnitInterval | None = None
     """gae: lambda. 0: one-step temporal difference; 1: full return minus value. null: 1."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide a group's rewards, after subtracting their mean, by their standard deviation."""
+    """Divide advantages by the standard deviation of the group's rewards; false: only subtract the group's mean."""
     gdpo_reward_keys: tuple[Text, ...] = ()
     """gdpo: names of the rewards that are normalised separately; empty: all except score."""
     gdpo_reward_weights: tuple[float, ...] = ()
@@ -153,7 +153,7 @@ class AlgorithmConfig(Section):
     """Treatment of rollouts whose advantages are all 0. keep: their tokens count in the means of the loss. drop: the
     rollouts are excluded."""
     overlong_filter: bool = False
-    """Exclude rollouts that reached a length limit from the loss; the group's baseline still counts them."""
+    """Rollouts that reached a length limit do not count in the loss; they still count in the group's baseline."""
     rft_threshold: float = 1.0
     """rft: train on rollouts with at least this score."""
     beta: PositiveFloat = 0.1

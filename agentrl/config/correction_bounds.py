@@ -28,7 +28,7 @@ class Rejection(NamedTuple):
 
 
 def read_weight_bounds(text: float | str) -> Bounds:
-    """Parse the bounds of importance weights: a number truncates, "lower_upper" masks.
+    """Parse the bounds of importance weights: a number (to truncate) or "lower_upper" (to mask).
 
     Raises:
         ValueError: the text has another form, or 1 (the weight of an on-policy token) is outside the bounds.

@@ -56,7 +56,7 @@ class CustomDatasetConfig(Section):
     path: Annotated[Path, code()] | None = None
     """Python file that defines the dataset class."""
     name: Annotated[str, code()] | None = None
-    """Name of the class in that file. It needs `__len__`, and a `__getitem__` that returns a row as in a data file."""
+    """Name of the class in that file. The class needs `__len__`, and a `__getitem__` that returns one row."""
 
     @model_validator(mode="after")
     def _both_are_given(self) -> Self:

@@ -65,8 +65,8 @@ class MegatronConfig(Section):
     moe_router_bias_update_rate: NonNegativeFloat = 0.0
     """Step size of the expert bias in models that have one (DeepSeek-V3); 0: the bias is frozen."""
     mtp_loss_scaling_factor: NonNegativeFloat = 0.0
-    """Coefficient of the loss of the layers for multi-token prediction (DeepSeek-V3, GLM-4.5): the cross entropy of the
-    trained tokens. This loss trains only these layers: the gradient of the policy does not change. Needs
+    """Coefficient of the loss that trains the layers for multi-token prediction (DeepSeek-V3, GLM-4.5). The loss is the
+    cross entropy of the trained tokens. It trains only these layers: the gradient of the policy does not change. Needs
     actor.share_prefixes=false. 0: these layers stay in checkpoints unchanged."""
     use_mbridge: bool | None = None
     """How Hugging Face weights are mapped. true: with megatron-bridge. false: with agentrl's own mapping; models that

@@ -42,5 +42,5 @@ class ModelConfig(Section):
     """Folder of an existing LoRA adapter, which is trained further instead of a new adapter."""
 
     def without_adapter(self, path: str | None = None) -> ModelConfig:
-        """Return the options for loading a model without LoRA, from `path` if it is given."""
+        """Return the options for loading a model without its LoRA adapter; `path`, if given, replaces `self.path`."""
         return self.model_copy(update={"path": path or self.path, "lora_rank": 0, "lora_adapter_path": None})

@@ -20,7 +20,7 @@ OPEN: Mapping[str, str | None] = {
     "actor.optim.lr": None,
     "rollout.multi_turn.format": "auto",
 }
-"""Keys whose value the run can choose -> the value of the key that lets the run choose."""
+"""Key -> the value that leaves the choice to the run."""
 REFERENCE_SIZE = 500_000_000
 """Models with at least this many parameters get the usual learning rate; smaller models get a proportionally
 larger one."""
@@ -72,7 +72,7 @@ def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") ->
 
     Args:
         model: facts about `model.path`.
-        purpose: the use of the configuration. Keys that this purpose does not need stay null.
+        purpose: the command that uses the configuration. Keys that this command does not need stay null.
 
     Raises:
         ConfigError: the given lengths do not fit the model's context.

@@ -86,7 +86,7 @@ class SandboxFusionConfig(Section):
     memory_limit_mb: PositiveInt = 1024
     """Memory limit of a program, in MB."""
     timeout_s: PositiveFloat = 10.0
-    """Timeout in seconds of one test in any sandbox, and of compilation."""
+    """Timeout in seconds of one test, and of compiling the program. The timeout applies to every kind of sandbox."""
 
 
 class RewardConfig(Section):

@@ -23,10 +23,10 @@ class OnlineRewardConfig(Section):
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of steps at the start in which the value of the outcome component is the score: in these steps, the reward
-    model is trained, but does not score."""
+    """Number of first steps in which the reward model is trained, but does not score. In these steps, the score is
+    the value of the component `outcome`."""
     buffer: PositiveInt = 512
-    """Number of rollouts on which each round trains the reward model: the newest rollouts."""
+    """Each training round uses this number of the newest rollouts."""
     batch_size: PositiveInt = 64
     """Rollouts per update."""
     epochs: PositiveInt = 1

@@ -111,7 +111,7 @@ class SubAgentConfig(Section):
     instructions: Text | None = None
     """System message of sub-agents; null: the system message of the task, if it has one."""
     depth: PositiveInt = 1
-    """How deep sub-agents may be nested; 1: sub-agents cannot start others."""
+    """How deep sub-agents may be nested; 1: sub-agents cannot start sub-agents."""
     max_assistant_turns: PositiveInt | None = None
     """Maximum number of model turns of a sub-agent; null: `rollout.multi_turn.max_assistant_turns`."""
     max_turn_tokens: PositiveInt | None = None
@@ -125,13 +125,13 @@ class MultiTurnConfig(Section):
     """Format of tool calls: a built-in format such as hermes, sglang/NAME (a parser of SGLang), or a registered name.
     auto: the built-in format that reads the calls that the chat template writes."""
     tool_config_path: CodeFile | None = None
-    """YAML file of tools, in verl's format or the short form."""
+    """YAML file of tools, in verl's format or in agentrl's short form."""
     function_tool_path: CodeFile | None = None
     """Python file with `@tool` functions."""
     environment: Annotated[str, code()] | None = None
-    """Class whose methods are tools; each rollout has its own object. As `path/to/file.py:Class` or `pkg.module:Class`
-    (docs/environments.md). Or a server of another project: `openenv:URL`, `nemo_gym:URL`, or a YAML file with its
-    address and options (docs/other_environments.md)."""
+    """Class whose methods are tools, as `path/to/file.py:Class` or `pkg.module:Class` (docs/environments.md); each
+    rollout has its own instance. Or a server of another project: `openenv:URL`, `nemo_gym:URL`, or a YAML file with the
+    server's address and options (docs/other_environments.md)."""
     interaction_config_path: CodeFile | None = None
     """YAML file of simulated users."""
     max_assistant_turns: PositiveInt | None = None
@@ -209,13 +209,14 @@ class SglangConfig(Section):
     """Maximum number of concurrent requests to one server; further requests wait."""
     weight_transfer: Literal["auto", "disk", "tensor", "group"] = "auto"
     """How new weights are sent: disk (files), tensor (in requests), group (a gloo or NCCL process group). auto: disk
-    if pp_size or, without enable_dp_attention, dp_size is above 1; else tensor on CPUs and group on GPUs."""
+    if pp_size is above 1, or if dp_size is above 1 without enable_dp_attention; else tensor on CPUs, group on GPUs."""
     weight_bucket_mb: PositiveInt = 512
     """Megabytes of weights sent at a time."""
     colocate: bool = False
     """Engine and trainer share a GPU: the engine releases its GPU memory during policy updates."""
     probe_tokens: NonNegativeInt = 8
-    """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
+    """Number of tokens that the engine samples after each weight update as a test. The backend scores the same tokens;
+    the difference of the log-probabilities is a metric."""
 
     @property
     def options(self) -> dict[str, JsonValue]:
@@ -230,10 +231,10 @@ class GatewayConfig(Section):
     """Which tokens are trained in rollouts that sample through the gateway (docs/gateway.md)."""
 
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
-    """Trajectories that are trained. all: all. main: the conversation with the most turns, and all conversations with
-    the same tools and system texts. continued: all except discarded answers; if any request offered tools,
-    conversations of one turn without tools (such as titles) outside `main` are not trained either. Or a function, as
-    `path/to/file.py:name`."""
+    """Trajectories that are trained. all: every trajectory. main: the conversation with the most turns, and all
+    conversations with the same tools and system texts, except discarded answers. continued: all except discarded
+    answers. If any request of the rollout offered tools, side requests (for example, for a title) are not trained
+    either: conversations with one turn, without tools, and not in `main`. Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: the rollout's advantage. per_trajectory: the rollout's
     advantage divided by the number of its trained trajectories. Or a function that returns factors, as

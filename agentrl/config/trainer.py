@@ -140,7 +140,8 @@ class ClusterConfig(Section):
     """Number of Ray workers that run the processes of tools (`isolation: process`) and rewards (reward.num_workers),
     anywhere on the cluster. 0: the processes run on the node of rank 0."""
     cpus_per_tool_worker: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each tool worker. All workers together run up to 8 processes of one tool per CPU."""
+    """CPUs that Ray reserves for each tool worker. For each tool, all workers together run up to 8 processes per
+    reserved CPU."""
     tool_worker_resources: Resources = {}
     """Custom Ray resources that the node of each tool worker must have, such as {tools: 1}."""
     wait_s: PositiveFloat = 60.0

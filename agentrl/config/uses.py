@@ -59,7 +59,7 @@ def mark_of(field: FieldInfo) -> Mark:
     """Return the mark of a leaf key. Numbers, booleans and literals without a mark are plain.
 
     Raises:
-        TypeError: the type contains texts, paths or mappings and has no mark, or several marks.
+        TypeError: the type has several marks, or it has no mark although it contains texts, paths or mappings.
     """
     marks = {each for each in field.metadata if isinstance(each, Mark)} or set(_marks(field.annotation))
     if len(marks) > 1:

@@ -132,7 +132,7 @@ def _required(key: str) -> str:
 
 
 _USUAL = {"max_turns": "max_assistant_turns", "learning_rate": "lr", "num_generations": "n", "group_size": "n"}
-"""Names in other frameworks -> last part of our key."""
+"""Key name in other frameworks -> last part of agentrl's key."""
 
 
 def _nearest(place: list[str]) -> str:

@@ -126,7 +126,10 @@ class PassRateOrder(OneByOne):
         return floor + (1 - floor) * (1 - abs(rate - target) / max(target, 1 - target))
 
     def metrics(self) -> dict[str, float]:
-        """Return `curriculum/...`: number and mean pass rate of measured rows, and drawn share of visited rows."""
+        """Return `curriculum/...`: number of measured rows, their mean pass rate, and the share of drawn rows.
+
+        The share is the number of drawn rows divided by the number of visited rows, since the last call.
+        """
         known, num_turns = self._rates.values(), self._num_turns
         metrics = {"curriculum/measured_rows": float(len(known))}
         if known:

@@ -21,8 +21,8 @@ _SOURCES = ("image", "image_url", "url", "path", "bytes")
 def with_images(messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], dict[str, bytes]]:
     """Return (messages, name -> image bytes). Each image part of the returned messages contains an image name.
 
-    Placeholders are image parts without an image, and `<image>` in texts if the row's `column` has images. Each
-    placeholder gets the next image of `column`.
+    An image part without an image is a placeholder. If the row's `column` has images, `<image>` in a text is a
+    placeholder too. Each placeholder gets the next image of `column`.
 
     Raises:
         FieldError: an image cannot be read, or the number of placeholders differs from the number of images.

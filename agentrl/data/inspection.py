@@ -33,7 +33,7 @@ _TYPES = {dict: "object", list: "list", str: "text", bool: "true or false", int:
 
 @dataclass(slots=True)
 class Finding:
-    """A problem or a note about some rows: number of rows, and a few examples (where, reason), each reason once."""
+    """A problem or a note about some rows: their number, and a few examples (where, reason) with different reasons."""
 
     kind: str
     count: int = 0

@@ -19,7 +19,7 @@ _EXPECTED = "text or a list of messages"
 
 
 class Pair(NamedTuple):
-    """Two conversations with a common prompt of `num_shared` messages, which an assistant turn follows in both."""
+    """Two conversations with a common prompt of `num_shared` messages; both continue with an assistant turn."""
 
     chosen: Dialogue
     rejected: Dialogue
@@ -38,7 +38,7 @@ def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -
     - `chosen` and `rejected` are answers to the prompt in column `config.prompt_key`: text, or lists of messages that
       start with an assistant turn.
 
-    The prompt of a pair is the longest common start that an assistant turn follows in both conversations.
+    The prompt of a pair is the longest common start after which both conversations have an assistant turn.
     `config.system_prompt` is prepended to pairs without a system message. Other columns are ignored.
 
     Raises:
@@ -117,7 +117,7 @@ def _key(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the length of the longest common start that an assistant turn follows in both; 0 if there is none."""
+    """Return the length of the longest common start after which both have an assistant turn; 0 if there is none."""
     num_equal = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(num_equal, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

@@ -122,8 +122,9 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
-        """Replace the weights in place. Tokens sampled afterwards have policy version `version`. Cached KV is dropped.
+        """Replace the weights in place. Tokens sampled afterwards have policy version `version`.
 
+        Cached KV is dropped, unless the engine is paused with `in_place` and can keep KV of older weights.
         Raises ValueError for an unknown name or a wrong shape; weights and version are then unchanged.
         """
         ...

@@ -107,9 +107,10 @@ async def _answer(task: asyncio.Task[TurnAnswer]) -> TurnAnswer:
 async def _opened_stream(
     request: web.BaseRequest, dialect: Dialect, task: asyncio.Task[TurnAnswer], keep_alive_s: float
 ) -> web.StreamResponse | None:
-    """Keep the connection alive until the answer is ready, and return the stream that was opened for this.
+    """Keep the connection alive until the answer is ready, and return the stream of the keep-alive messages.
 
-    Return None if the answer is ready before the first keep-alive message. An error can then still set the HTTP status.
+    Return None if the answer is ready before the first keep-alive message. Because nothing was sent in this case, an
+    error can still set the HTTP status.
     """
     stream = None
     while not (await asyncio.wait({task}, timeout=keep_alive_s))[0]:

@@ -26,7 +26,7 @@ class Line:
 
     @property
     def start(self) -> Turn | None:
-        """The turn of another line that the first turn continues; None: the line begins a conversation."""
+        """The turn, in another line, from which this line branches off; None: the line begins a conversation."""
         return self.turns[0].parent
 
 
@@ -36,8 +36,8 @@ def lines_of(tree: Tree) -> list[Line]:
     The main conversations are those with the tools and system texts that occur in the most turns. All other
     conversations come before the main conversations. Main conversations whose first turn was discarded come before
     main conversations whose first turn was used; within each of these two sets, conversations are in the order in which
-    they started. A line that branches off comes before the line from which it branches off. So the last line is the end
-    of the last main conversation.
+    they started. A line that branches off comes before the line from which it branches off. So the last line
+    contains the end of the last main conversation.
     """
     done = [turn for turn in tree.turns if turn.message is not None]
     cut = _Cut(done)

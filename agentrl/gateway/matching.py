@@ -51,7 +51,7 @@ def tools_digest(tools: Sequence[ToolSchema]) -> bytes:
     """Return the digest of the tools, from which the digest of a conversation is computed."""
     functions = [tool.function for tool in tools]
     shown = [(each.name, each.description, each.parameters) for each in functions]
-    # marshal is several times faster than JSON; version 2, because later versions depend on which objects are shared
+    # marshal is several times faster than JSON; version 2: in later versions, shared objects change the bytes
     return blake2b(marshal.dumps(shown, 2), digest_size=_SIZE).digest()
 
 

@@ -52,8 +52,8 @@ class Session:
         ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
             after that.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which a request after the end of the rollout waits, at most until `close`. Meanwhile the
-            caller stops the program, so that the program's actions after the end do not depend on timing.
+        hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. Meanwhile the caller
+            stops the program, so that the program's actions after the end do not depend on timing.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ class Tree:
         return Place(parent, last + 1 if parent else 0, digest, conversation)
 
     def repeated(self, place: Place, request: TurnRequest) -> Turn | None:
-        """Return the turn whose answer a repetition of a request gets; None: the request is not a repetition.
+        """Return the turn whose answer is sent again if the request is a repetition, else None.
 
         An undelivered answer is always sent again. A delivered answer is sent again only if the client marks the
         request as a repetition.
@@ -186,8 +186,8 @@ class Tree:
     def _shown(self, digest: bytes, messages: Sequence[Message]) -> Turn | None:
         """Return the turn whose answer ends the conversation with this digest.
 
-        If there are several, return the turn whose path has the most call ids of `messages`. If several turns have the
-        most, return the turn whose answer was delivered last.
+        If several turns match, return the turn whose path has the most call ids that also occur in `messages`. Among
+        turns with equally many such ids, return the turn whose answer was delivered last.
         """
         found = self._answered.get(digest, ())
         if len(found) < 2:

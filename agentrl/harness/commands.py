@@ -13,7 +13,7 @@ from agentrl.tools.task_folders import TaskFolderState
 from agentrl.types.task import Task
 
 _NOT_RUN, KILLED = 126, 137
-"""Exit codes as in bash: of a command that cannot run, and of a command that signal 9 ended."""
+"""Exit codes of a command that cannot run, and of a command that signal 9 ended; bash uses the same codes."""
 
 
 @dataclass(frozen=True, slots=True)

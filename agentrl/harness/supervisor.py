@@ -1,7 +1,8 @@
 """Program that starts a harness as its child, and ends all processes that the harness started.
 
 The Python of the harness's place (3.9 or later) runs the source of this file, which `process.py` and `in_task.py` send.
-The first argument is a file descriptor. The supervisor writes the text in the job's key `mark` to it, then the report.
+The first argument is a file descriptor. The supervisor writes to this descriptor: first the text in the job's key
+`mark`, then the report.
 When a file descriptor in the job's key `watched` closes, agentrl has ended, and the supervisor ends the harness.
 """
 

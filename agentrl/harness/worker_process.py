@@ -209,7 +209,7 @@ class WorkerProcess:
         self._fail(f"{self._name} has ended{self._said()}")
         _kill(process)
         self._unsent.put(None)
-        self._process = None  # `close` must not end another process to which the system gives this process id
+        self._process = None  # the system may reuse the process id, and `close` must not end the new process
         atexit.unregister(self.close)
 
     def _fail(self, why: str, kind: Callable[[str], Exception] = InfraError) -> None:

@@ -74,7 +74,7 @@ class RecordedSession(InteractionSession):
         return await super().respond(messages)
 
     async def score(self) -> float:
-        """Return the recorded score, unless the interaction has answered."""
+        """Return the recorded score, or the interaction's score if the interaction has answered a turn."""
         return await super().score() if self._is_live else self._recorded.score
 
     async def __aenter__(self) -> Self:

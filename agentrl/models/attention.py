@@ -1,7 +1,7 @@
 """Replace a model's attention, and find out which masks the model gives to its layers.
 
-Engines and backends need this module, because they do not arrange keys and values as transformers expects: the embedded
-engine caches them, and the torch backends share them between samples.
+Engines and backends need this module, because transformers expects another layout of keys and values: the embedded
+engine caches keys and values, and the torch backends share keys and values between samples.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from agentrl.models.loading import check_model
 def routed_shape(config: ModelConfig, routed_by: RoutedBy = "rollout") -> tuple[int, int]:
     """Return (layers, experts per token): the shape in which one token's experts are recorded.
 
-    Dense layers are counted too. `routed_by` is the section whose `routed_experts` an error names.
+    Dense layers are counted too. `routed_by`: section of the configuration; an error names its key `routed_experts`.
 
     Raises:
         ConfigError: there is no such model, or it is not a mixture of experts.

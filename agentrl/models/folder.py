@@ -131,7 +131,7 @@ def _shards(index: Path, key: str) -> list[str]:
 
 
 def tokenizer_file(name: str) -> Path:
-    """Return the vocabulary file for the value of `--tokenizer`, a file or a folder.
+    """Return the vocabulary file for the value of `--tokenizer`, which names a file or a folder.
 
     Raises:
         ConfigError: there is no such file.

@@ -133,7 +133,7 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
     """Return the factor at which `seconds_of`, which grows with the factor, equals `seconds`.
 
-    The factor is between 1 / _MOST and _MOST; 1 if there is none. The search starts at 1 and not at the limits, because
+    The factor is between 1 / _MOST and _MOST; 1 if none fits. The search starts at 1 and not at the limits, because
     it takes minutes to simulate times that are much too long.
     """
     low = high = 1.0

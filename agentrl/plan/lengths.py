@@ -45,7 +45,7 @@ class RolloutLengths:
         trajectories: number of tokens of each trajectory in training.
         prompt: number of first tokens that all rollouts of a task have in common.
         shared: number of first tokens that each trajectory has in common with another trajectory of the task.
-            With `actor.share_prefixes`, training computes these tokens once. Empty: no shared tokens.
+            With `actor.share_prefixes`, training computes shared tokens once. Empty: no shared tokens.
     """
 
     turns: tuple[Turn, ...]

@@ -1,4 +1,4 @@
-"""Open saved rollouts: those of a run's folder, of a checkpoint's validation, of a store, or of one file."""
+"""Open saved rollouts: of a run, of the validation at a checkpoint, of a folder of rollout files, or of one file."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Saved rollouts and their provenance. Reading them never executes code that their configuration names.
+    """Saved rollouts and their provenance. Reading rollouts never executes code that the run's configuration names.
 
     Attributes:
         name: name of the rollouts in tables: the path as the user wrote it.
-        folder: the run's folder; None if there is only a store or a file.
+        folder: the run's folder; None if the rollouts are outside a run's folder.
         steps: the selected steps, ascending; at least one.
     """
 
@@ -70,7 +70,7 @@ class SavedRun:
 
     @cached_property
     def provenance(self) -> Mapping[str, str]:
-        """Provenance of the first file only. Other files may be corrupt, which an audit reports."""
+        """Provenance of the first file. The other files are not opened: if one is corrupt, an audit can still run."""
         return self.store.provenance(self.steps[0])
 
     @cached_property
@@ -160,7 +160,7 @@ def _run_folder(path: Path) -> Path | None:
 
 
 def _stores(path: Path) -> dict[str, TrajectoryStore]:
-    """The stores at `path`, by their split."""
+    """Split -> store, for each store at `path`."""
     if path.is_file():
         return _by_split(TrajectoryStore.of_file(path))
     for folder in (path / TRAJECTORIES, path):

@@ -30,7 +30,7 @@ REWARD_CODE = ("reward.custom_reward_function.path",)
 CREDIT_CODE = ("algorithm.adv_estimator", "actor.policy_loss.loss_mode")
 
 NO_MODEL = "unknown"
-"""Value of `model.path` if the command line names no model, because the path saved in a run is never used."""
+"""Placeholder for `model.path` if the command line names no model. The path saved in a run is never used."""
 
 
 def replay_config(replay: Replay) -> RunConfig:
@@ -58,10 +58,10 @@ def _check_saved(name: str, saved: Mapping[str, object]) -> None:
 
 
 def with_model(config: RunConfig, overrides: Mapping[str, object], **defaults: str) -> RunConfig:
-    """Return the configuration with the model of the command line.
+    """Return the configuration with the model that the command line names.
 
-    A checkpoint contains its own adapter, tokenizer and chat template. So the saved keys for these files are dropped,
-    unless the command line sets them.
+    A checkpoint contains its own adapter, tokenizer and chat template. So the keys for these files are used only if
+    the command line sets them; saved values are dropped.
 
     Args:
         defaults: values for fields of `model` that the command line does not set.

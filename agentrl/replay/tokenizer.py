@@ -25,7 +25,7 @@ PARTS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 
 @dataclass(frozen=True, slots=True)
 class SavedTokenizer:
-    """A tokenizer, and a note to report. The note is empty if the tokenizer is known to be the rollouts' own."""
+    """A tokenizer, and a note for the user. The note is empty if the tokenizer is known to be the rollouts' own."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str
@@ -44,7 +44,7 @@ def load_saved_tokenizer(
 
     Args:
         folder, config: the run's folder and configuration, if known.
-        provenances: step -> provenance of that step's file of rollouts.
+        provenances: step -> provenance of the file with the step's rollouts.
 
     Raises:
         ConfigError: no tokenizer is found; or there is no `override`, and the tokenizer that is found differs from the
@@ -72,10 +72,11 @@ def load_saved_tokenizer(
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Return part (key of `PARTS`) -> the first step whose rollouts were made with another version of this part.
+    """Return the parts that differ: key of `PARTS` -> first step whose rollouts were made with another such part.
 
     Args:
-        provenances: step -> provenance of its file; a part without a saved hash counts as unchanged.
+        provenances: step -> provenance of the file with the step's rollouts. A part without a saved hash counts as
+            unchanged.
     """
     found = hashes(tokenizer)
     others = {

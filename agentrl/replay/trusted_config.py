@@ -70,7 +70,7 @@ def trusted_values(saved: Mapping[str, object], section: type[Section] = RunConf
 
 
 def is_trusted(mark: Mark, value: object) -> bool:
-    """Whether a value is safe to use, given the mark of its key."""
+    """Whether the value of a configuration key is safe to use; `mark` describes how the key is used."""
     if mark.use is Use.PLAIN or value is None:
         return True
     return bool(mark.component) and isinstance(value, str) and BUILT_IN[mark.component](value)

@@ -144,9 +144,9 @@ def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[
 
 
 def _reading(ticks: Sequence[float], write: Callable[[float], str]) -> Callable[[float], str]:
-    """Return the number format of tooltips: `write`.
+    """Return the function that formats the numbers in tooltips: usually `write`.
 
-    If it is `number`, tooltips show at least one digit more than the ticks.
+    If `write` is `number`, the function shows at least one digit more than the ticks.
     """
     if write is not number:
         return write

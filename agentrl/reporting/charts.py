@@ -64,7 +64,8 @@ class Chart(NamedTuple):
 def charts(history: History) -> tuple[list[Chart], list[Chart]]:
     """Return (main charts, one chart for each remaining metric).
 
-    Main charts: one per topic of `TOPICS`, one per reward component, one per metric that agentrl does not declare.
+    Main charts: one per topic of `TOPICS`, one per reward component, one per metric that agentrl does not declare, one
+    of tool calls, and one of guards.
     """
     names = {name for row in history for name in row}
     main = [
@@ -88,7 +89,7 @@ def charts(history: History) -> tuple[list[Chart], list[Chart]]:
 
 
 def constants(drawn: Iterable[Chart]) -> list[tuple[str, str]]:
-    """Return (name, value) of each line of the charts whose lines never changed."""
+    """Return (name, value) of each line, for the charts in which no line ever changed."""
     return [
         (chart.title if len(chart.series) == 1 else f"{chart.title}, {series.label}", _rounded(chart, series))
         for chart in drawn

@@ -129,7 +129,7 @@ class ConsoleTracker:
         return live
 
     def _left_s(self) -> float | None:
-        """Return the seconds left, estimated from the duration of the last steps; None before the first estimate."""
+        """Return the seconds left, estimated from the last steps; None if there is no estimate or no step is left."""
         if self._step >= self._total_steps or not self._logged:
             return None
         (first_step, first_s), (last_step, last_s) = self._logged[0], self._logged[-1]

@@ -50,7 +50,7 @@ class SampleView(TypedDict):
 
 
 class Attempts(NamedTuple):
-    """Samples of one task, in the order of steps. A prompt that all samples share is only in `prompt`."""
+    """Samples of one task, in the order of steps. If all samples have the same prompt, only `prompt` contains it."""
 
     prompt: SampleSegment | None
     samples: list[SampleView]

@@ -21,7 +21,7 @@ text { fill: var(--soft) } .title { fill: var(--ink); font-weight: bold }
 .line, .ring { stroke: var(--c) } .dot { fill: var(--c) } .name { fill: var(--c); font-weight: bold }
 """
 COLORS = ("c0", "c1", "c2", "pale")
-"""CSS classes of lines and names."""
+"""CSS classes for the colors of lines and of the lines' names."""
 
 
 def document(width: float, height: float, body: Iterable[str], title: str = "") -> str:

@@ -11,8 +11,8 @@
 | answer_spam      | the last turn has several different final answers                                          |
 
 Guards only observe unless `reward.guards.penalty` is set, because an honest answer may also raise a guard.
-`agentrl replay RUN hacking` lists rewarded rollouts that raised a guard. For each guard, it also
-shows the mean score of the rollouts that raised the guard, and of all others.
+`agentrl replay RUN hacking` lists rewarded rollouts that raised a guard. For each guard, the command also shows two
+mean scores: of the rollouts that raised the guard, and of all other rollouts.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PENALTY = "guards_penalty"
 
 NGRAM = 4
 MIN_WORDS, MIN_BYTES, MIN_TURNS = 48, 600, 4
-"""Shorter turns and shorter dialogues are not checked for repetition."""
+"""Minimum words and minimum bytes of a turn, and minimum turns of a dialogue, for the checks of guard `repetition`."""
 WINDOW = 6000
 """A turn is checked in windows of this many characters, so that a good beginning does not hide a repetitive end."""
 NUM_WINDOWS = 16
 """Only this many windows at the end of a turn are checked, to bound the cost."""
 MIN_SIBLINGS, MIN_TOKENS_APART = 4, 64
-"""The guard `length` is not raised in a smaller group, or for a smaller distance from the median in tokens."""
+"""Minimum size of a group, and minimum distance from the group's median in tokens, to raise the guard `length`."""
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _FRAME = re.compile(r"</?[A-Za-z_][\w-]*>|<[|｜][^<>]{1,40}[|｜]>|\\(?:boxed|fbox)\b|#{4}")
-# All patterns run in time linear in the text's length. So a repetition that can end in several places is
-# possessive (*+) or bounded, and no pattern begins with \s* at the start of a line.
+# All patterns must run in time linear in the text's length. So repetitions that could backtrack are possessive (*+)
+# or bounded, and no pattern begins with \s* at the start of a line.
 _HELD = re.compile(r"<(answer|final_answer|solution|output)>([^<]*+)</\1>|\\boxed\s*+\{([^{}]*+)\}", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"(?:(?:your|the|final)?\s*(?:answer|solution)(?:\s*here)?)?", re.IGNORECASE)
 _BLANKS = " \t\n\r\f\v.…_*-?"
@@ -153,7 +153,7 @@ def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] |
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """Number of different final answers in the last turn, counted in the answer format with the most answers."""
+    """Number of different final answers in the last turn. Only the answer format with the most answers counts."""
     text = turns[-1] if turns else ""
     found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
     return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)

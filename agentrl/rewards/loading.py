@@ -94,7 +94,7 @@ def check_data_source(config: RewardConfig, task: Task) -> None:
 
 
 def has_sandbox(config: RewardConfig) -> bool:
-    """Whether rewards may run code that a model wrote."""
+    """Whether a sandbox is configured, so that rewards can run code that a model wrote."""
     return config.sandbox is not None or config.sandbox_fusion.url is not None
 
 

@@ -58,7 +58,7 @@ async def collect(
 async def roll_out(
     attempts: Callable[[Task, int], Sequence[Attempt]], tasks: Sequence[Task], *, n: int, slots: asyncio.Semaphore
 ) -> list[Group]:
-    """Like `collect`, but with given attempts, and without an error if all rollouts fail."""
+    """Like `collect`, but `attempts` prepares the rollouts of each task, and it is no error if all rollouts fail."""
     of_tasks = [attempts(task, 0) for task in tasks]
     rollouts = iter(await side_by_side([*chain.from_iterable(of_tasks)], slots))
     return [group_of(task, [*islice(rollouts, len(each))], n) for task, each in zip(tasks, of_tasks, strict=True)]

@@ -15,7 +15,7 @@ _NOT_RUN = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR, Outcome.ABORTED)
 def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> dict[str, float]:
     """Return metrics of recovery from tool errors, for each tool with a `tool_error`.
 
-    Both metrics are shares of the rollouts with a `tool_error` of the tool.
+    Each metric is a share of the rollouts in which a call of the tool had the outcome `tool_error`.
 
     - `tool/<tool>/recovered`: a call of the same tool in a later turn had the outcome `ok`
     - `tool/<tool>/success_after_error`: the rollout is a success (only rollouts with a score count)
@@ -41,8 +41,8 @@ def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
     - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts
 
-    The estimates are the means over all rollouts if none had failed. They are computed as weighted means over the
-    remaining rollouts, see `agentrl.stats.left_out`.
+    An estimate is the mean that would result if no rollout had failed. It is computed as a weighted mean over the
+    remaining rollouts; see `agentrl.stats.left_out`.
     """
     failures = [_failed_call(rollout) for rollout in rollouts]
     failed = [failure is not None for failure in failures]

@@ -21,12 +21,12 @@ _SERIAL = count()  # the number is part of session names; no result depends on i
 
 
 class RolloutGenerate:
-    """The `Generate` of one rollout.
+    """Implementation of `Generate` for one rollout.
 
     Args:
-        seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). If `draw` is given
-            (number of earlier turns from the same context), the turn samples with derive_seed(seed, digest of the
-            context, draw).
+        seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). If a call passes `draw`,
+            the number of earlier turns with the same context, the turn samples with derive_seed(seed, digest of the
+            context, draw) instead.
         deadline: time on the running event loop's clock; None: no deadline.
         priority: rollouts with higher priority are sampled first if the engine is busy.
 

@@ -18,14 +18,15 @@ from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
     """Return metrics by name. Failed rollouts count only in `rollouts/`, `success_all`, `left_out/` and `harness/`.
 
-    - `reward/mean`, `reward/std`, `reward/<name>` (reward parts), `success`, `success/<data_source>`: only with scores
+    - `reward/mean`, `reward/std`, `reward/<name>` (reward parts), `success`, `success/<data_source>`: only if a rollout
+      has a score
     - `response_length/mean`, `/max`: tokens after the prompts of a rollout's trajectories; `num_turns/mean`, `/max`
     - `rollout_s/mean`, `/max`: duration in seconds
     - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call with outcome `ok`
     - `compaction/...`, `sub_agents/...`: see `context_metrics`
     - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`: duration; `/tokens_per_call`
-    - `stop/<reason>`, `rollouts/failed` (stop reason `error`), `rollouts/infra_failed`, `rollouts/dropped` (one of the
-      two): shares of rollouts; `rollouts/num_dropped`: count
+    - `stop/<reason>`, `rollouts/failed` (stop reason `error`), `rollouts/infra_failed`, `rollouts/dropped` (failed or
+      infra_failed): shares of rollouts; `rollouts/num_dropped`: count
     - `success_all`: like `success`, but dropped rollouts count as not successful
     - recovery from tool errors, and the effect of infrastructure failures: see `failure_metrics`
     - `harness/...`: see `harness_metrics`

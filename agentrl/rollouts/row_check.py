@@ -169,7 +169,7 @@ class RowCheck(RowNames):
 
 
 def _trait(loop: object, name: str) -> bool:
-    """Return an attribute of a loop, its class or its factory."""
+    """Return the flag `name` of `loop`, which is a loop, the class of a loop or a factory of loops."""
     return bool(getattr(loop, name, getattr(AgentLoop, name)))
 
 

@@ -32,7 +32,7 @@ _FRESH = re.compile(r"\d{8}-\d{6}(-\d+)?")
 
 @contextmanager
 def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_run: bool = True) -> Iterator[RunConfig]:
-    """Create and lock the run folder; yield the configuration with absolute paths and this folder.
+    """Create and lock the run folder; yield the configuration, in which all paths are absolute and the folder is set.
 
     If the run fails before it starts, all created files and folders are removed.
 

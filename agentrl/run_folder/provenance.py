@@ -38,7 +38,7 @@ def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Seq
     - `environment`: the name of the environment, "" if there is none
     - `agentrl`: the version that wrote the file
 
-    Rollouts of a replay also have `replayed_from`: `<mode> of <run>`, as in `from-turn 1 of outputs/run@60`.
+    Rollouts of a replay also have `replayed_from`: `<mode> of <run>`, for example `from-turn 1 of outputs/run@60`.
 
     Raises:
         ConfigError: the file of agent loops cannot be read.

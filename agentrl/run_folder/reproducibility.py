@@ -27,7 +27,7 @@ class ReproducibilityReport:
     - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
-    - `settings`: only the reasons from configurations: the present one, and those before the run was resumed
+    - `settings`: only the reasons from the current configuration and from the configurations before earlier resumes
     - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
     - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
       from the engine's cache: `{step, split, what}`; `num_ended_by` is the number of all these events
@@ -109,7 +109,10 @@ class ReproducibilityReport:
             yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
-        """Restore the saved entries up to `step`; drop later entries, because their steps are repeated."""
+        """Restore the saved entries up to `step`, and add an entry for each change of the environment since then.
+
+        Later saved entries are dropped, because their steps are repeated.
+        """
         old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "missing"})), dict(_leaves(self._now))
         undone: dict[str, JsonValue] = {}
         for each in _entries(kept, "changed"):

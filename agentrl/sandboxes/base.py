@@ -55,7 +55,7 @@ class SandboxSetup:
         folders: folders that must exist and be writable. Kinds with images ignore `folders`.
         image: name of the image; None: the image of the kind. Kinds without images ignore `image`.
         build: folder with a Dockerfile, from which `image` is built if it does not exist yet.
-        build_s: seconds to build or get the image.
+        build_s: timeout in seconds for building or pulling the image.
         memory_mb: memory limit in MiB; None: the limit of the kind.
         readable: (folder of this machine, path at which the sandbox can read it). Only local sandboxes support this.
     """

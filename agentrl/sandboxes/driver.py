@@ -1,6 +1,6 @@
 """Runs a program in a separate process. The interpreter of a sandbox executes this module's text (`programs.py`).
 
-Before and after each run, every process that a program left running is killed. So it cannot watch the next program.
+Before and after each run, every process that a program left running is killed, so no process can watch another program.
 """
 
 # no pathlib or contextlib, because each import takes time at each run; this code must also work with Python 3.9

@@ -31,7 +31,7 @@ _AFTER = 'print("\\n".join(name for name, holds in checks.items() if not holds))
 
 
 async def check_isolation(sandbox: Sandbox, code: str, kind: str, *, read_only: bool = True) -> None:
-    """Check the isolation that every sandbox on this machine needs, and the properties that `code` checks.
+    """Check that a sandbox is isolated as every sandbox on this machine must be, and has the properties in `code`.
 
     Args:
         code: adds entries to `checks`: property -> whether the sandbox has it. It can call `fails` and `no_network`.

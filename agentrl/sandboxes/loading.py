@@ -51,7 +51,7 @@ def pool_of(setting: object) -> SandboxPool:
     """Return a new pool.
 
     Args:
-        setting: the name of a kind ("local"), or a mapping of `kind` and its settings.
+        setting: the name of a kind ("local"), or a mapping with the key `kind` and the settings of the kind.
 
     Raises:
         ConfigError: the kind is unknown, or a setting is invalid.

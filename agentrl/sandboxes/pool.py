@@ -135,10 +135,10 @@ class SandboxPool:
     def metrics(self) -> dict[str, float]:
         """Return counts since the start of the run.
 
-        `sandboxes_started`, `sandboxes_ended` (programs in them ended them) and `sandboxes_failed` (did not start, or
-        were lost) are numbers of sandboxes. `sandbox_s` is the number of seconds that all sandboxes ran.
-        `sandbox_wait_s` is the number of seconds that rollouts waited for a sandbox. `sandbox_cost_usd` is included if
-        the kind has a price.
+        `sandboxes_started`, `sandboxes_ended` (a program inside ended its sandbox) and `sandboxes_failed` (did not
+        start, or were lost) are numbers of sandboxes. `sandbox_s` is the total running time of all sandboxes in
+        seconds. `sandbox_wait_s` is the total time in seconds that rollouts waited for a sandbox. `sandbox_cost_usd` is
+        included if the kind has a price.
         """
         seconds = self._seconds + sum(each.seconds() for each in self._running)
         price = self.settings.usd_per_s

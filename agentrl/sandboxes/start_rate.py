@@ -1,4 +1,4 @@
-"""Limits how many sandboxes all processes of a user on this machine start per second, through a shared file."""
+"""Limits how many sandboxes a user starts per second on this machine. All processes of the user share one file."""
 
 from __future__ import annotations
 

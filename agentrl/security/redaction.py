@@ -44,7 +44,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redacted_text(text: str) -> str:
-    """Return `text` without secrets detected by format or from the environment."""
+    """Return `text` with its secrets redacted: values of environment variables, and texts in the format of a secret."""
     for secret in _from_environment:
         text = text.replace(secret, REDACTED)
     text = _FORMS.sub(REDACTED, text)

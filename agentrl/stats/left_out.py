@@ -26,7 +26,7 @@ def left_out_weights(num_calls: Sequence[int], failed: Sequence[bool]) -> list[f
 
     Args:
         num_calls: calls that each rollout made, the failed call included.
-        failed: whether the last of these calls failed for a reason outside the policy.
+        failed: for each rollout, whether its last call failed for a reason outside the policy.
     """
     made = Counter(num_calls)
     lost = Counter(number for number, out in zip(num_calls, failed, strict=True) if out)

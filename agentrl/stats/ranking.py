@@ -28,7 +28,7 @@ def area_under_curve(scores: Sequence[float], outcomes: Sequence[bool]) -> float
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's rho: correlation of the ranks, with mean ranks for ties. None if all values of one side are equal."""
+    """Spearman's rho: correlation of the ranks, with mean ranks for ties. None if all values of one list are equal."""
     ranks = [mean_ranks(values) for values in (one, other)]
     if any(not len(each) or np.ptp(each) == 0 for each in ranks):
         return None

@@ -40,7 +40,7 @@ def _leaves(array: pa.Array, ends: Integers, start_sums: Integers) -> Iterator[I
 
     Args:
         ends: row i holds the values of `array` from index `ends[i]` to `ends[i + 1]`.
-        start_sums: for each row, the checksum over the list lengths that precede `array`.
+        start_sums: for each row, the checksum over the lengths of the lists that contain `array`.
     """
     kind = array.type
     if pa.types.is_struct(kind):

@@ -55,7 +55,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # dictionary encoding is slower, and larger for token ids, which zstd compresses well
+        use_dictionary=False,  # a dictionary is slower, and makes token ids larger, which zstd compresses well
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:
@@ -126,7 +126,7 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_experts_hash(path: Path) -> str | None:
-    """Return the hash of the routed experts file's header, saved in `path`; None if there are no routed experts.
+    """Return the hash that `write_experts` returned and `path` contains; None if there are no routed experts.
 
     Raises:
         DataError: the file cannot be read.

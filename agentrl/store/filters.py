@@ -79,7 +79,7 @@ def leaves(columns: Collection[str] | None) -> list[str] | None:
             hint = suggestion(name, [*SCHEMA.names, *_SHORT])
             raise UnknownNameError(f"trajectories have no column '{name}': {hint}")
     derived = ["rewards"] if "reward" in columns else []
-    # the weight is needed with every field of a trajectory: a trajectory with weight 0 is not trained on
+    # read the weight with any field of a trajectory: weight 0 means that the trajectory is not trained on
     derived += [_SHORT[f"trajectories.{WEIGHT}"]] if any(name in _SHORT for name in columns) else []
     return [*ALWAYS, *derived, *(_SHORT.get(name, name) for name in columns)]
 

@@ -1,4 +1,4 @@
-"""Names of a run's folder of trajectories and of the split `excluded`, for code that must not import pyarrow."""
+"""Names of the folder `trajectories` and of the split `excluded`. Importing this module does not import pyarrow."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """Keys of the provenance (`run_folder.provenance`), defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""Provenance key for the log format of imported rollouts. They have tokens only if `HAS_TOKENS` is also set."""
+"""Provenance key for the log format of imported rollouts. Such rollouts have tokens only if `HAS_TOKENS` is set too."""
 RECORDED = "recorded"
-"""Provenance key of rollouts that `agentrl gateway` recorded."""
+"""Provenance key that marks rollouts which `agentrl gateway` recorded."""
 HAS_TOKENS = "has_tokens"
-"""Provenance key of imported rollouts that have tokens and log-probabilities."""
+"""Provenance key that marks imported rollouts with tokens and log-probabilities."""
 
 
 def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:

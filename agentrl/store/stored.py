@@ -13,7 +13,7 @@ from agentrl.utils.short_repr import short
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Training scores of a trajectory, as in `agentrl.types.sample.Sample`; None if not scored."""
+    """Training scores of a trajectory; see the same fields of `agentrl.types.sample.Sample`. None: not scored."""
 
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None

@@ -30,7 +30,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 def writable(text: str) -> str:
     """Make `text` valid UTF-8: replace lone surrogates and U+FDD0 by U+FDD0 followed by the code point's hex digits.
 
-    Lone surrogates occur because JSON can escape them and models can write them.
+    Lone surrogates occur because a model can write them as JSON escapes, such as `\\ud83d`.
 
     "a\\ud83d"  ->  "a\\ufdd0d83d"
     """

@@ -77,7 +77,7 @@ class TrajectoryStore:
                 `Rollout.excluded` is saved.
 
         Raises:
-            DataError: a value cannot be saved; the message names step or task, and field.
+            DataError: a value cannot be saved; the message names the field, and its task or step.
             ValueError: a sample belongs to no trajectory.
         """
         self._check_writable()
@@ -191,7 +191,7 @@ class TrajectoryStore:
             yield from matching_rollouts(self._path(step), self._of_step(query, step), columns)
 
     def _of_step(self, query: Query, step: int) -> Query:
-        """Add a filter on the step if `of_file` created this store. Files of other stores hold only one step."""
+        """If `of_file` opened this store, add a filter on the step, because the file may hold several steps."""
         return replace(query, rollout={**query.rollout, **_equal({"step": step})}) if self._file else query
 
     def _path(self, step: int) -> Path:

@@ -85,7 +85,7 @@ def _not_supported(task: TaskFolder) -> Iterator[str]:
     for key in (key for key, is_wrong in wrong.items() if is_wrong):
         yield f"{SETTINGS}: '{key}' with this value is not supported"
     for key, env in envs.items():
-        if any(map(_VARIABLE.search, env.values())):  # Harbor would insert variables of this machine, such as keys
+        if any(map(_VARIABLE.search, env.values())):  # Harbor would insert this machine's values, such as API keys
             yield f"{SETTINGS}: '{key}' names variables of this machine (${{...}}), which do not reach sandboxes"
     for name in _COMPOSE:
         if (task.path / ENVIRONMENT / name).exists():
@@ -118,7 +118,7 @@ def _unreadable_files(task: TaskFolder) -> Iterator[str]:
 def _with_image(task: TaskFolder) -> tuple[TaskPlan, list[str]]:
     environment = task.settings.environment
     builds = environment.docker_image is None
-    setup = SandboxSetup(  # the name of an image that is built is set below
+    setup = SandboxSetup(  # if the image is built, its name is set below
         folder=environment.workdir or "",
         env=tuple(environment.env.items()),
         image=environment.docker_image,

@@ -20,7 +20,7 @@ STEP_S = 60.0
 """Timeout in seconds of one step of the preparation."""
 
 _MKDIR = 'mkdir() { command mkdir -p "$@"; }'
-"""`mkdir` that accepts existing folders, because top-level folders that a Dockerfile creates exist from the start."""
+"""`mkdir` that accepts existing folders, because a sandbox may already have a folder that the Dockerfile creates."""
 
 
 class PrepareError(SandboxUnavailableError):
@@ -48,7 +48,7 @@ async def send_files(sandbox: Sandbox, members: Sequence[Member], what: str, thr
     """Write files to the sandbox.
 
     Args:
-        through: folder of the sandbox for a temporary archive of the files.
+        through: folder in the sandbox where an archive of the files is stored until it is unpacked.
 
     Raises:
         SandboxUnavailableError: the files cannot be read or unpacked.

@@ -36,11 +36,11 @@ class TaskSteps:
         self._found: list[Rewards] = []
         self._ended = False
         self._is_between = False
-        """Whether a step is scored, but `next` has not yet returned the instruction of the following step."""
+        """Whether a step has been scored, but `next` has not yet returned the next step's instruction."""
 
     @property
     def num_scored(self) -> int:
-        """Number of steps that are scored."""
+        """Number of steps that have been scored."""
         return len(self._found)
 
     def filling(self, fill: Callable[[Sandbox], Awaitable[None]]) -> Callable[[Sandbox], Awaitable[None]]:

@@ -81,7 +81,7 @@ async def _send_tests(sandbox: Sandbox, task: TaskFolder, step: Step | None) -> 
 
 
 async def empty(sandbox: Sandbox, folders: Sequence[str] = (*_EMPTIED, AGENT_LOGS)) -> None:
-    """Empty folders that must be empty before the tests run, or before the next step of the agent.
+    """Delete the content of `folders`. They must be empty before the tests run, and before the agent's next step.
 
     Raises:
         SandboxUnavailableError: a command failed.

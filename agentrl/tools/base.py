@@ -32,7 +32,8 @@ class InfraError(Exception):
 class ToolResponse:
     """Answer of a tool: text, and images for models that accept images.
 
-    An image is bytes of a file, a path, a data URL or a Pillow image. Videos are not supported in this version.
+    An image is a path, a data URL, a Pillow image, or the bytes of an image file. Videos are not supported in this
+    version.
     """
 
     text: str | None = None
@@ -73,9 +74,11 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's dictionary `create_kwargs`, and also each of its entries.
+        """Start one trajectory.
 
-        An `InfraError` drops only the rollout. Any other exception counts as an error of the row and ends the run.
+        `kwargs` contains the row's dictionary `create_kwargs`, and also each entry of this dictionary as a keyword of
+        its own. If `create` raises an `InfraError`, only this rollout is dropped. Any other exception counts as an
+        error of the row and ends the run.
         """
         return instance_id or uuid4().hex, ToolResponse()
 

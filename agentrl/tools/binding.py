@@ -109,7 +109,7 @@ class ToolInstance:
 
 
 class RolloutState(ToolInstance):
-    """State of one rollout that several tools share. It exists before the first model turn.
+    """State that several tools of one rollout share. The state exists before the first model turn.
 
     Attributes:
         name: name of the state's reward.
@@ -220,7 +220,7 @@ class BindsSeveral(ABC):
 
 
 class BoundFunction(BoundTool, ToolInstance):
-    """A bound function. It has no state, so it is its own instance."""
+    """A bound function. It keeps no state, so this object is also the `ToolInstance` of every trajectory."""
 
     def __init__(self, tool: FunctionTool, deadline_s: float, offload: Offload) -> None:
         super().__init__(tool.schema, tool.timeout_s or deadline_s, offload)

@@ -89,8 +89,8 @@ class BoundClass(BoundTool):
 class ClassInstance(ToolInstance):
     """State of a `BaseTool` for one trajectory. The state changes only on the event loop thread of the tools.
 
-    If a call blocks that event loop, a new event loop replaces it and creates a new instance. An instance that the old
-    loop was still creating is released as soon as it exists.
+    If a call blocks that event loop, a new event loop replaces it. If `create` was still running on the old loop, the
+    new loop runs `create` again, and the first instance is released as soon as it exists.
     """
 
     def __init__(self, bound: BoundClass, data: AgentData) -> None:

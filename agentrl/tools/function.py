@@ -110,8 +110,8 @@ def tool(
     """Convert a typed function (sync or async) to a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
 
     The model sees the signature and the docstring (Google style). `description` replaces the docstring's text about the
-    function, and `schema` replaces everything. The function may return text, a dict (shown as JSON), a ToolResponse, or
-    a tuple (answer, reward of the call, metrics). The function can still be called directly.
+    function, and `schema` replaces the complete schema. The function may return text, a dict (shown as JSON), a
+    ToolResponse, or a tuple (answer, reward of the call, metrics). The function can still be called directly.
 
     Raises:
         ConfigError: a parameter has no type, or an option does not fit the function.

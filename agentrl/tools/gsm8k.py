@@ -1,4 +1,4 @@
-"""A tool with which the model may check its answer to a word problem, as in verl's first multi-turn example."""
+"""A tool that checks the model's answer to a word problem. verl's first multi-turn example uses the same tool."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentrl.utils.answers import as_number
 
 
 class Gsm8kTool(BaseTool):
-    """Compares `answer` with the row's `create_kwargs.ground_truth`. The tool's reward is 1 or 0.
+    """Compares `answer` with the row's `create_kwargs.ground_truth`.
 
-    The reward is 1 after a correct answer. An answer that is not better than all earlier answers costs
-    `config.step_penalty` (default 0.05). This discourages repeated guessing.
+    The tool's reward for the trajectory is 1 if any answer was correct, else 0. Each call except the first correct one
+    costs `config.step_penalty` (default 0.05). This discourages repeated guessing.
     """
 
     deterministic = True

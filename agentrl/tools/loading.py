@@ -137,7 +137,7 @@ def _registered(name: str, entry: dict[str, object]) -> bool:
 class _ShortForm(Section):
     """Entry in the short form: the `name` of a registered function, or `function: path.py:name`.
 
-    The path is relative to the folder of the YAML file or to the working folder.
+    A relative path is looked up in the folder of the YAML file, then in the working folder.
     """
 
     name: str | None = None
@@ -167,7 +167,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
 
 
 def _beside(folder: Path, target: str) -> str:
-    """Make `path.py:name` relative to the YAML file's folder, if such a file exists there."""
+    """Make `path.py:name` relative to the YAML file's folder, if `path.py` exists there."""
     path = folder / target.rpartition(":")[0]
     return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
 

@@ -28,10 +28,10 @@ _NOT_RUN = (Outcome.LIMIT_ERROR, Outcome.ABORTED)
 
 
 class Recording:
-    """Recorded calls of one rollout. Each recorded call answers once; equal calls answer in recorded order.
+    """Recorded calls of one rollout. Each recorded answer is used once; equal calls get theirs in recorded order.
 
     Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
-    Calls that never ran have no answer. A recorded answer is only text, without images.
+    Recorded calls that never ran are not used. A recorded answer is only text, without images.
 
     Args:
         uid: uid of the rollout's task.
@@ -89,8 +89,8 @@ class Recording:
 class RecordedToolbox(Toolbox):
     """Tools of a saved run, with the recorded schemas; `playing` sets the recording.
 
-    A session for a task other than the recorded one raises DataError. Calls that start agents are not answered from the
-    recording: the agents run again, and only the agents' own tool calls are answered from the recording.
+    Opening a session for a task other than the recorded one raises DataError. Calls that start agents are not answered
+    from the recording: the agents run again, and only the agents' own tool calls are answered from the recording.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:

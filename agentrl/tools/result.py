@@ -17,8 +17,8 @@ class Answer:
     """Answer of a tool: text and images (bytes) for the model, reward of the call, metrics to log, and outcome.
 
     Attributes:
-        optional_images: True: a model that does not accept images gets a note in place of the images. False: images for
-            such a model end the run.
+        optional_images: what happens if the model does not accept images. True: the model gets a note in place of the
+            images. False: the run ends.
     """
 
     text: str
@@ -99,10 +99,10 @@ def _finite(reward: object) -> float:
 
 
 def bounded(text: str, num_chars: int) -> str:
-    """Shorten text to at most `2 * num_chars`, keeping both ends.
+    """Shorten a long text to its first and its last `num_chars` characters.
 
-    Cutting the result to `num_chars` on any side gives the same text as cutting the original. Lone surrogates, which
-    tokenizers reject, become question marks.
+    A later cut to `num_chars` characters (left, right or middle) gives the same text as a cut of the original. Lone
+    surrogates, which tokenizers reject, become question marks.
     """
     if len(text) > 2 * num_chars:
         text = text[:num_chars] + text[-num_chars:]

@@ -95,7 +95,7 @@ class SandboxTool(BindsItself):
 
 
 class BoundSandboxTool(BoundTool):
-    """A bound `SandboxTool`. The timeout of a call starts when the sandbox runs."""
+    """A bound `SandboxTool`. The timeout of a call does not include the time until its sandbox has started."""
 
     def __init__(self, tool: SandboxTool, deadline_s: float, offload: Offload) -> None:
         super().__init__(tool.schema, deadline_s, offload)
@@ -112,7 +112,8 @@ class _InSandbox(ToolInstance):
     """The tool in the sandbox of one rollout.
 
     Args:
-        stoppable: whether the sandbox is kept for the tests if a call is cancelled (at the rollout's deadline).
+        stoppable: whether the sandbox keeps running after a call is cancelled (at the rollout's deadline), because the
+            task's tests need the sandbox.
     """
 
     def __init__(self, tool: BoundSandboxTool, owner: str, *, stoppable: bool) -> None:

@@ -34,8 +34,8 @@ class AfterStep:
         records: stores rollouts and logs metrics.
         exclusions: collects the rollouts of a step that are not trained on.
         meters: functions that return additional metrics, counted since their last call. They are called at the end of
-            each step. Another call at the start of a step resets the counts, because validation and saving belong to no
-            step.
+            each step. Another call at the start of a step discards the counts of validation and saving, which
+            belong to no step.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AfterStep:
         self._saved_s = 0.0
         self._goal = progress.goal
         self._good_enough = goal_reached(progress.goal, self._config.stop_when)
-        self._new_best: Best | None = None  # set if the latest validation was the best so far, until the step is saved
+        self._new_best: Best | None = None  # the latest validation, if it is the best so far and not yet saved
 
     async def begin(self) -> int:
         """Resume from the restored step. A new run starts at 0, after a validation if `val_before_train` is set."""

@@ -48,7 +48,7 @@ class Checkpoints:
         folder: the folder of the checkpoints, with symbolic links resolved.
         start: the checkpoint to resume from, saved by this run or another run; None for a new run.
         num_kept: number of newest checkpoints to keep; the best one is always kept. None keeps all.
-        kept: components besides backend and source whose state is saved.
+        kept: further components whose state is saved; the state of backend and source is always saved.
         in_background: `save` returns when the state is copied. The checkpoint appears when all its files are written.
 
     Attributes:

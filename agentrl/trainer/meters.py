@@ -72,9 +72,9 @@ class EngineMeter(Meter):
 
 
 class ToolMeter(Meter):
-    """Counts of the tools in one step, as `tools/<name>`. Those in `_OF_THE_RUN` are totals since the start of the run.
+    """Counts of the tools in one step, as `tools/<name>`. The counts come from `Toolbox.metrics`.
 
-    The counts come from `Toolbox.metrics`.
+    The counts in `_OF_THE_RUN` are totals since the start of the run.
     """
 
     def __call__(self) -> Metrics:

@@ -33,7 +33,7 @@ class Trace(Protocol):
         """End the profile."""
 
     def write(self, file: Path) -> None:
-        """Write the stopped profile to `file`. Do nothing if another program writes it."""
+        """Write the stopped profile to `file`. Do nothing if another program, such as nsys, writes the profile."""
 
 
 class TorchTrace:

@@ -169,7 +169,8 @@ def _reproducibility(config: RunConfig, parts: RolloutParts) -> ReproducibilityR
     """Open the reproducibility report of an evaluation; None if the folder contains a training run."""
     if (config.trainer.run_dir / CONFIG_FILE).exists():
         return None
-    trainer = config.trainer.model_copy(update={"mode": "val_only"})  # because an evaluation does not use actor.device
+    # with mode val_only, the report ignores actor.device, which an evaluation does not use
+    trainer = config.trainer.model_copy(update={"mode": "val_only"})
     reproducibility = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
     reproducibility.begin(-1)
     return reproducibility
@@ -208,7 +209,10 @@ def _limit_threads(config: RunConfig) -> None:
 def _show_samples(
     file: Path, groups: Sequence[Group], parts: RolloutParts, store: TrajectoryStore | None = None, show: bool = True
 ) -> None:
-    """Save a few rollouts of `groups` and of earlier steps in `store` as text. With `show`, print those of `groups`."""
+    """Save a few rollouts as text: of `groups`, and of the earlier steps that `store` holds.
+
+    With `show`, print the chosen rollouts of `groups`.
+    """
     chosen = instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     kept = chosen if store is None else over_time(chosen, store)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class OperationKind(StrEnum):
-    """The method of a conversation that was called. Calls of the first six kinds open a trajectory."""
+    """Which method of a conversation was called. Calls of the first six kinds open a trajectory."""
 
     TASK = "task"  # opened with the messages of the task
     MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent

@@ -18,7 +18,7 @@ from agentrl.utils.short_repr import counted, short
 BASELINE = "baseline"
 """Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
 INTERACTION = "interaction"
-"""Name of the rewards from the simulated user: for a turn, and for the rollout."""
+"""Name of the simulated user's reward of a turn, and also of the simulated user's reward of the rollout."""
 VERIFIER = "verifier"
 """Name of the reward from the tests of a task folder."""
 GUARD = "guard/"
@@ -147,8 +147,8 @@ class Rollout:
     def valid(self) -> bool:
         """Whether the rollout counts in its group: it has trained tokens, and nothing outside the policy failed.
 
-        A rollout whose agent loop failed has no score. It does not count with a score of 0, because 0 may be the best
-        score of a group.
+        A rollout whose agent loop failed has no score. It is left out, not counted with score 0, because 0 may be the
+        best score of a group.
         """
         return self.excluded is None
 

@@ -27,8 +27,8 @@ def read_template_variables(value: JsonValue) -> Mapping[str, JsonValue]:
     """Read the variables in a row. Null values count as not given, because columns of Parquet files contain them.
 
     Raises:
-        DataError: the value is not an object, or has a reserved name or a value that is neither text, number, true nor
-            false. The message names the field.
+        DataError: `value` is not an object, a name in it is reserved or invalid, or a variable is neither text, number,
+            true nor false. The message names the field.
     """
     if value is None:
         return NONE

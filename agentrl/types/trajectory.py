@@ -46,8 +46,8 @@ class Segment:
 
     Attributes:
         token_ids: the tokens, exactly as sampled or rendered; never empty for the model.
-        logprobs: one per token, natural log, of the behaviour distribution softmax(logits / temperature);
-            set if and only if the author is the model.
+        logprobs: natural logarithm of each token's probability under the behaviour distribution
+            softmax(logits / temperature); set if and only if the author is the model.
         policy_versions: the policy version of each sampled token, as spans in order; set if and only if the author is
             the model.
         temperature: the sampling temperature of a model segment; 1 otherwise.
@@ -150,7 +150,8 @@ class Trajectory:
     def routed_experts(self) -> Tensor | None:
         """[R, layers, top k], R < T: the experts of the first R tokens; None if unknown.
 
-        After a model turn R is T - 1, because the last token has not been processed yet. uint8 if possible, else int16.
+        After a model turn R is T - 1, because the last token has not been processed yet. The integer type is uint8 if
+        possible, else int16.
         """
         if len(self._routed_experts) > 1:
             import torch
@@ -201,5 +202,5 @@ class Trajectory:
 
 
 def smallest(experts: Tensor) -> Tensor:
-    """Return numbers of experts in the smallest integer type that fits: uint8 if possible, else int16."""
+    """Return expert ids in the smallest integer type that fits: uint8 if possible, else int16."""
     return experts.byte() if not experts.numel() or int(experts.max()) < 256 else experts.short()

@@ -34,7 +34,7 @@ class EndpointFailedError(Exception):
 
 
 class EndpointRefusedError(Exception):
-    """The endpoint rejects the request (key, model, address) and has answered no earlier request."""
+    """The endpoint rejects a request and has answered no earlier one, so key, model or address are probably wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 def _count(usage: object) -> Callable[[str], int | None]:
-    """Return a function that reads a count of tokens; None if the endpoint reports no plausible number."""
+    """Return a function: name of a count in `usage` -> number of tokens; None if it is missing or not plausible."""
 
     def read(name: str) -> int | None:
         value = usage.get(name) if isinstance(usage, dict) else None

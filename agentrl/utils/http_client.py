@@ -105,7 +105,7 @@ def environment_proxy(url: str) -> str | None:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Certificates of the system (or SSL_CERT_FILE), and certifi's certificates in case Python finds no others."""
+    """The system's certificates (or SSL_CERT_FILE), plus certifi's, because Python may find no system certificates."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context

@@ -20,7 +20,7 @@ def parameters_of(function: Callable[..., object], what: str) -> Mapping[str, in
         what: name of the function in the error message.
 
     Raises:
-        ConfigError: Python cannot inspect the function, as with some functions written in C.
+        ConfigError: Python cannot inspect the function, for example one that is written in C.
     """
     try:
         return inspect.signature(function).parameters

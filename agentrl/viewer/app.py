@@ -154,7 +154,7 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 
 
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
-    """Return the positions of matching rows, and the number of searched parts. Without a text search: all parts."""
+    """Return the positions of matching rows, and the number of parts searched for the text (without a text: all)."""
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
         mask, searched = run.search(text).mask(snapshot.parts)

@@ -55,7 +55,7 @@ def _curves(rows: Sequence[Mapping[str, object]], warnings: Sequence[Mapping[str
 
 
 def overview() -> dict[str, list[str]]:
-    """Return the metrics that the overview shows, and the prefixes of the groups after it; both in display order."""
+    """Return the metrics of the overview and the prefixes of the metric groups below it, both in display order."""
     placed = sorted((metric.viewer, metric.name) for metric in METRICS if metric.viewer is not None)
     return {"metrics": [name for _, name in placed], "groups": list(GROUPS)}
 

@@ -46,7 +46,7 @@ class Filter:
     Attributes:
         equal: (column, value) pairs.
         bounds: (column, whether the bound is a lower bound, inclusive bound).
-        call: values for `tools` and `outcomes`; a single tool call must match both.
+        call: (column, value) pairs for `tools` and `outcomes`; one tool call of the row must match all pairs.
         failed: only rollouts with an error or an infrastructure failure.
         dropped: also rollouts of dropped groups, which no step trained on.
         sort: a column, with prefix `-` for descending; "": newest step first; within a step, in saved order.

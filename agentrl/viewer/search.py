@@ -87,7 +87,10 @@ def _rows_with(lists: pa.ListArray, text: str) -> Iterator[int]:
 
 
 def _candidates(messages: pa.Array, text: str) -> pa.Array:
-    """Mask of messages whose JSON contains `text`, plain or escaped. Decoding is slow, so only these are decoded."""
+    """Mask of messages whose JSON contains `text`, plain or escaped.
+
+    Only these messages are decoded, because decoding is slow.
+    """
     masks = [
         pc.match_substring(messages, needle, ignore_case=True)
         for needle in {text, json.dumps(text, ensure_ascii=False)[1:-1]}

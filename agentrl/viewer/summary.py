@@ -16,7 +16,7 @@ from agentrl.store.files import open_file
 from agentrl.store.schema import EXCLUDED
 
 REWARD = "reward/"
-"""Prefix of the columns for named rewards. The column of `score`, the reward for training, is `reward`."""
+"""Prefix of the columns for named rewards. `score`, the reward used for training, has the column `reward` instead."""
 
 MAX_REWARDS = 24
 """Maximum number of reward names that get a column."""

@@ -28,7 +28,7 @@ class Probe:
         """Return the metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
 
         Raises:
-            ProbeError: the difference is too large for a numerical error, or the tokens have another weight version.
+            ProbeError: the mean difference is larger than rounding explains, or other weights sampled the tokens.
         """
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}

@@ -95,7 +95,10 @@ def demonstrate(problems: Sequence[Problem], calls: Calls, rng: random.Random) -
 
 
 def truly_wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
-    """Draw demonstrations until the answer is wrong: stopping early at 90-(20+25) gives the right answer by chance."""
+    """Draw demonstrations until the answer is wrong.
+
+    A mistake can give the right answer by chance: in 90-(20+25), the result of the first call is also the answer.
+    """
     while is_right(problem, trace := wrong_trace(problem, calls, rng)):
         pass
     return trace

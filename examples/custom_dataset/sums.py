@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 
 class Sums:
-    """Sums and differences of numbers below a hundred. Row i of a longer dataset is row i of a shorter one."""
+    """Sums and differences of numbers below a hundred. Row i is the same in datasets of all lengths."""
 
     def __init__(self, data_files: Sequence[str]) -> None:
         self.num_rows = sum(map(int, data_files))

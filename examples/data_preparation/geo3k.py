@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def task(row: Row, split: str, index: int) -> dict[str, object]:
-    """Convert one problem. `prepare_splits` copies its images unchanged."""
+    """Convert one problem, without its images: `prepare_splits` copies the images unchanged."""
     problem, answer = str(row.get("problem", "")), str(row.get("answer", ""))
     if not (problem and answer):
         raise FieldError("expected a `problem` and an `answer`")

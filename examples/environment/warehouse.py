@@ -44,7 +44,7 @@ class Warehouse:
         return "shipped"
 
     def reward(self) -> float:
-        """Return 1 if the order was shipped as asked, and less for a wrong box."""
+        """Return 1 if the order was shipped as asked, and less if it was not shipped or if the box is wrong."""
         wrong = sum(abs(count - self.box[item]) for item, count in self.order.items())
         return (1.0 if self.done else 0.5) / (1 + wrong)
 

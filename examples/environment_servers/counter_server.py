@@ -66,7 +66,7 @@ if __name__ == "__main__":
     config = BaseResourcesServerConfig(
         host="127.0.0.1", port=port, name="counter", entrypoint="counter_server.py", domain="agent"
     )
-    head = BaseServerConfig(host="127.0.0.1", port=port + 1)  # required, but not used by a single server
+    head = BaseServerConfig(host="127.0.0.1", port=port + 1)  # required by ServerClient, but not used here
     client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create({}))
     server = CounterServer(config=config, server_client=client)
     uvicorn.run(server.setup_webserver(), host="127.0.0.1", port=port, log_level="warning")

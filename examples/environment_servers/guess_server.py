@@ -2,7 +2,7 @@
 
 python guess_server.py PORT MAX_SESSIONS
 
-With the environment variable GAME=listed, the server runs another game, whose tools it lists itself (MCP).
+With the environment variable GAME=listed, the server runs another game, and lists the tools of this game itself (MCP).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def write_folder(folder: Path, name: str, task: FileTask) -> None:
     """Write one task folder."""
     texts = {
         "task.toml": SETTINGS.format(name=name),
-        "instruction.md": task.instruction,  # as in the demonstrations, without a final line break
+        "instruction.md": task.instruction,  # without a final line break, as in the demonstrations
         "environment/Dockerfile": DOCKERFILE,
         "tests/test.sh": TEST,
         "solution/solve.sh": f"#!/bin/bash\n{task.command}\n",

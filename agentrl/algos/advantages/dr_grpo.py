@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO without the division by std, which overweights very easy and very hard tasks (arXiv:2503.20783)."""
+"""Dr. GRPO: GRPO without division by std; the division overweights very easy and very hard tasks (arXiv:2503.20783)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class AdvantageBatch:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rollouts of a step: the member index of each row, [B], scores and validity, [M], and each group's members."""
+    """Rollouts of a step: member index of each row, [B]; score and validity of each member, [M]; members per group."""
 
     of_row: Tensor
     scores: Tensor

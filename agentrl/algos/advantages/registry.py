@@ -32,8 +32,8 @@ def estimate_advantages(
     """Compute advantages and returns, both [B, T] and 0 outside the mask. B rows (trajectories), T tokens.
 
     Args:
-        name: a registered estimator:
-            grpo (option norm_adv_by_std: true), dr_grpo, grpo_passk (norm_adv_by_std: true), rloo, opo, gpg,
+        name: a registered estimator; brackets contain its options with their defaults:
+            grpo (norm_adv_by_std: true), dr_grpo, grpo_passk (norm_adv_by_std: true), rloo, opo, gpg,
             reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys, gdpo_reward_weights, norm_adv_by_std: true; reads
             `components`): compare a rollout's reward with its group;
             remax (reads `baselines`), reinforce_plus_plus (gamma: 1), gae (gamma: 1, lam: 1, whiten: true; reads

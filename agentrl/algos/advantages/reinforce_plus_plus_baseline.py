@@ -12,8 +12,9 @@ from agentrl.algos.advantages.normalization import standardised, whitened
 def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A = (d - mean(d)) / sqrt(var(d) + 1e-8) over all trained tokens of the batch, d_i = r_i - mean of the group.
 
-    Two rollouts of one token, rewards 1 and 0: d = 0.5, -0.5 and A = 0.7071, -0.7071. In a group of one, or of equal
-    rewards, d = 0 counts in mean and variance, but advantages stay 0. The returns equal the advantages.
+    Two rollouts of one token, rewards 1 and 0: d = 0.5, -0.5 and A = 0.7071, -0.7071. Groups of one, and groups of
+    equal rewards, have d = 0: their tokens count in the batch's mean and variance, but their advantage is 0. The
+    returns equal the advantages.
     """
     members = find_members(batch)
     centred, compared = torch.zeros_like(members.scores), torch.zeros_like(members.valid)

@@ -1,7 +1,7 @@
 """The trained tokens of each rollout as one sequence, in the order of its rows, with its turns and steps.
 
 Tokens between trained tokens (a tool result, the prompt of a later trajectory) are not part of the sequence. A return
-continues across them. Axes: B rows, T tokens, M members, N trained tokens, K turns or steps.
+continues across these tokens. Axes: B rows, T tokens, M members, N trained tokens, K turns or steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Clip-Cov and KL-Cov: limit updates on the tokens that reduce entropy fastest (Cui et al. 2025, arXiv:2505.22617).
 
-These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. How ties are
-broken and which tokens are drawn depend only on the tokens' values, so the order of a batch does not matter. Axis: N
-trained tokens.
+These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. Ties and
+random draws are decided only by the tokens' values, not by the order of the batch. Axis: N trained tokens.
 """
 
 from __future__ import annotations

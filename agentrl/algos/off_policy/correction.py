@@ -28,7 +28,7 @@ class _Tokens:
 
 
 def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tuple[list[Sample], Metrics]:
-    """Return samples with `importance_weights` and with rejected tokens removed from `loss_mask`, and metrics.
+    """Return (samples, metrics): samples with `importance_weights`, and without rejected tokens in `loss_mask`.
 
     The ratio is exp(old_logprobs - behaviour_logprobs): policy at the start of the step / behaviour policy. The same
     ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are

@@ -70,7 +70,7 @@ def mismatch_of(samples: Sequence[Sample], version: int) -> dict[str, float]:
 
 
 def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -> dict[str, Tensor]:
-    """Means (maxima for names ending in `/max`) over trained tokens, [] each, which can be combined over batches.
+    """Means over trained tokens (maxima if the name ends in `/max`), [] each; results of batches can be combined.
 
     Args:
         log_ratio: [B, T], log(policy / behaviour).
@@ -101,7 +101,7 @@ def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -
 
 
 def summary(moments_of_step: Mapping[str, float]) -> dict[str, float]:
-    """Compute the metrics of a step from the moments of its tokens; empty without moments.
+    """Compute the metrics of a step from the result of `moments` over its tokens; empty if there is none.
 
     mismatch/mean, max        mean and maximum of |log policy - log behaviour|, in nats
     mismatch/k3               the k3 estimate of KL(behaviour || policy), in nats per token

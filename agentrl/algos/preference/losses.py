@@ -22,9 +22,10 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each. Those under the reference have no gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each.
 
-    Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
+    Log-probabilities under the reference have no gradient. Each log-probability is a sum over a rollout's trained
+    tokens, or a mean if the caller divides by their number.
     """
 
     chosen_logps: Tensor

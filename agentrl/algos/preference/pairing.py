@@ -28,8 +28,8 @@ Pairing = Literal["best_worst", "best_random"]
 def choose(groups: Sequence[Group], samples: Sequence[Sample], pairing: Pairing) -> list[Sample]:
     """Set advantage 1 for the best rollout of each group, -1 for the rejected rollout, 0 for all other rollouts.
 
-    The rejected rollout is the worst, or with `best_random` any rollout with a lower score. Ties are broken at random,
-    with a seed that depends only on the group's uid. Groups of equal scores have no pair.
+    The rejected rollout is the worst one; with `best_random`, a random one that is worse than the best. Ties are broken
+    at random, with a seed that depends only on the group's uid. Groups of equal scores have no pair.
     """
     signs: dict[str, float] = {}
     for group in groups:

@@ -12,7 +12,7 @@ from agentrl.types.sample import Sample
 
 
 def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = "", rollout_id: str = "") -> Sample:
-    """Make a sample in which the score is read after the first N tokens, for each N in `labels`.
+    """Make one sample whose score is read at several places: after the first N tokens, for each N in `labels`.
 
     The model's output for index N depends only on the tokens before index N, so it is the score of the first N tokens.
     Tokens after the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9]
@@ -36,7 +36,7 @@ def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = ""
 
 
 def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"] | None = None) -> list[Sample]:
-    """Make one sample per valid rollout, of its last trajectory. The model's score is read after the last token.
+    """Make one sample per valid rollout, from its last trajectory. The model's score is read after the last token.
 
     Args:
         outcome: name of the reward that is the label.

@@ -1,4 +1,4 @@
-"""Independent parsers of tool calls, written from the formats' descriptions. They split a turn into text and calls."""
+"""Independent parsers of tool calls, written from the formats' descriptions. Each splits a turn into text and calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ READERS: Mapping[str, Callable[[str, Sequence[Json]], ParsedTurn]] = {
     "qwen3_coder": read_qwen3_coder,
     "react": _without_tools(read_react),
 }
-"""Format -> parser of (text, the tools' saved schemas)."""
+"""Format -> function that parses a turn, given the turn's text and the saved schemas of the tools."""
 
 PLAIN_READERS: Mapping[str, Callable[[str], ParsedTurn]] = {
     "gemma4": read_plain_gemma4,

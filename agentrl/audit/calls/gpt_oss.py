@@ -20,7 +20,7 @@ class _Message:
     """A message of a turn: the text from its header to the mark that ends it.
 
     Attributes:
-        closed: false if the start of another message ends the message; true if an end mark or the turn's end does.
+        closed: whether an end mark or the turn's end ends the message; false: the start of another message ends it.
         begun: whether the message has a text after its header.
     """
 

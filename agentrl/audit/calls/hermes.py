@@ -13,8 +13,8 @@ def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
     If the prompt contains the first `<think>`, all text before the first `</think>` belongs to the thoughts. A call
-    ends at the first `</tool_call>` after its JSON. A call with `<tool_call>` or `</think>` before `</tool_call>` is
-    unclosed.
+    ends at the first `</tool_call>` after its JSON. A call is unclosed if `<tool_call>` or `</think>` comes before its
+    `</tool_call>`.
     """
     pieces, together, thoughts, calls, at = list[str](), list[str](), list[str](), list[Call](), 0
     may_begin = True

@@ -18,7 +18,7 @@ class ListMarks:
 
     Attributes:
         begin: matches the mark before a list: `<|tool_call|>`, or another mark.
-        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`. No other list may end with it.
+        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`. Other lists must not end with it.
     """
 
     begin: re.Pattern[str]

@@ -30,9 +30,9 @@ def thoughts_apart(text: str) -> tuple[str, str]:
 def first_thoughts(text: str, call: str, marks: tuple[str, str] = ("<think>", "</think>")) -> tuple[str, str]:
     """Return (text after the thoughts, thoughts) of a turn, for formats in which thoughts begin the turn.
 
-    Thoughts end at the first end mark. If there is none, a turn that begins with the start mark was cut off in its
-    thoughts. If the turn does not begin with the start mark, the prompt may contain the start mark. In this case, the
-    text before the end mark belongs to the thoughts, unless `call` (the mark of a call) comes before the end mark.
+    Thoughts end at the first end mark. A turn with the start mark but no end mark was cut off in its thoughts. If the
+    turn does not begin with the start mark, the prompt may contain the start mark. In this case, the text before the
+    end mark belongs to the thoughts, unless `call` (the mark of a call) comes before the end mark.
     """
     begin, end = marks
     found, begins = text.find(end), text.lstrip().startswith(begin)

@@ -73,8 +73,8 @@ class Reader:
     def _kind(self, row: int, operations: list[Operation], *, has_folder: bool) -> tuple[LoopKind | None, str]:
         """Return the agent loop of a row.
 
-        A custom loop is read from its operations. So is a built-in loop in a task folder of several steps, because all
-        steps except the first begin with a user message.
+        A custom loop is read from its operations. A built-in loop in a task folder of several steps is also
+        read from its operations, because all steps except the first begin with a user message.
         """
         step = self.check.step
         kind, why = self.known.loop(step["agent_name"][row])

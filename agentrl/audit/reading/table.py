@@ -64,9 +64,10 @@ class Items:
 
 
 class Step:
-    """Rows of one step of a file: `items` by list, values by leaf with `step[path]`, and the file's metadata.
+    """Rows of one step of a file, and the file's metadata.
 
-    A leaf is a column of values, without lists and structs.
+    `items` has the items of each list; `step[path]` returns the values of a leaf. A leaf is a column of values, without
+    lists and structs.
     """
 
     def __init__(self, path: Path, table: pa.Table, number: int) -> None:

@@ -80,7 +80,7 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # so that the check passes if there is no further prompt
+        self.check.ledger.count("further prompts", 1)  # so that a rollout without further prompts passes
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -140,7 +140,7 @@ class TokenCheck:
         self._answer(rollout, alone, tools, replace(before, replies=one.messages, reply=one.segment), 0, pieces[1])
 
     def _before(self, trajectory: AuditedTrajectory) -> Turn:
-        """The turn before the first operation: in a branch the last turn of its prompt, else only an end token."""
+        """Stand-in for the turn before the first operation: the end of a branch's prompt, or only an end token."""
         end = [int(each) for each in self.ids(trajectory.prompt)[-1:]] if trajectory.branches else []
         closed = not trajectory.branches or bool(end and end[0] in self.oracle.end_ids)
         return Turn(-1, end or list(self.oracle.end_ids[:1]), "", closed, 0, ANY_TURN, (), -1)
@@ -268,7 +268,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether appended messages are rendered set by set: some precede the first turn, or two sets follow one turn."""
+    """Whether sets of appended messages are rendered one by one: one precedes all turns, or two follow one turn."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

@@ -69,7 +69,7 @@ class ServedTokenCheck:
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
         ledger = self.tokens.check.ledger
-        ledger.count("further prompts", 1)  # so that the check passes if there is no further prompt
+        ledger.count("further prompts", 1)  # so that a rollout without further prompts passes
         for trajectory in rollout.trajectories:
             if why := self.tokens.why_not(rollout, trajectory):
                 ledger.skip("prompt tokens", why)

@@ -26,7 +26,7 @@ _ESTIMATORS = {
 OF_PREFERENCES = ("best_worst", "scores")
 """Estimators that compare whole rollouts; weights of trajectories have no effect on these estimators."""
 _NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
-"""Estimators that `algorithm.adv_estimator` does not replace."""
+"""Estimators that their algorithm uses even if `algorithm.adv_estimator` names another one."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Credited:
 
 
 def credited(step: Step, known: RunInfo, split: str) -> Credited:
-    """Compute which tokens of a step were trained on. In validation and in replays, none were."""
+    """Compute which tokens of a step were trained on. In validation and in replays, no token was trained on."""
     trained = _trained_tokens(step)
     ends = step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends]
     counts = np.concatenate([[0], np.cumsum(trained)])

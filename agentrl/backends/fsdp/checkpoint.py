@@ -40,7 +40,8 @@ class SavedState:
 
     Attributes:
         model: the model. Only its configuration and the names of its weights are used, not their values.
-        weights: the weights to write, sharded, by name; empty on ranks without a part of the first copy of the model.
+        weights: the shards to write, by name. Only the first copy (replica) of the weights is written, so `weights` is
+            empty on the ranks of other copies.
         optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
         rest: the rest of the state, which is the same on every rank.
     """
@@ -88,7 +89,7 @@ def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
 
 @contextmanager
 def read_to_the_end(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
-    """After the block or an error, read the rest of `items`, because all ranks must take part in each exchange."""
+    """After the block or an error, read the rest of `items`, because all ranks must exchange every item."""
     try:
         yield items
     finally:

@@ -17,7 +17,7 @@ def ranks_of_run(config: RunConfig) -> Ranks:
     """Return the ranks that this process has joined.
 
     Raises:
-        ConfigError: the number of ranks differs from the configuration, or they do not share the run's folder.
+        ConfigError: the number of ranks differs from the configuration, or the ranks do not share the run's folder.
     """
     ranks, size = joined(), config.trainer.num_processes
     if ranks is None or ranks.size != size:

@@ -51,7 +51,8 @@ class ShardedModel(TorchBackend):
     """A model of which each rank holds a part. All ranks call each method at the same time, on one thread per rank.
 
     Attributes:
-        is_in_first_copy: whether this rank has a part of the first copy of the weights, which is published and saved.
+        is_in_first_copy: whether this rank has a part of the first copy (replica) of the weights. Only this copy is
+            published and saved.
         saving: future of the last save in the background.
     """
 
@@ -112,7 +113,7 @@ class ShardedModel(TorchBackend):
         return self._score(samples, records=self._records)
 
     def free(self) -> None:
-        """See `HeldModel.free`. FSDP2 makes no cycles that Python cannot find, so there is nothing to do."""
+        """See `HeldModel.free`. Nothing to do: Python's garbage collector finds all cycles of FSDP2."""
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return all parameters and buffers, not copied; tied weights once."""
@@ -123,7 +124,7 @@ class ShardedModel(TorchBackend):
         return {name: WeightFacts(value.shape, value.dtype) for name, value in self._weights.items()}
 
     def places(self, name: str, complete: Tensor) -> dict[int, list[Tensor]]:
-        """See `HeldWeights.places`. The parts are rows of the weight."""
+        """See `HeldWeights.places`. Each part consists of rows of the weight."""
         shapes = [*parts(self._weights[name])]
         if len(shapes) == 1:
             return {0: [complete]}

@@ -32,16 +32,16 @@ from agentrl.errors import AgentRLError, ConfigError, Kind
 from agentrl.registry import load_object, make_importable, user_file
 
 STORE = "AGENTRL_RANK_STORE"
-"""Environment variable with the file through which ranks on one node find each other; unset on several nodes, and
-under torchrun."""
+"""Environment variable with the path of a file through which ranks on one node find each other; unset on several nodes,
+and under torchrun."""
 SIGNS = "AGENTRL_RANK_SIGNS"
-"""Environment variable with the folder of this node in which ranks give signs of life; unset under torchrun."""
+"""Environment variable with the path of this node's folder for the ranks' signs of life; unset under torchrun."""
 BEAT_S = 1.0
 """Seconds between two signs of life of a rank."""
 LOST_PEER_STATUS = 75
 """Exit status of a rank that ends because another rank has ended: EX_TEMPFAIL of sysexits.h."""
 FOREVER = timedelta(days=365)
-"""Timeout of a rank that waits for the next call. The end of a rank is noticed sooner, because its sockets close."""
+"""Timeout of a rank that waits for the next call. The rank notices the end of another rank sooner: sockets close."""
 
 
 class LostPeerError(AgentRLError):
@@ -119,7 +119,7 @@ class Ranks:
         Args:
             device: type of the devices: cpu or cuda.
             num_shards: number of ranks that shard a copy.
-            named: whether two dimensions get names, which FSDP2 needs. With names, peft assumes tensor parallelism.
+            named: whether two dimensions get names. FSDP2 needs names; peft assumes tensor parallelism if it finds any.
         """
         if (device, num_shards, named) not in self.meshes:
             rows = num_shards < self.size
@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if the connection to a rank is lost. Wait before, so that the launcher can report it."""
+    """Raise a LostPeerError if the connection to a rank is lost. But wait first: the launcher may report the loss."""
     try:
         yield
     except RuntimeError as error:

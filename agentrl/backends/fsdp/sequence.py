@@ -1,4 +1,4 @@
-"""Ulysses sequence parallelism: each rank computes a slice of the same samples' positions (arXiv:2309.14509).
+"""Ulysses sequence parallelism: each rank computes a slice of the positions of the same samples (arXiv:2309.14509).
 
 Axes: M packed tokens, H heads, D head size, N trained tokens, P ranks of a group.
 """

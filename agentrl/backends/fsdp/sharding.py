@@ -39,7 +39,7 @@ class Root(nn.Module):
 
 
 def placements(mesh: DeviceMesh) -> list[Placement]:
-    """Return how a weight is placed on the ranks: each row of `mesh` has a copy, sharded by the weight's rows."""
+    """Return how a weight is placed on the ranks: each row of `mesh` has a copy, split along dimension 0."""
     return [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
 
 
@@ -155,7 +155,7 @@ def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy `weights`, complete or this rank's parts, into `own` by name. A sharded weight gets this rank's part."""
+    """Copy `weights` (complete weights or this rank's parts) into `own`. A sharded weight gets this rank's part."""
     with torch.no_grad():
         for name, value in weights.items():
             target = own[name]

@@ -1,4 +1,4 @@
-"""The Megatron backend: rank 0 calls a model in a parallel layout on all ranks."""
+"""The Megatron backend: rank 0 calls a model that is distributed over all ranks in a parallel layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MegatronBackend(RankBackend):
         return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. With LoRA: only layers with an adapter, merged in float32."""
+        """See `Backend.checkpoint_weights`. With LoRA: only layers with an adapter, after merging, in float32."""
         if (adapters := self._model.adapters) is None:
             return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
         model = adapters.skeleton

@@ -1,7 +1,7 @@
 """Import megatron-bridge: NVIDIA's mapping between Hugging Face models and models of megatron-core.
 
 When imported, megatron-bridge subclasses layers of TransformerEngine, which needs a GPU. On the CPU, empty classes
-replace these layers, only during the import. The empty classes are not used.
+replace these layers during the import. The empty classes are removed afterwards, and no model uses them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _layers_of_transformer_engine() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    get_te_version()  # now megatron-core remembers that TransformerEngine is not installed
+    get_te_version()  # called now, so that megatron-core caches that TransformerEngine is not installed
     finder = _StandIns()
     sys.meta_path.append(finder)  # last, so that installed packages are found first
     try:

@@ -1,6 +1,6 @@
 """Redirect the CUDA calls of megatron-core to the CPU. `platform` checks the version.
 
-gloo lacks gather and reduce-scatter of parts of different sizes; both are composed of its all-to-all.
+gloo cannot gather or reduce-scatter parts of different sizes, so this module builds both from gloo's all-to-all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class OnCpu(TorchFunctionMode):
-    """Creates tensors on the CPU where the code names the device cuda, without page-locked memory."""
+    """Inside this mode, code that asks for the device cuda gets tensors on the CPU, not in page-locked memory."""
 
     # Any: as in torch's protocol
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -154,7 +154,7 @@ def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_sizes(function: Callable[..., Tensor], own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Use `own` instead of `function` if sizes are given: tokens of experts that tensor-parallel processes share."""
+    """Call `own` if `sizes` is given (for parts of different sizes: tokens of experts), else `function`."""
 
     @wraps(function)
     def called(
@@ -182,5 +182,5 @@ def _summed(values: Tensor, group: dist.ProcessGroup, sizes: list[int]) -> Tenso
 
 
 def _moved(value: Tensor, as_numpy: bool = False, record_stream: bool = False) -> Any:  # Any: a tensor or an array
-    """Return counts of tokens as the dispatchers need them; the counts are on the CPU already."""
+    """Return token counts in the form that dispatchers expect; the counts are already on the CPU."""
     return value.numpy() if as_numpy and isinstance(value, Tensor) else value

@@ -19,7 +19,7 @@ class Place:
     """Where a process is in the layout.
 
     Attributes:
-        samples: its data-parallel rank; processes with the same rank compute the same samples.
+        samples: data-parallel rank of the process; processes with the same rank compute the same samples.
         reports: whether this process reports outputs and metrics for all processes with the same samples.
     """
 
@@ -66,7 +66,7 @@ _joined: list[dict[str, Any]] = []  # global, as the groups themselves
 
 def _destroy_groups() -> None:
     """Destroy the groups of the layout. megatron-core only forgets them, so their gloo threads would keep running."""
-    gc.collect()  # freed models are reference cycles, which hold their groups
+    gc.collect()  # freed models may still be in reference cycles, which keep the groups alive
     for group in parallel_state._global_process_group_list or ():
         if isinstance(group, dist.ProcessGroup):
             dist.destroy_process_group(group)

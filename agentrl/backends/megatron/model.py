@@ -70,7 +70,7 @@ class MegatronModel:
         position: where this process is in the layout.
         source: the model's folder.
         saving: see `HeldModel.saving`.
-        adapters: its LoRA adapters; None if all weights are trained.
+        adapters: the model's LoRA adapters; None if all weights are trained.
     """
 
     saving: Future[None]
@@ -238,7 +238,7 @@ class MegatronModel:
 
     @runs_on_device
     def copy_part(self, source: MegatronModel, names: Sequence[str]) -> None:
-        """See `HeldModel.copy_part`: all weights are copied."""
+        """See `HeldModel.copy_part`. Ignores `names`: all weights are copied."""
         with self._parking.in_use(), source._parking.in_use():
             self.weights.copy(source.weights)
             self._refresh()

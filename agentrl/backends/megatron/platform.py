@@ -1,7 +1,7 @@
-"""The platform of megatron-core: CUDA, or the CPU, for which device calls are redirected.
+"""The platform of megatron-core: CUDA, or the CPU.
 
-Nothing changes where CUDA is present. On the CPU, device calls are redirected. Gather and reduce-scatter of parts of
-different sizes, which gloo lacks, are composed of its all-to-all. The arithmetic of layers is not replaced.
+Nothing changes where CUDA is present. On the CPU, device calls are redirected. gloo cannot gather or reduce-scatter
+parts of different sizes, so both are built from gloo's all-to-all. The arithmetic of layers is not replaced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def prepare() -> None:
 
 
 def _name_as_in_torch() -> None:
-    """Let pickled tensors refer to torch's function, not to megatron-core's, which other processes may not have."""
+    """Let pickled tensors name torch's function: some processes cannot import megatron-core's replacement of it."""
     loads: Any = torch.storage._load_from_bytes  # Any: megatron-core's function
     loads.__module__, loads.__qualname__ = "torch.storage", "_load_from_bytes"
 

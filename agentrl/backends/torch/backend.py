@@ -104,7 +104,7 @@ class TorchBackend:
         return await self._run(lambda: self._score(self._replayed(samples)))
 
     def reference_score(self) -> Score | None:
-        """See `Backend.reference_score`: the model without its LoRA adapter and without recorded experts."""
+        """See `Backend.reference_score`: scores without the model's LoRA adapter; recorded experts are ignored."""
         return self._score_base if has_adapter(self.model) else None
 
     async def _score_base(self, samples: Sequence[Sample]) -> Scores:
@@ -119,7 +119,7 @@ class TorchBackend:
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. Only layers with an adapter are copies, merged in float32."""
+        """See `Backend.checkpoint_weights`. Only layers with an adapter are copied: merged, in float32."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
@@ -185,7 +185,7 @@ class TorchBackend:
         return with_experts(model.head.scores(found), passes, packs, len(samples))
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
-        """Return the micro-batches to score. With peers, add empty ones, so that all run equally many passes."""
+        """Return the micro-batches to score. With peers, add empty ones: all run equally many passes."""
         return packs
 
     def _save(self, path: Path) -> None:

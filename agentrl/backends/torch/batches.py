@@ -114,7 +114,7 @@ def token_batch(
 
 
 def _numbers(names: Sequence[str]) -> Tensor:
-    """Replace names by numbers, [B] long. Equal names get equal numbers; each empty name gets a new number."""
+    """Replace names by numbers (int64), [B]. Equal names get equal numbers; each empty name gets a new number."""
     known: dict[str | int, int] = {}
     return torch.tensor([known.setdefault(name or row, len(known)) for row, name in enumerate(names)])
 
@@ -131,8 +131,8 @@ CPU_TOKENS = 2048
 """Largest useful micro-batch on a CPU, in tokens: larger ones do not fit the CPU's caches and are slower."""
 
 KEYS_PER_TOKEN = {"cpu": 64}
-"""Number of copied keys and values that use as much memory as one token. On other devices the default is 16, because
-each head has a separate copy (measurements: docs/gpu.md)."""
+"""Type of device -> number of copied keys and values that use as much memory as one token. For other types of devices
+this number is 16, because each head has a separate copy there (measurements: docs/gpu.md)."""
 
 
 def cut(

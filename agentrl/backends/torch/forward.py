@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 FLEX_DEVICES = {"cuda"}
 """Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute its gradient."""
 FLEX_SCALE = 20
-"""Factor on the lengths of the probe samples that test FlexAttention, so that the longest one has several blocks."""
+"""Factor on the lengths of the samples that test FlexAttention, so that the longest sample has several blocks."""
 
 
 class PositionwiseModel:
@@ -58,9 +58,10 @@ class PositionwiseModel:
         share_prefixes: whether packed tokens are used if the model passes their check.
         flex: whether packed tokens use FlexAttention, which copies no keys, on the devices of FLEX_DEVICES.
         autocast: dtype in which `outputs` are computed; None: the dtype of the weights.
-        replay: uses the recorded experts of samples that have them, or records experts.
+        replay: object that applies the recorded experts of samples, or records experts; None: neither.
         head: the head to read; None: a language model head.
-        one_pass: runs a computation with body and head. A sharded model runs it inside the root module's forward pass.
+        one_pass: runs a computation that uses body and head. For a sharded model, it runs the computation inside the
+            root module's forward pass.
         device: the device on which passes compute; None: the device of the weights.
     """
 
@@ -130,7 +131,7 @@ class PositionwiseModel:
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """States that predict the trained tokens, [N, H]; if the model is not split, their features, [N, F]."""
+        """States that predict the trained tokens, [N, H]; features instead, [N, F], if the model is not split."""
         if self._windows is not None:
             return self._packed_states(self._packed(batch, self._windows))
         # the last column predicts nothing
@@ -239,7 +240,7 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention if its results equal those with copied keys, both in the data type of training."""
+        """Use FlexAttention if it gives the same results as copied keys, in the data type of training."""
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:

@@ -57,8 +57,9 @@ class Head(Protocol):
 class LanguageHead:
     """Log-probabilities and entropy. Features are logits.
 
-    To run only the part after the body, the body is replaced by a module that returns given states. So the model's own
-    forward still scales or soft-caps logits (Cohere, Granite, Gemma), and no code depends on an architecture.
+    To run only the part after the body, the complete model runs with its body replaced by a module that returns given
+    states. So the model's own forward still scales or soft-caps logits (Cohere, Granite, Gemma), and no code depends on
+    an architecture.
     """
 
     outputs = ("logprobs", "entropy")

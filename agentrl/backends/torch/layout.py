@@ -20,8 +20,8 @@ from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
 SIMILAR = 0.7
-"""Each row of a grid has at least this share of the longest row's queries. A lower share means more padding, a higher
-share means more attention calls."""
+"""Each row of a grid has at least this fraction of the number of queries of the grid's longest row. A lower fraction
+means more padding, a higher fraction means more attention calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ MAX_LOGITS = 2**27
 
 
 def softmax_logprobs(logits_NV: Tensor, targets_N: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of the targets and entropy from complete logits."""
+    """Return the targets' log-probabilities, and the entropy, from logits of the complete vocabulary."""
     log_softmax_NV = logits_NV.log_softmax(-1)
     logprobs_N = log_softmax_NV.gather(-1, targets_N[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):

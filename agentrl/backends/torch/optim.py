@@ -1,4 +1,4 @@
-"""The optimizer (AdamW, or Muon with AdamW): learning rate schedule, gradient clipping, no non-finite updates."""
+"""The optimizer (AdamW, or Muon with AdamW): learning rate schedule, clipping, skipped non-finite updates."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SequencePeers:
         return values
 
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
-        """Return the values of all processes, [N]; `own_N` is true where the `values` of this process belong."""
+        """Return the values of all processes, [N]; `own_N` is true for the tokens of this process's `values`."""
         return values
 
 

@@ -39,7 +39,7 @@ class PrefixTree:
     masks: dict[tuple[int | None, int], BlockMask] = field(default_factory=dict)
 
     def mask(self, window: int | None, num_tokens: int) -> BlockMask:
-        """Return the mask of `num_tokens` tokens, a multiple of BLOCK; computed once for all layers.
+        """Return the attention mask, computed once for all layers. `num_tokens` is a multiple of BLOCK.
 
         Tokens after the M packed ones are padding and attend to themselves.
         """
@@ -106,7 +106,7 @@ def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> BlockMask:
-    """Find pairs of blocks in which some, or all, queries attend to the keys, without comparing pairs of tokens."""
+    """Find the (query block, key block) pairs with some or full attention, from minima and maxima of each block."""
     ends, positions = ends_L.view(-1, BLOCK), positions_L.view(-1, BLOCK)
     first_B = torch.arange(len(ends), device=ends.device) * BLOCK
     later_BB = first_B[:, None] > first_B
@@ -123,7 +123,7 @@ def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Bloc
 
 
 def _listed(chosen_BB: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of chosen key blocks of each query block, and block indices with the chosen blocks first."""
+    """Return for each query block: the number of its chosen key blocks; all key block indices, chosen ones first."""
     indices_BB = chosen_BB.int().argsort(dim=-1, descending=True, stable=True)
     return chosen_BB.sum(-1, dtype=torch.int32)[None, None], indices_BB.int()[None, None]
 

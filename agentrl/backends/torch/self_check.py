@@ -30,8 +30,8 @@ LONGEST = 17
 def probe_samples(vocab_size: int, scale: int = 1) -> list[Sample]:
     """Make five samples that test prefix sharing. All lengths are multiplied by `scale`.
 
-    Two samples share a prompt. One branches off in the middle of the first sample. One has the same prompt and (at any
-    scale) a single trained token. One has another prompt.
+    The first four samples share a prompt. The third branches off in the middle of the first sample's response. The
+    fourth has (at any scale) a single trained token. The fifth has another prompt.
     """
 
     def numbers(first: int, end: int) -> range:

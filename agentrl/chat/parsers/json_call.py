@@ -22,7 +22,7 @@ def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
     """Return the arguments of a call as JSON text. In the call, they may be an object, or a string with an object.
 
     Args:
-        keys: names that the arguments may have in the call; errors name the first.
+        keys: keys under which a call may have its arguments; error messages mention only the first.
 
     Raises:
         BadJSONError: the value is not a call with a name and arguments.
@@ -79,7 +79,7 @@ def malformed_call(name: str, body: str, error: BadJSONError, expected: str) -> 
 
 
 def read_call_json(body: str, start: int = 0) -> tuple[JsonValue, int]:
-    """Call `read_json`, with an error that is a sentence about the tool call."""
+    """Call `read_json`; convert its error to a sentence about the tool call."""
     try:
         return read_json(body, start)
     except BadJSONError as error:

@@ -49,7 +49,7 @@ class MistralParser:
 
 
 def _read_call(block: str) -> tuple[list[ParsedCall], str]:
-    """Return the call with a name before its arguments, and the text after it."""
+    """Return a call whose name precedes its arguments, and the text after the call."""
     name = ""
     try:
         if (head := _HEAD.match(block)) is None:

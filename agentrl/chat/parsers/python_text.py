@@ -29,7 +29,7 @@ _WORDS: Mapping[str, JsonValue] = {
     "false": False,
     "null": None,
 }
-"""Constants of Python, and those of JSON, which templates write in nested values."""
+"""Constants of Python and of JSON. Templates write JSON's constants in nested values."""
 _ESCAPE = re.compile(
     r"\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}"
     r"|x[0-9a-fA-F]{2}|[0-7]{1,3}|.)",

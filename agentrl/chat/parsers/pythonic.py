@@ -62,7 +62,7 @@ def _read_marked(block: str, calls: list[ParsedCall]) -> str:
 
 
 def _read_list(text: str, position: int, calls: list[ParsedCall]) -> int:
-    """Append the calls of a list, whose items start at `position`, to `calls`; return its end."""
+    """Append the calls of a list, whose items start at `position`, to `calls`; return the end of the list."""
     while True:
         try:
             name, arguments, end = read_call(text, position)

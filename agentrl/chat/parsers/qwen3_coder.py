@@ -38,8 +38,8 @@ class Qwen3CoderParser:
 
     - A value is the text between its tags, without one line break at each end. Its type comes from the tool's schema
       (see `for_tools`); without a schema, it is text.
-    - A value ends at the first `</parameter>` before another parameter or the end of the function. It must not contain
-      `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
+    - A value ends at the first `</parameter>` that is followed by another parameter or by the end of the function. It
+      must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
     - Models sometimes omit `<tool_call>`: `<function=...>` at the start of a line is a call, too.
     """
 

@@ -17,7 +17,7 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
     write it in the generation prompt. A turn with `start` but no `end` was truncated: all of it is thoughts.
 
     Args:
-        call: text that begins a call. Without `start`, an `end` after this text belongs to the call.
+        call: text that begins a call. In a turn without `start`, an `end` that follows this text is part of the call.
     """
     before, ended, after = text.partition(end)
     tagged = before.lstrip().startswith(start)

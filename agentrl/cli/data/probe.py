@@ -1,4 +1,4 @@
-"""Checks of dataset rows with the model's chat template and tokenizer, the tools and the reward."""
+"""Check dataset rows against the model's chat template and tokenizer, the tools and the reward."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model
 
 
 class _Rows:
-    """Checks rows with agent loops, tools and simulated users; if a model is given, also with its chat template.
+    """Checks rows against agent loops, tools and simulated users; if a model is given, also its chat template.
 
     Attributes:
         measures: whether there is a model, so that lengths can be measured.
@@ -144,7 +144,7 @@ class _Rows:
         return self._dialogue_length(item)
 
     def refused(self) -> Finding:
-        """Return a finding with the configuration errors that appear only after all rows were checked."""
+        """Return a finding with the configuration errors that can be found only after all rows were checked."""
         finding = Finding("settings that fail with these rows")
         try:
             self._named.finish()
@@ -160,7 +160,7 @@ class _Rows:
 
 
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
-    """Find rows with options for tools or for a simulated user that the configuration does not have."""
+    """Find rows with tool options if no tools are configured, and with user options if no user is simulated."""
     turns = config.rollout.multi_turn
     tools = Finding("rows with tools_kwargs, but no tools are configured")
     users = Finding("rows with interaction_kwargs, but no simulated user is configured")

@@ -51,7 +51,7 @@ async def _serve(config: RunConfig, host: str, port: int, idle_s: float, keys: K
         try:
             done, _ = await asyncio.wait({idle, recording.failed}, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
-                each.result()  # both end only with an error
+                each.result()  # raises the error that ended the task
         finally:
             idle.cancel()
 

@@ -11,7 +11,10 @@ from agentrl.engines.base import FinishReason, SamplingParams
 from agentrl.errors import ConfigError, suggestion
 
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "n": 1}
-"""Options that must have this neutral value. Other values make the reported log-probabilities wrong."""
+"""verl's sampling option -> its only allowed value, with which the option has no effect.
+
+Any other value would make the reported log-probabilities wrong.
+"""
 _NAMES = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -74,7 +77,7 @@ class ServerManager:
 
 
 def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingParams:
-    """Apply verl's sampling dictionary to `base`. Stop tokens are added to those of the chat format.
+    """Apply verl's sampling dictionary to `base`. Its stop tokens are added to those of `base` (of the chat format).
 
     Raises:
         ConfigError: an unknown key, or an unsupported value.

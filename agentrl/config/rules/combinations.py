@@ -26,7 +26,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
 SERVER_SIZES = {"tp_size", "pp_size", "dp_size", "enable_dp_attention"}
-"""Keys of `rollout.sglang.server_args` that servers which already run may have: `agentrl plan` needs these sizes."""
+"""Keys of `rollout.sglang.server_args` that are allowed with `urls`, because `agentrl plan` needs these sizes."""
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
 

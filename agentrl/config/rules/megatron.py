@@ -89,7 +89,7 @@ def _wrong_experts(layout: MegatronConfig) -> Iterator[Problem]:
 
 
 def no_sequence_parallel(what: str) -> Problem:
-    """Return the problem that `what` needs sequence parallelism if there is tensor parallelism."""
+    """Return the problem that `sequence_parallel=false` gives wrong gradients with `what` and tensor parallelism."""
     text = f"gives wrong gradients with {what} and `{SECTION}.{_TENSOR}` above 1: remove it"
     return wrong(f"{SECTION}.sequence_parallel", text, Kind.CONFLICT, value="false")
 

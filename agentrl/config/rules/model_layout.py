@@ -30,7 +30,8 @@ class ModelShape:
         expert_size: width of an expert.
         shared_size: width of all shared experts together; 0 without shared experts.
         experts_per_token: experts that the router chooses for a token.
-        num_groups, groups_per_token: groups of experts; groups from which the router chooses. Both 1 without groups.
+        num_groups: groups into which the experts are divided; 1 without groups.
+        groups_per_token: groups from which the router chooses experts for a token; 1 without groups.
         latent_attention: whether the model has multi-head latent attention (MLA).
         expert_bias: whether the router has a bias per expert, which balances the load without a loss.
         num_mtp_layers: layers for multi-token prediction.

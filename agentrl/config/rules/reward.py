@@ -34,7 +34,10 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
 
 
 def idle_in_reward(reward: RewardConfig) -> Iterator[Problem]:
-    """Yield one error per option of an unused judge or reward model. Replay may still use them with `--reward`."""
+    """Yield one error per option of an unused judge or reward model.
+
+    Replay does not check these options, because its option `--reward` may use them.
+    """
     if JUDGE not in rewards_asked(reward):
         yield from unused(
             "reward.judge", reward.judge, every(reward.judge), "`reward.name=judge` or a component 'judge'"

@@ -79,7 +79,7 @@ def _rows(table: pa.Table | pa.RecordBatch) -> Iterator[Row]:
 
 
 def _plain(value: object) -> JsonValue:
-    """Convert a value to JSON types. Null fields are removed, because Arrow gives structs the fields of all rows."""
+    """Convert a value to JSON types. Null fields are removed: Arrow adds null for fields that only other rows have."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

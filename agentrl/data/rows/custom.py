@@ -19,7 +19,7 @@ Plain = str | int | float | bytes | None
 
 
 class CustomRows:
-    """Rows of an object with `__len__` and `__getitem__(row) -> mapping`, converted to JSON values as in a file.
+    """Rows of an object with `__len__` and `__getitem__(row) -> mapping`. Values are converted to JSON values.
 
     Arrays and numbers of libraries such as NumPy become lists and Python numbers. If a row has `raw_prompt` (messages,
     as in verl's dataset), `raw_prompt` is used as the prompt.

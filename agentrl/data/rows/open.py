@@ -22,7 +22,7 @@ def open_rows(name: str) -> Rows:
     """
     check_dataset(name)
     if is_task_folders(name):
-        from agentrl.data.task_folders.rows import TaskFolderRows  # imported here, because it imports this package
+        from agentrl.data.task_folders.rows import TaskFolderRows  # imported here: that module imports this package
 
         return TaskFolderRows(name)
     path = Path(name).expanduser()

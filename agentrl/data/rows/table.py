@@ -46,7 +46,7 @@ class Table(Sequence[T], Generic[T]):
 
     @property
     def file_sizes(self) -> list[int]:
-        """Number of rows of each dataset in this table."""
+        """Number of rows that this table has from each dataset."""
         counts = Counter(bisect_right(self._ends, position) for position in self._positions)
         return [counts[part] for part in range(len(self._parts))]
 

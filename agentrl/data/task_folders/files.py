@@ -14,9 +14,9 @@ from posixpath import basename, join
 from agentrl.data.task_folders.dockerfile import Copy
 
 MAX_BYTES, MAX_FILES = 24 * 2**20, 10_000
-"""Limits of one archive: total bytes of its files, and number of files. An archive is sent in one piece."""
+"""Limits of one archive, which is sent in one piece: total bytes of its files, and number of files."""
 Member = tuple[str, Path, int | None]
-"""(absolute path in the sandbox, path of the file or folder, access rights; None: those that the file has)."""
+"""(absolute path in the sandbox, path of the file or folder, new access rights or None to keep them)."""
 
 
 class FilesError(Exception):
@@ -77,7 +77,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, mode: int | None) -> N
         info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
         archive.addfile(info)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # it may be a link or pipe by now
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # by now, the file may be a link or a pipe
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     info.size = len(data)

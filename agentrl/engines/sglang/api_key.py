@@ -1,4 +1,7 @@
-"""API keys of SGLang servers: a new key for each started server, an environment variable for running servers."""
+"""API keys of SGLang servers.
+
+A server that the run starts gets a new key. The key of a server that already runs is in an environment variable.
+"""
 
 from __future__ import annotations
 

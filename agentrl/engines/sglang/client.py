@@ -18,8 +18,11 @@ MAX_ANSWER_BYTES = 2**30
 """Maximum size of an answer. Long answers with log-probabilities and routed experts have tens of megabytes."""
 
 BUSY = (408, 429)
-"""HTTP statuses of a router with a full queue. They do not mean that the request is invalid. Statuses of 500 or more
-(out of memory, lost worker, starting up) do not mean that either."""
+"""HTTP statuses of a router with a full queue.
+
+Neither these statuses nor statuses of 500 or more (out of memory, lost worker, starting up) mean that the request is
+invalid.
+"""
 
 
 class ServerError(AgentRLError):

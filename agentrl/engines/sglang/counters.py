@@ -21,8 +21,8 @@ class RequestCounters:
     """Counters of completed requests since the start; a request that was sent twice counts once.
 
     `forwarded_tokens`: computed tokens (uncached context tokens and sampled tokens). `later_prompt_tokens`: context
-    tokens of later turns that a cache can hold, because the previous turn contained or sampled them. New tool results
-    are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
+    tokens after the first turn that the previous turn contained or sampled, so that they can be in a cache. New tool
+    results are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
     """
 
     def __init__(self) -> None:

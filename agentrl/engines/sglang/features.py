@@ -38,7 +38,7 @@ class Features:
 
     Attributes:
         dtype: "auto" if the server was started with "auto" and does not report the resulting dtype.
-        max_input_tokens: longest context that the server accepts.
+        max_input_tokens: the server refuses a context of this many tokens or more.
         max_total_tokens: capacity of the server's KV cache in tokens.
         weight_version: name of the weights that the server uses.
         tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.

@@ -19,7 +19,7 @@ ABORT_GRACE_S = 3.0
 ARRIVAL_S = 0.1
 """Assumed seconds until a sent request reaches the scheduler. No abort is sent earlier, because an abort that arrives
 before its request is lost. Later aborts of this request are then lost too, because `TokenizerManager.abort_request`
-forwards only the first."""
+forwards only the first abort of a request."""
 
 
 Body = Callable[[str], Mapping[str, object]]

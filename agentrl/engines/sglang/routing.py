@@ -36,10 +36,11 @@ class Placement:
         return chosen
 
     def cache_key(self, session: str) -> str | None:
-        """Key of the KV cache that the session may share. None before the first weight update that kept the cache.
+        """Key of the session for the KV cache: sessions reuse KV only from sessions with the same key.
 
-        Sessions share a key if no such update happened between their starts. After such an update, an open conversation
-        continues with its KV of older weights. A later conversation with the same prefix must not reuse that KV.
+        After a weight update that kept the cache, an open conversation continues with its KV of older weights. A later
+        conversation with the same prefix must not reuse that KV, so it gets another key. The key is None before the
+        first such update.
         """
         num_kept = self._num_kept_at_start.setdefault(session, self._num_kept) if session else self._num_kept
         return str(num_kept) if num_kept else None
@@ -68,5 +69,5 @@ class Placement:
         self._num_placed[replica] += 1
 
     def _load(self, replica: Replica) -> tuple[int, int]:
-        """Sort key: running requests, then conversations, because an idle conversation will send more requests."""
+        """Sort key: running requests, then conversations, because open conversations send more requests later."""
         return replica.num_running, self._num_placed[replica]

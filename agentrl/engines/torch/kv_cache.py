@@ -1,4 +1,4 @@
-"""KV cache of all conversations: it is reused over turns, shared by equal prefixes, and evicted if idle."""
+"""KV cache of all conversations: reused over turns, shared by conversations with equal prefixes, evicted if idle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Conversations:
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
         self.capacity = capacity
-        self.allocator = BlockAllocator(store, capacity + 1)  # one more: during a copy, the source is in use too
+        self.allocator = BlockAllocator(store, capacity + 1)  # one more: a copy and its source are both in use
         self.index = PrefixIndex()
         self.num_evicted = 0
         self._store = store

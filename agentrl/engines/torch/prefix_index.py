@@ -19,7 +19,7 @@ class Found:
 
     Attributes:
         blocks: full blocks to share.
-        tail: a block that starts with the remaining tokens, to be copied; None if there is none.
+        tail: a block to copy, which starts with the remaining tokens; None if there is none.
         pending: whether the next block is still being computed.
     """
 
@@ -54,9 +54,9 @@ class PrefixIndex:
         return Found(found)
 
     def add(self, token_ids: Sequence[int], blocks: IntArray, first: int, *, pending: bool) -> int:
-        """Add the blocks of `token_ids` from index `first` on; return how many full blocks are in the tree.
+        """Add the blocks of `token_ids` from index `first` on; return how many of the full blocks are in the tree.
 
-        Stops at the first block whose tokens the tree already has in another block.
+        Stops at the first block whose tokens are already in the tree as another block.
         """
         for number in range(first, -(-len(token_ids) // BLOCK_SIZE)):
             tokens = tuple(token_ids[number * BLOCK_SIZE : (number + 1) * BLOCK_SIZE])

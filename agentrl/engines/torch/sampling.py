@@ -65,7 +65,7 @@ def _invert(probs_RV: Tensor, uniforms_R: Tensor) -> Tensor:
     cumulative_RV = probs_RV.cumsum(dim=-1, dtype=torch.float64)
     thresholds_R1 = uniforms_R[:, None] * cumulative_RV[:, -1:]
     tokens_R = torch.searchsorted(cumulative_RV, thresholds_R1, right=True)[:, 0]
-    return tokens_R.clamp(max=probs_RV.shape[1] - 1)  # only a row of NaN can exceed the last token
+    return tokens_R.clamp(max=probs_RV.shape[1] - 1)  # only a row of NaN gives an index after the last token
 
 
 def truncate(probs_RV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
@@ -90,6 +90,6 @@ def _truncate_sorted(probs_RV: Tensor, params: Sequence[SamplingParams]) -> Tens
     falling_RV = falling_RV * (ranks_V < top_k_R1)
     top_p_R1 = probs_RV.new_tensor([s.top_p for s in params], dtype=torch.float64)[:, None]
     cumulative_RV = falling_RV.cumsum(dim=-1, dtype=torch.float64)
-    before_RV = cumulative_RV - falling_RV  # weight of more likely tokens: the token that crosses p is kept
+    before_RV = cumulative_RV - falling_RV  # without the token itself, so that the token that crosses p is kept
     falling_RV = falling_RV * ((before_RV < top_p_R1 * cumulative_RV[:, -1:]) | (top_p_R1 >= 1))
     return torch.zeros_like(probs_RV).scatter_(1, order_RV, falling_RV)

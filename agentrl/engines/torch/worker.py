@@ -77,7 +77,10 @@ class Worker:
         return await future
 
     def settle(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
-        """Queue the result of a future of `loop`. Results of a step are sent together, because waking loops is slow."""
+        """Queue the result of `future`, which belongs to `loop`.
+
+        Results of a step are sent together, because waking loops is slow.
+        """
         self._answers.setdefault(loop, []).append(partial(_settle, future, result))
 
     def accept(self, job: Job) -> None:
@@ -123,7 +126,7 @@ class Worker:
         with torch.inference_mode():
             while not self.closed:
                 busy = self._step()
-                self._tell_quiet(busy)  # before waiting: the caller of `pause` must not wait for the next command
+                self._tell_quiet(busy)  # before the wait for a command, which would delay the caller of `pause`
                 self._deliver()
                 self._run_commands(wait=not busy)
         self._run_commands(wait=False)
@@ -159,7 +162,7 @@ class Worker:
 
     def _tell_quiet(self, busy: bool) -> None:
         if self._on_drained and not (busy and self._paused == "drain"):
-            # a waiting job may need KV memory of a session whose next request is held: hold waiting jobs too
+            # hold waiting jobs too: they may need KV memory of a session whose next request is held
             if self._paused == "drain":
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []

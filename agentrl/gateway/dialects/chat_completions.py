@@ -75,7 +75,7 @@ def read(body: JsonValue) -> Asked:
 
 
 def _add_tool(tools: Tools, fields: Fields) -> str:
-    """Add a tool. If its key `strict` is set, return the key's full name, because `strict` has no effect; else ""."""
+    """Add a tool. If the tool sets `strict`, which has no effect, return the full name of this key; else ""."""
     kind = fields.name("type")
     if kind == "custom":
         tools.add_text_input(fields.required_fields("custom"))

@@ -149,7 +149,7 @@ class Fields:
         return tuple(str(each) for each in values)
 
     def refuse_if_set(self, reasons: Mapping[str, str]) -> None:
-        """Refuse keys whose value is not null, false, 0 or empty.
+        """Refuse keys that have a value, unless the value is null, false, 0, or an empty text, list or object.
 
         Args:
             reasons: key -> why it is refused.

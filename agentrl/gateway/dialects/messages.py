@@ -53,7 +53,7 @@ def read(body: JsonValue) -> Asked:
 
 
 def _add_tool(tools: Tools, fields: Fields) -> str:
-    """Add a tool. If its key `strict` is set, return the key's full name, because `strict` has no effect; else ""."""
+    """Add a tool. If the tool sets `strict`, which has no effect, return the full name of this key; else ""."""
     if fields.optional_text("type") not in ("", "custom"):
         tools.leave_out(fields)
         return ""

@@ -8,7 +8,8 @@ from agentrl.gateway.dialects.openai import past_call
 from agentrl.types.messages import Message
 
 _BILLING = "x-anthropic-billing-header:"
-"""Start of a line that is dropped from system blocks: some versions of Claude Code change it with every request."""
+"""Start of a line that is dropped from system blocks, because some versions of Claude Code change the line with every
+request."""
 _ROLES = ("user", "assistant", "system")
 
 

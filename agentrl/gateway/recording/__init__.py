@@ -1,1 +1,1 @@
-"""Records, as rollouts of a run folder, the conversations that other programs have through the gateway."""
+"""Records the conversations of other programs with the gateway, as rollouts in a run folder."""

@@ -111,7 +111,8 @@ class RunningRollout:
 class RunningRollouts:
     """Opens rollouts, finds them by key, and saves finished ones.
 
-    Uids and seeds derive from the run's seed and the group's index as in training, so that the audit can check them.
+    Uids and seeds are derived from the run's seed and the group's index. Training derives them in the same way, so the
+    audit can check them.
 
     Args:
         server: server that passes each request to the rollout whose key the request contains.
@@ -179,7 +180,7 @@ class RunningRollouts:
         return opened
 
     def open_shared(self) -> RunningRollout:
-        """Open a rollout that the server does not know by a key; its requests come through `SharedSession`.
+        """Open a rollout whose key is not registered at the server; `SharedSession` passes requests to the rollout.
 
         Raises:
             TooManyError: the maximum number of running rollouts is reached.

@@ -15,7 +15,7 @@ _FLOAT, _LONG = 4, 8
 _GATED = 5
 """Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
-"""Linear layers with an adapter in attention, and in the MLP. Each adapter keeps `rank` numbers for each token."""
+"""Number of linear layers with an adapter: in attention, and in the MLP. An adapter keeps `rank` numbers per token."""
 _ROTATIONS = 4
 """Number of arrays with the cosines and sines of queries and keys."""
 
@@ -38,7 +38,7 @@ class Kept:
     copies_keys: bool = False
 
     def layer(self, *, sparse: bool) -> float:
-        """Bytes that a layer, with experts if `sparse`, keeps per token of this device if nothing is recomputed."""
+        """Bytes that a layer keeps per token of this device without recomputation. `sparse`: the layer has experts."""
         if self.layout.kind == "megatron":
             return _megatron(self, sparse=sparse)
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
@@ -49,7 +49,7 @@ class Kept:
 
     @property
     def boundary(self) -> float:
-        """Bytes of the input of a layer for each token, which is all that complete recomputation keeps."""
+        """Bytes per token of a layer's input. With complete recomputation, the layer keeps only its input."""
         return self.precision.residual * self.shape.hidden / _slices(self.layout)
 
     def working(self) -> float:
@@ -61,15 +61,15 @@ class Kept:
 
 
 def _slices(layout: Layout) -> int:
-    """Number of parts into which sequence parallelism divides the positions between layers."""
+    """Number of parts into which the states between layers are divided along the positions (sequence parallelism)."""
     return layout.tensor if layout.sequence_parallel else 1
 
 
 def _norms(kept: Kept, *, sparse: bool) -> float:
-    """Bytes of normalized states in float32, and of these states times the norm's weights, which linear layers keep.
+    """Bytes of the norms of a layer: the normalized states in float32, and the outputs of the norms.
 
-    With autocast, each linear layer keeps its own copy of its input in the lower precision. Norms with trained weights
-    also keep their input in float32.
+    The linear layers keep the norms' outputs, which are their inputs. With autocast, each linear layer keeps a separate
+    copy of its input in the lower precision. Norms with trained weights also keep their input in float32.
     """
     hidden, precision = kept.shape.hidden, kept.precision
     casts = 3 + (1 if sparse else 2) if precision.mixed else 2
@@ -104,8 +104,8 @@ def _dense(kept: Kept) -> float:
 def _experts(kept: Kept) -> float:
     """Bytes of the router, the chosen experts and the shared experts for each token.
 
-    Each chosen expert keeps its sorted input, gate, up, activation, product and output. With autocast, these are
-    float32.
+    Each chosen expert keeps its sorted input, gate, up, activation, product and output. With autocast, all of
+    these tensors are in float32.
     """
     shape, size = kept.shape, kept.precision.residual
     of_token = shape.experts_per_token * (size * (2 * shape.hidden + 4 * shape.expert_size) + 4 * _LONG + 1)
@@ -114,7 +114,7 @@ def _experts(kept: Kept) -> float:
 
 
 def _megatron(kept: Kept, *, sparse: bool) -> float:
-    """Bytes of a layer of megatron-core with agentrl's norm and attention in plain torch."""
+    """Bytes of a layer of megatron-core, in which agentrl has replaced norm and attention by plain torch code."""
     shape, size, layout = kept.shape, kept.precision.compute, kept.layout
     parts, norm = _slices(layout), _megatron_norm(kept)
     found = 2 * norm * shape.hidden / parts + _megatron_attention(kept)

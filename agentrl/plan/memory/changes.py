@@ -35,11 +35,11 @@ Fits = Callable[[RunConfig], bool]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Keys with which the run fits.
+    """Keys that make a run fit into memory.
 
     Attributes:
         cost: larger changes cost more; see `_training` and `_engines`.
-        needs: number of devices that the changed run uses, if it is more than the available number; else 0.
+        needs: number of devices that the changed run uses; 0 if this many devices are available.
     """
 
     values: Values
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def shown(self) -> str:
-        """The keys, and the number of devices that the changed run uses, if it is more than the available number."""
+        """The keys, followed by the number of devices if the changed run uses more devices than are available."""
         return f"{self.text} (needs {self.needs} devices)" if self.needs else self.text
 
 

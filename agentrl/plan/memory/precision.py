@@ -16,7 +16,7 @@ class Precision:
 
     Attributes:
         weight: bytes of a weight that is not part of an adapter.
-        compute: bytes of a number between matrix products; 2 with autocast.
+        compute: bytes of a number in the inputs and outputs of matrix products; 2 with autocast.
     """
 
     weight: int

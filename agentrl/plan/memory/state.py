@@ -13,7 +13,8 @@ from agentrl.plan.shapes import Shape, Weights, sum_of
 
 FLOAT = 4
 _AVERAGES = {"adamw": 2, "muon": 1}
-"""Moving averages per weight of a hidden matrix. With `muon`, AdamW updates all other weights."""
+"""Optimizer -> moving averages per weight of a hidden matrix. With `muon`, AdamW updates the weights that are not in
+hidden matrices."""
 _LINEAR_LAYERS = 3
 """Linear layers of a gated feed-forward layer."""
 
@@ -92,12 +93,12 @@ def predicts_ahead(layout: Layout, actor: ActorConfig) -> bool:
 
 
 def table_size(shape: Shape, layout: Layout) -> int:
-    """Numbers of the embedding on one device of a stage that has it, with Megatron."""
+    """Number of embedding weights on one device, for a Megatron stage with the embedding."""
     return ceil(shape.vocabulary / layout.tensor) * shape.hidden
 
 
 def _latent_down(shape: Shape) -> int:
-    """Weights of a layer that tensor parallelism copies: the down-projections of latent attention."""
+    """Weights of a layer that tensor parallelism copies to all devices: the down-projections of latent attention."""
     of = shape.attention
     return shape.hidden * (of.query_rank + of.kv_rank + of.rope_dim) if of.is_latent else 0
 
@@ -148,16 +149,16 @@ def _trained(layout: Layout, own: Weights, precision: Precision, actor: ActorCon
 
 
 def _averages(own: Weights, optimizer: str) -> int:
-    """Number of moving averages in the optimizer. Experts are one stacked tensor, which AdamW updates."""
+    """Number of moving averages in the optimizer. AdamW updates the experts, because they are one stacked tensor."""
     matrices = own.attention + own.dense + own.router + own.shared
     return 2 * (own.total - matrices) + _AVERAGES[optimizer] * matrices
 
 
 def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
-    """Bytes that FSDP2 holds gathered: weights of two layers, gradients of one layer, everything outside the layers.
+    """Bytes of gathered tensors in FSDP2: weights of two layers, gradients of one layer, all outside of the layers.
 
     Args:
-        resharded: `actor.reshard_after_forward`. If false, all weights and all gradients (float32) stay gathered.
+        resharded: value of `actor.reshard_after_forward`; false: all weights and all gradients (float32) stay gathered.
     """
     if layout.kind != "fsdp":
         return 0

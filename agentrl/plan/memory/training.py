@@ -144,7 +144,7 @@ class Trainer:
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
-        """Return the larger of the two `moments` of the largest micro-batch."""
+        """Return the parts at the moment that needs more memory; see `moments`."""
         return max(self.moments(actor, shape), key=lambda parts: sum(parts.values()))
 
     def moments(self, actor: ActorConfig, shape: Shape) -> tuple[Parts, Parts]:
@@ -189,7 +189,7 @@ class Trainer:
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
         """Bytes per token that the micro-batches in flight keep."""
-        ends = 2 * kept.boundary  # the input of the stage (embeddings or received states), and of the head
+        ends = 2 * kept.boundary  # the stage's input (embeddings or received states), and the head's input
         recomputed = self._recomputed(len(layers))
         stored = recomputed * kept.boundary + sum(layers[recomputed:])
         return _in_flight(self.layout, self.stage, number) * (stored + ends)

@@ -28,7 +28,7 @@ def training_keys(layout: Layout, config: RunConfig, per_node: int) -> dict[str,
 def device_keys(devices: int, config: RunConfig, per_node: int) -> dict[str, object]:
     """Return the keys that put `devices` training devices on as few nodes as possible.
 
-    Keys whose values are those of the configuration are left out.
+    Keys that have the same value in the configuration are left out.
     """
     nodes = -(-devices // per_node)
     return _changed({"trainer.n_gpus_per_node": devices // nodes, "trainer.nnodes": nodes}, config)

@@ -63,12 +63,12 @@ def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: i
 
 
 def last_stage(num_layers: int, pipeline: int) -> int | None:
-    """Layers of the last stage; None if all stages are equal. Otherwise, other stages have the mean, rounded up."""
+    """Layers of the last stage, if the other stages have the mean number, rounded up; None if all stages are equal."""
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
 def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
-    """Yield `number` SGLang servers (0: any number) that use all `devices`, with up to `most` devices each.
+    """Yield the possible SGLang servers: `number` servers (0: any), up to `most` devices each, `devices` in total.
 
     If a server has more devices than the model has key-value heads (latent attention counts as one head), also yield
     servers with data-parallel attention, in which no device holds the KV cache of all rollouts.

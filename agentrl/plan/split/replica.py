@@ -37,7 +37,7 @@ class Request:
 
     Attributes:
         spans: (policy version, number of tokens) of the tokens sampled so far.
-        start: progress of the replica, in tokens per request, when the last span began.
+        start: the replica's `_progress` when the last span began.
     """
 
     context: int
@@ -85,9 +85,9 @@ class Replica:
         self._slowdown, self._changed = slowdown, changed
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[int, int, Request]] = []
-        self._running: list[tuple[float, int, Request]] = []  # a heap, ordered by the progress at which requests end
+        self._running: list[tuple[float, int, Request]] = []  # a heap, ordered by `_progress` at their end
         self._serial = count()
-        self._progress = 0.0
+        self._progress = 0.0  # tokens of a request that runs from the start and never ends
         self._stall_s = 0.0  # remaining seconds of prefill
         self._context = 0.0  # tokens of the running requests
         self._kv = 0.0  # tokens of the running requests at their end

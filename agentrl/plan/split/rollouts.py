@@ -79,8 +79,8 @@ class Simulator:
     ) -> int:
         """Return how many tokens the replica computes for a turn.
 
-        After new weights, `recompute` makes the replica compute the whole context. Of a cached prompt, the replica
-        computes only one token.
+        After new weights, `recompute` makes the replica compute the whole context. If the prompt is
+        cached, the replica computes only one token.
         """
         if versions and versions[-1] != replica.version and self.recompute:
             return turn.context

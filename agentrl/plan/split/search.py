@@ -25,8 +25,8 @@ from agentrl.plan.time.step import hourly_price, planned_of, samples_of, setting
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
-"""Limits of simulation: total number of rollouts, fewest divisions and most divisions. Divisions that are not simulated
-are ranked by `bound_s`."""
+"""Limits of the simulations: rollouts of all simulations together, and fewest and most divisions that are simulated.
+Divisions that are not simulated are ranked by `bound_s`."""
 _PARTS = 16
 """Number of parts into which requests are divided by length; requests of one part are assumed to end together."""
 SERVER_NODES = 4

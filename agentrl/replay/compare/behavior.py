@@ -80,7 +80,7 @@ def _calls_ok(tool: str, attempt: Attempt) -> list[float]:
 
 
 def _row(name: str, pairs: Sequence[Pair], measure: Measure, level: float, share: bool = False) -> list[Cell]:
-    """Table row with each side's mean over all rollouts' values; None if there are no values (no calls of a tool)."""
+    """Table row with the mean of each side's values; None if a side has no values, for example no calls of a tool."""
     row: list[Cell] = [name]
     for side in (0, 1):
         counted = [[attempt for attempt in pair.sides[side] if not attempt.failed] for pair in pairs]

@@ -70,7 +70,7 @@ def compare(replay: Replay) -> Result:
 
 
 def _sides(replay: Replay) -> tuple[Replay, Replay]:
-    """Return A and B. Both are rescored if rewards are given, or if an earlier `rescore` scored A."""
+    """Return A and B. If an earlier `rescore` scored A, its rewards score B too; else `options.rewards` score both."""
     where = replay.options.other
     if where is None:
         raise ConfigError.keyless("compare: give a second run, for example `agentrl replay RUN@0 compare RUN@last`")

@@ -3,7 +3,7 @@
 pi is the policy to evaluate, b the policy that sampled. For rollout i, w_i is the product of pi(token) / b(token) over
 all its sampled tokens, and R_i is its score. A turn reward r_j can use the shorter product w_ij over the tokens up to
 turn j (Precup, Sutton & Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation"). This requires that the turn
-rewards of every rollout sum to the rollout's score. If they do not in a single rollout, all rollouts use w_i and R_i,
+rewards of every rollout sum to the rollout's score. If one rollout breaks this rule, all rollouts use w_i and R_i,
 because a choice per rollout would depend on later rewards and add a bias.
 
     ordinary        mean_i of w_i * R_i                       unbiased; the variance may be infinite

@@ -50,7 +50,7 @@ class Tally:
         num_lost_signal: number of groups whose advantages are all 0 only after recomputing.
         num_gained_signal: number of groups whose advantages are all 0 only before recomputing.
         identical: whether all recomputed advantages are bitwise equal to the saved advantages.
-        num_rollouts, num_tokens: number of rollouts and tokens that are trained on in both cases.
+        num_rollouts, num_tokens: number of rollouts and tokens with both a saved and a recomputed advantage.
         num_sign_changed_rollouts: number of these rollouts whose mean advantage changed its sign.
         num_sign_changed_tokens: number of these tokens whose advantage changed its sign.
         largest: rollouts whose mean advantage changed most, the largest change first.
@@ -98,7 +98,7 @@ class Tally:
 
     @property
     def correlation(self) -> float | None:
-        """Pearson correlation over the tokens that are trained on in both cases; None if one side is constant."""
+        """Pearson correlation over the tokens that have both advantages; None if one of the two is constant."""
         if not self.num_tokens:
             return None
         x, y, xx, yy, xy = self._sums / self.num_tokens

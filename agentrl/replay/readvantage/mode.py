@@ -22,11 +22,11 @@ def readvantage(replay: Replay) -> Result:
     """Recompute the advantages of the saved groups and compare them with the saved advantages.
 
     Changes come from overrides (`algorithm.norm_adv_by_std_in_grpo=false`) and from the scores of an earlier
-    `rescore`. Without either, the result equals the saved advantages bit for bit.
+    `rescore`. Without overrides and new scores, the result equals the saved advantages bit for bit.
 
     Raises:
-        ConfigError: the algorithm cannot be built, or is custom code that the command line does not name; or `--reward`
-            is given, but `rescore` did not run before this mode.
+        ConfigError: the algorithm cannot be built; the algorithm is custom code that the command line does not name; or
+            `--reward` is given, but `rescore` did not run before this mode.
         DataError: the rollouts have no tokens or no advantages.
     """
     if replay.options.rewards and not replay.scores:

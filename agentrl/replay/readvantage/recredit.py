@@ -38,12 +38,12 @@ class Credit:
 
     @property
     def means(self) -> tuple[float | None, float | None]:
-        """Mean advantage of the trained tokens, before and after."""
+        """Mean saved and mean recomputed advantage of the trained tokens."""
         return _mean(self.before), _mean(self.after)
 
     @property
     def change(self) -> float:
-        """Change of the mean advantage; 0 unless the rollout is trained on before and after."""
+        """Change of the mean advantage; 0 unless the rollout has both saved and recomputed advantages."""
         before, after = self.means
         return 0.0 if before is None or after is None else after - before
 
@@ -57,7 +57,8 @@ def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list
     from the store, unless an override sets it.
 
     Raises:
-        DataError: a step has no tokens, no saved advantages, or no saved scores that the estimator needs.
+        DataError: a step has no tokens or no saved advantages, or lacks log-probabilities or values that the estimator
+            needs.
     """
     rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS, *COLUMNS_OF_SCORES])
     for step, of_step in groupby(rollouts, key=lambda stored: stored.step):
@@ -68,7 +69,7 @@ def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list
         advantages = advantages_of(scored, samples)
         for members in groups:
             yield [_credit(replay, stored, next(advantages)) for stored in members]
-        next(advantages, None)  # raises if a sample is left over
+        next(advantages, None)  # raises ValueError if a sample belongs to no trajectory
 
 
 def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]]) -> None:
@@ -86,7 +87,10 @@ def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]])
 
 
 def with_new_score(replay: Replay, stored: StoredRollout) -> Rollout:
-    """Return the rollout with the score that this command uses. A rollout without a score is not trained on."""
+    """Return the rollout with its new score if `rescore` ran before, else unchanged.
+
+    A rollout without a new score counts as failed, so it is not trained on.
+    """
     rollout = stored.rollout
     if not replay.scores or rollout.stop is Stop.ERROR:
         return rollout

@@ -65,7 +65,7 @@ def _scored(sample: Sample, scores: Scores) -> Sample:
 
 
 def _read_by_credit(algorithm: BuiltAlgorithm) -> Iterator[tuple[Need, str]]:
-    """Yield (score, configuration key that requires it) for each score that is needed to compute advantages.
+    """Yield each score that advantages are computed from, with the configuration key that requires the score.
 
     Scores that only the loss needs are skipped.
     """

@@ -32,7 +32,7 @@ class Continued:
 
     Attributes:
         saved_score: None if the saved rollout has no score.
-        unrecorded: the tool calls without a recorded result, of all continuations.
+        unrecorded: the tool calls of all continuations that have no recorded result.
     """
 
     key: Key
@@ -51,14 +51,14 @@ def from_turn(replay: Replay) -> Result:
 
     Each rollout is continued `rollout.n` times if the command line sets this key, else once.
 
-    - All tokens before turn K are kept and never re-tokenized. In the new trajectory, these tokens are prompt tokens
-      and not trained on. This includes sampled tokens, because the saved run already trained on them.
+    - All tokens before turn K are kept and never re-tokenized. In the new trajectory, all of them are prompt tokens and
+      not trained on. The saved run already trained on the tokens that were sampled.
     - From turn K on, a call that the saved rollout also made gets the recorded result. `--unrecorded` sets how other
-      calls are handled. The default is `live` if the command line names tools, else `error`. Live tools have
-      no state of the earlier calls. With `error`, the mode fails if a call was not recorded.
+      calls are handled. The default is `live` if the command line names tools, else `error`. Live tools start
+      without the effects of calls before turn K. With `error`, the mode fails if a call was not recorded.
     - Continuation i has its own seed, derived from the saved seed, K and i.
     - If K is above 0, only built-in agent loops can continue, because a custom loop may keep state that was not saved.
-    - Rollouts of task folders with several steps can only be run again from turn 0, with live tools.
+    - If a rollout's task folder has several steps, the rollout can only be re-run from turn 0 and with live tools.
     - A simulated user answers only where the conversation differs from the saved one. The user starts without its
       earlier state and gets the full conversation.
 

@@ -62,10 +62,10 @@ def _first(rollout: Rollout) -> int:
 
 
 def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: ResumePoint | None = None) -> Rerun:
-    """Prepare a re-run with the recorded calls from model turn `from_turn` on.
+    """Prepare a re-run that replays the calls recorded in model turn `from_turn` and later turns.
 
     Raises:
-        DataError: the rollout contains images, and tool results are recorded as text only.
+        DataError: the rollout contains images; they cannot be replayed, because results are recorded as text only.
     """
     if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
         place = f"rollout {saved.number} of group '{saved.task.uid}'"
@@ -85,10 +85,10 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: 
 
 
 def refuse_steps(saved: StoredRollout) -> None:
-    """Refuse a task folder of several steps, because their instructions are not among the recorded results.
+    """Refuse a rollout whose task folder has several steps, because the instructions of the steps are not recorded.
 
     Raises:
-        DataError: the rollout belongs to such a task folder.
+        DataError: the rollout's task folder has several steps.
     """
     if has_steps(saved.task):
         place = f"step {saved.step}: rollout {saved.number} of group '{saved.task.uid}'"
@@ -97,7 +97,7 @@ def refuse_steps(saved: StoredRollout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rerunner:
-    """The components that re-run rollouts, with the run's settings and limits for this split.
+    """The components that re-run rollouts, with the run's settings and limits for `split`.
 
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.

@@ -25,7 +25,7 @@ class Divergence:
 
     Attributes:
         turn: index, from 0, of the last model turn that started at or before the token; -1: no turn had started.
-        token: position in the segment, from 0; the segment's length if the re-run has the same tokens and more.
+        token: index in the segment, from 0; the segment's length if the re-run has all its tokens and further ones.
     """
 
     trajectory: int
@@ -54,11 +54,10 @@ class RerunResult:
 
 
 def tools(replay: Replay) -> Result:
-    """Re-run the saved rollouts with their own seeds and with the run's settings for their split.
+    """Re-run the saved rollouts with their saved seeds, and with the run's settings for the split (`train` or `val`).
 
-    With the same policy and `rollout.deterministic`, every token is the same. So with another policy and this
-    setting, all differences come from the policy. The mode fails if a tool call without a recorded result ended a
-    rollout.
+    With the same policy and `rollout.deterministic`, every token is the same. So with `rollout.deterministic`, all
+    differences come from a different policy. The mode fails if a tool call without a recorded result ended a rollout.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
 

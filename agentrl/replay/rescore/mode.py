@@ -47,7 +47,9 @@ def rescore(replay: Replay) -> Result:
 
 
 def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
-    """Load rewards by name: from `--reward`, else the reward in the overrides, else the run's own reward if built in.
+    """Return name -> reward: the rewards of `--reward`, else the reward in the overrides, else the run's own reward.
+
+    The run's own reward is used only if it is built in.
 
     Raises:
         ConfigError: no reward is given, or one cannot be used.

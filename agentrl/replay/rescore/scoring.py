@@ -23,12 +23,12 @@ COLUMNS = (
     *("messages", "ground_truth", "data_source", "index", "extra_info", "rewards", "turn_rewards", "tool_calls"),
     *("tool_rewards", "scored_text_sha256", "trajectories.segments", "trajectories.messages"),
 )
-"""Columns that contain the inputs of a reward, and the saved scores to compare with."""
+"""Columns with the inputs of a reward, and with the saved scores, which are compared with the new ones."""
 
 MAX_CONCURRENT = 32
 
 NUM_CACHED_TURNS = 1024
-"""Maximum number of decoded turns in the cache: about as many as a Parquet row group (a few rollout groups) has."""
+"""Maximum number of decoded turns in the cache: about the number of turns in a row group of the Parquet file."""
 
 ChatText = Callable[[Sequence[int]], str]
 

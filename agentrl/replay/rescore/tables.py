@@ -92,7 +92,7 @@ def values_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> d
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return name -> last part of the path if these parts are unique, else name -> name."""
+    """Return name -> short name: the last component of the name as a path, or the name itself if two would be equal."""
     short = {name: Path(name).name for name in names}
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 

@@ -2,16 +2,16 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | with the same weights, the mean KL between engine and backend over 5 steps is above 0.01 nats per     |
-|           | token (a factor e in the importance ratio of 100 tokens); bfloat16 alone causes 1e-4 to 1e-3          |
+| mismatch  | the KL between engine and backend, both with the same weights, is above 0.01 nats per token (mean of  |
+|           | 5 steps): a factor e in the importance ratio of 100 tokens; bfloat16 alone causes 1e-4 to 1e-3        |
 | probe     | right after publishing, engine and backend differ by more than 0.05 nats per token on average; the    |
 |           | difference caused by bfloat16 is smaller                                                              |
 | requeued  | over 5 steps, the share of groups requeued for staleness is more than 10 percentage points above the  |
 |           | share that over_sampling is expected to requeue                                                       |
-| replay    | with rollout.routed_experts, the experts of 10 % of the tokens or more are unknown                    |
+| replay    | with rollout.routed_experts, 10 % or more of the tokens have no recorded experts                      |
 | restarts  | a server died or hung in this step                                                                    |
-| cache     | over 5 steps, more than half of the tokens of earlier turns are recomputed in later turns; checked    |
-|           | only if there are at least 10,000 such tokens                                                         |
+| cache     | over 5 steps, later turns recompute more than half of the context tokens of earlier turns; checked    |
+|           | only if the later turns have at least 10,000 tokens of earlier turns                                  |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_LATER_TOKENS = 10_000
 
 def mismatch(history: History) -> str | None:
     """The engine samples from a different distribution than the backend computes."""
-    found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]  # stale steps may lack this metric
+    found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]  # missing if only older weights sampled
     if len(found) < NUM_RECENT or (difference := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (

@@ -22,7 +22,7 @@ class History:
 
     Attributes:
         tools: names of the offered tools.
-        compares: whether advantages compare the rollouts of a group.
+        compares: whether advantages depend on how the rewards of a group differ.
         over_sampling: share of groups that over-sampling is expected to requeue.
     """
 

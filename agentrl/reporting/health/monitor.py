@@ -9,8 +9,8 @@ from agentrl.reporting.health.history import History
 from agentrl.reporting.health.rules import RULES
 
 RECOVERED_AFTER = 50
-"""A rule may warn again only after this number of consecutive steps without firing. Each further warning of the rule
-doubles the number."""
+"""Number of consecutive steps without firing after which a rule may warn a second time. The number doubles with each
+further warning of the rule."""
 
 
 class Health:
@@ -20,7 +20,7 @@ class Health:
 
     Args:
         tools: names of the offered tools.
-        compares: whether advantages compare the rollouts of a group.
+        compares: whether advantages depend on how the rewards of a group differ.
         over_sampling: share of groups that over-sampling is expected to requeue.
     """
 

@@ -2,8 +2,8 @@
 
 | rule            | fires when                                                                              |
 |-----------------|-----------------------------------------------------------------------------------------|
-| guards          | the share of rollouts that raise a guard (mean of 5 steps) is 10 percentage points      |
-|                 | above the first 5 steps                                                                 |
+| guards          | the share of rollouts that raise a guard (mean of 5 steps) is more than 10 percentage   |
+|                 | points above its mean in the first 5 steps                                              |
 | reward_accuracy | after its warm-up, the reward model agrees with the outcomes of less than 60 % of the   |
 |                 | fresh rollouts, for 3 steps                                                             |
 | reward_ece      | after its warm-up, the expected calibration error of the reward model is above 0.2,     |
@@ -11,7 +11,7 @@
 | reward_drift    | one round of training changed the ranking of held-out rollouts: rank correlation with   |
 |                 | the previous ranking below 0.5                                                          |
 
-These rules also fire if the reward rises, because reward hacking raises the reward too.
+These rules fire even if the reward rises, because reward hacking raises the reward too.
 """
 
 from __future__ import annotations

@@ -10,21 +10,22 @@
 | no_contrast     | every group has equal rewards, for 5 steps, and neither of the two rules above fires    |
 | length_limit    | at least 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps        |
 | unused_tools    | an offered tool was not called in the latest 10 steps                                   |
-| dead_tools      | 10 calls of a tool or more failed in this step, and none succeeded                      |
-| tool_failures   | over 5 steps with 10 calls or more: above 20 % of the calls timed out or had an         |
+| dead_tools      | 10 or more calls of one tool failed in this step, and no call of this tool succeeded    |
+| tool_failures   | over 5 steps (10 or more calls in total): above 20 % of the calls timed out or had an   |
 |                 | infrastructure failure, or above 50 % had a tool error, or above 50 % were unparsable   |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
 | infra_failures  | more than 20 % of the rollouts failed for reasons outside the policy, over 5 steps      |
-| left_out        | without infrastructure failures, the mean number of tool calls would be more than 5 %   |
-|                 | higher (estimated), over 5 steps with 10 dropped rollouts or more                       |
-| entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
+| left_out        | over 5 steps (10 or more dropped rollouts in total): without infrastructure failures,   |
+|                 | the mean number of tool calls would be more than 5 % higher (estimated)                 |
+| entropy         | entropy (mean of 5 steps) below 10 % of its mean in the first 5 steps, and not learning |
+|                 | well                                                                                    |
 | critic          | values predict the returns worse than a constant would, for 10 steps                    |
-| length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
-|                 | not learning well                                                                       |
+| length          | response length (mean of 5 steps) below 30 % or above 300 % of its mean in the first    |
+|                 | 5 steps, and not learning well                                                          |
 
-Learning well: the mean reward of the second half of the latest 20 steps is above that of the first half, or at least
-90 % of the rollouts are successes. Low entropy or a changed length is healthy if the run learns well. Rules for the
-engine are in `engine_rules`, rules for rewards in `reward_rules`.
+Learning well: the mean reward of the last 10 steps is above the mean of the 10 steps before them, or at least 90 % of
+the rollouts of the last 5 steps are successes. Low entropy or a changed length is healthy if the run learns well. Rules
+for the engine are in `engine_rules`, rules for rewards in `reward_rules`.
 """
 
 from __future__ import annotations

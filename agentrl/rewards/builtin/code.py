@@ -1,4 +1,4 @@
-"""Reward for code: runs the answer's program in a sandbox. The score is the share of the row's tests that it passes."""
+"""Reward for code: runs the answer's program in a sandbox. The score is the share of tests that the program passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl.tools.base import InfraError
 from agentrl.utils.yaml_list import entry_errors
 
 SANDBOXES_PER_ANSWER = 4
-"""Maximum number of sandboxes that test one answer at the same time, if each sandbox occupies a slot of the pool."""
+"""Maximum number of sandboxes that test one answer at the same time. Kinds without slots in the pool have no limit."""
 _LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 
@@ -29,8 +29,8 @@ class CodeReward:
     """Runs the last fenced code block of the solution against every test of the row.
 
     The score is the share of tests passed. If `continuous` is false, the score is 1 if all tests pass, else 0.
-    `passed_all` is 1 or 0. An answer without a code block scores 0. A program does not pass a test if it cannot be
-    compiled, fails, hangs or prints wrong output.
+    `passed_all` is 1 if all tests pass, else 0. An answer without a code block scores 0. A program does not pass a test
+    if the program cannot be compiled, fails, hangs or prints wrong output.
 
     Args:
         max_cases: maximum number of tests; later tests are not used. None: all tests are used.

@@ -42,8 +42,8 @@ class Case:
 
     - stdin: the program reads `given` and must print `expected`.
     - call: the function `name` is called with the arguments in the JSON list `given` and must return `expected`.
-    - assert: `given` is Python code that must end without error. It runs in another process than the program, and calls
-      the program's functions from there (`code_peers`). So the program cannot fake the result.
+    - assert: `given` is Python code that must end without error. This code runs in a separate process and calls the
+      program's functions from there (`code_peers`), so the program cannot fake the result.
     """
 
     kind: Kind
@@ -91,8 +91,8 @@ def code_of(text: str) -> str | None:
 def read_cases(ground_truth: JsonValue) -> Sequence[Case]:
     """Read the tests of a row. Supported forms (each may also be a JSON string):
 
-    - `{"inputs": [...], "outputs": [...]}`: standard input and output (APPS, CodeContests, TACO, Codeforces); with
-      `fn_name`, the arguments and the result of that function
+    - `{"inputs": [...], "outputs": [...]}`: standard input and output of each test (APPS, CodeContests, TACO,
+      Codeforces); with the key `fn_name`, which names a function: its arguments and its result
     - `{"assert_case": [...]}`, or a list of strings: assertions
     - a list of `{"input": ..., "output": ...}`
     - a string that is not JSON: a test program
@@ -189,7 +189,7 @@ def _same_text(printed: str, expected: str) -> bool:
 
 
 def _same_result(result: JsonValue, expected: JsonValue) -> bool:
-    """Compare with the expected value: as given, parsed from JSON, or taken out of a one-element list (as in APPS)."""
+    """Whether `result` equals `expected`. `expected` may also be JSON text, or a list with one value (as in APPS)."""
     wanted = [expected, _json(expected)]
     wanted += [each[0] for each in wanted if isinstance(each, list) and len(each) == 1]
     try:

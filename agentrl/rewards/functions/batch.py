@@ -30,11 +30,11 @@ class BatchReward:
     """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)` for several rollouts.
 
     Only one call runs at a time, so the function need not support parallel calls. During a call, other rollouts
-    continue; rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with
-    fewer after `reward.batch_wait_s` seconds. The function returns one number, or one dict with a `score`, per rollout.
+    continue; rollouts that finish wait for the next call. A call starts when `reward.batch_size` rollouts wait, or
+    after `reward.batch_wait_s` seconds. The function returns one number, or one dict with a `score`, per rollout.
 
     Raises:
-        ConfigError: the function needs another argument, or does not accept one of `kwargs`.
+        ConfigError: the function requires an argument that is not passed, or does not accept one of `kwargs`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class BatchReward:
             return
         try:
             answers = await self._answers(batch)
-        except Exception as error:  # raised again for each rollout, within its `errors_with_place`
+        except Exception as error:  # `__call__` raises it for each rollout and adds the rollout's row
             for each in batch:
                 if not each.returned.done():
                     each.returned.set_exception(error)

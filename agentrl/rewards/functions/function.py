@@ -48,7 +48,7 @@ class FunctionReward:
     Each of the first four arguments is passed only if the function accepts it.
 
     Raises:
-        ConfigError: the function needs another argument, or does not accept one of `kwargs`.
+        ConfigError: the function requires an argument that is not passed, or does not accept one of `kwargs`.
     """
 
     def __init__(

@@ -61,7 +61,8 @@ class ProcessReward:
     """Like `FunctionReward`, but runs in the processes of `pool`; `extra_info` must contain only JSON values.
 
     Raises:
-        ConfigError: the function needs another argument, does not accept one of `kwargs`, or is not importable by name.
+        ConfigError: the function requires an argument that is not passed, does not accept one of `kwargs`, or is not
+            importable by name.
     """
 
     def __init__(

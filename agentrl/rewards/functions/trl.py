@@ -68,7 +68,7 @@ class RewardFuncs:
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
         asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
-        # concurrent, because a function that is called in batches may wait for other rollouts
+        # concurrent, so that all functions wait for their next batch at the same time
         answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)
         scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
@@ -95,7 +95,7 @@ def _check_signature(function: RewardFunc, has_environment: bool) -> None:
 
 
 def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
-    """Wrap `function` as a function of one rollout (`compute_score`), or of lists for the batch manager."""
+    """Convert `function` to the form of `compute_score`, or to the form that the manager `batch` calls with lists."""
     takes = keyword_filter(function)
 
     def several(

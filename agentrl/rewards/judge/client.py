@@ -55,7 +55,9 @@ class JudgeClient:
         self.url = self._endpoint.url
 
     async def ask(self, body: Mapping[str, JsonValue], read: Callable[[str], T]) -> T:
-        """Return `read(text)` for the text of a valid answer; `read` raises `InvalidAnswerError` to reject a text.
+        """Send a request; return `read(text)`, where `text` is the text of the answer.
+
+        To reject an answer, `read` raises `InvalidAnswerError`.
 
         Raises:
             InfraError: no valid answer after `max_retries` retries.

@@ -1,4 +1,4 @@
-"""Render the judge's template in jinja's sandbox: it cannot use unsafe attributes, and the text's length is limited."""
+"""Render the judge's template in jinja's sandbox, which forbids unsafe attributes. The text's length is limited."""
 
 from __future__ import annotations
 

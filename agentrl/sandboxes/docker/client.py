@@ -26,7 +26,7 @@ WORK = "/work"
 _ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 _FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""Variables that Docker and Podman copy from this machine unless they are set. They may contain passwords."""
+"""Variables that Docker and Podman copy from this machine unless `run` sets them. They may contain passwords."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class ContainerProvider:
         if setup is not None:
             await self._image_of(setup)
         name = f"agentrl-{token_hex(12)}"
-        # only files in memory are counted; with a setup, these folders are on a disk
+        # the number of files is limited only for folders in memory; with a setup, no folder is in memory
         writable = WRITABLE if setup is None else ()
         process = await self._client.start(name, arguments(self._settings.limits(), writable), setup)
         sandbox = ContainerProcess(process, self._client, name, self._left)

@@ -1,4 +1,4 @@
-"""Reads the answers of the code interpreter with a limit, and detects answers that end too early."""
+"""Reads the answers of the code interpreter with a limit on their size, and detects answers that end too early."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class E2BSandbox(PoolSettings):
     max_running: PositiveInt = 20
     """Maximum number of sandboxes at a time; further rollouts wait. E2B's plans allow 20 (Hobby) or 100 (Pro)."""
     starts_per_s: PositiveFloat | None = 1.0
-    """Maximum starts per second of all runs of this user on this machine; null: no limit. E2B: 1 on Hobby, 5 on Pro."""
+    """Maximum starts per second of all runs of this user on this machine; null: no limit. E2B's plans allow 1 (Hobby)
+    or 5 (Pro)."""
     usd_per_hour: NonNegativeFloat = 0.1332
     """Price of a sandbox per hour, US dollars. Default: E2B's price for its default template. 0: no costs."""
 

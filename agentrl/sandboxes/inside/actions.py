@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.sandboxes.inside.interpreter import Output, drain, processes, wait
 
 END_S = 10.0
-"""Seconds in which processes must end while they are killed repeatedly."""
+"""Timeout in seconds for ending processes; until then, running processes are killed again and again."""
 
 
 def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:

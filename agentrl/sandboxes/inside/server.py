@@ -65,7 +65,7 @@ def enter(folder: str) -> None:
 def hide() -> None:
     """Deny other processes of the same user access to the memory and the open files of this process.
 
-    A child process becomes readable again when it runs another program.
+    A child process becomes accessible again when it executes another program.
     """
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 

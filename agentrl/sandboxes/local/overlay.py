@@ -83,7 +83,7 @@ def _owner(root: Path) -> tuple[int, int]:
 
 
 def _python(root: Path, wanted: Path | None) -> str | None:
-    """Return the interpreter's path in the sandbox. Links are not followed: outside the sandbox, targets differ."""
+    """Return the interpreter's path in the sandbox. Links are not followed, because they may be valid only there."""
     for name in _PYTHONS if wanted is None else (str(wanted).lstrip("/"),):
         if os.path.lexists(root / name):
             return f"/{name}"

@@ -61,7 +61,7 @@ for name in ("/opt", "/srv", "/var", "/etc"):
 
 
 async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
-    """Check that a sandbox can change its root, and that such changes do not change the folder on this machine.
+    """Check that a sandbox can change its root, and that the folder on this machine stays unchanged.
 
     Raises:
         ConfigError: the check failed.

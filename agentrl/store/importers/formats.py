@@ -26,8 +26,8 @@ def verl_row(value: JsonValue) -> Logged:
 
     The fields are `input`, `output`, `gts` (the ground truth), `score`, `step`, and other reward values.
     `input` and `output` are texts without control tokens, so their turns cannot be separated. They become one user and
-    one assistant message. A `uid` of the form SAMPLE_ROLLOUT_OUTPUT identifies the group and the rollout of a
-    trajectory.
+    one assistant message. In a `uid` of the form SAMPLE_ROLLOUT_OUTPUT, SAMPLE identifies the group, and ROLLOUT
+    identifies the rollout.
     """
     row = an_object(value, '{"input": ..., "output": ..., "score": ...}')
     place = _VERL_UID.fullmatch(optional_text(row, "uid") or "")

@@ -23,11 +23,11 @@ class Logged:
 
     Attributes:
         prompt: messages before the first answer of the model.
-        answer: all later messages, including those of tools and users.
+        answer: the model's first answer and all later messages, including those of tools and users.
         step: None if the row has no step.
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
-        rest: name -> value of all fields of the row for which a rollout has no field.
+        rest: name -> value of the row's fields that have no counterpart in a rollout.
         trajectories: the rollout's trajectories with tokens. Empty if the log has no tokens; the conversation is then
             `prompt` followed by `answer`.
     """

@@ -49,7 +49,10 @@ class TracedTurn:
 
 
 def trace_row(value: JsonValue) -> Logged:
-    """Read a trace, or an object with `trace` and optional fields of the format `messages`, such as `reward`."""
+    """Read a trace, or an object with the key `trace`.
+
+    The object may also have the optional fields of the log format `messages`, such as `reward`.
+    """
     row = an_object(value, '{"schema_version": 1, "turns": [...]}')
     outer = row if "trace" in row else {}
     turns = read_turns(an_object(row.get("trace", value), '{"schema_version": 1, "turns": [...]}'))

@@ -50,7 +50,8 @@ class Metric:
     """One metric, or a family of metrics.
 
     Attributes:
-        name: a `<word>` in it matches any text, `<age>` digits, `<reason>` and `<outcome>` lower-case names.
+        name: may contain placeholders: `<age>` matches digits, `<reason>` and `<outcome>` match lower-case names, any
+            other `<word>` matches any text.
         unit: unit of the values; "" for plain numbers.
         meaning: one-line description.
         healthy: the values that cause no warning; None if no fixed range is healthy.

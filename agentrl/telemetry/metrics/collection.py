@@ -14,9 +14,9 @@ STALENESS = Metric(
 STALENESS_MAX = Metric("staleness/max", "versions", "largest staleness of a group", report=Line("Staleness", "maximum"))
 GROUPS_OF_AGE = Metric("staleness/<age>", "share", "trained groups with this staleness")
 TOKENS_OF_AGE = Metric(
-    "staleness/tokens_lag_<age>", "share", "tokens of valid rollouts sampled this many policy versions ago"
+    "staleness/tokens_lag_<age>", "share", "tokens of valid rollouts that were sampled this many policy versions ago"
 )
-IN_FLIGHT = Metric("staleness/in_flight", "groups", "groups that still run when the step takes its groups")
+IN_FLIGHT = Metric("staleness/in_flight", "groups", "groups still in progress when a step takes its groups")
 REQUEUED = Metric(
     "staleness/requeued",
     "groups",
@@ -69,7 +69,9 @@ TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer tha
 SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups, filtered groups included")
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")
 PASS_RATE = Metric("curriculum/pass_rate", "share", "mean pass rate of the rows whose pass rate is known")
-DRAWN_SHARE = Metric("curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks whose turn came")
+DRAWN_SHARE = Metric(
+    "curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks that a pass over the rows reached"
+)
 WAITING = Metric("online/waiting", "tasks", "tasks that rollouts added and that are not drawn yet")
 ADDED = Metric("online/added", "tasks", "tasks added in this step")
 DUPLICATES = Metric("online/duplicates", "tasks", "tasks skipped because the queue already has the same task")

@@ -107,8 +107,8 @@ MOE_Z_LOSS = Metric(
 MTP_LOSS = Metric(
     "actor/mtp_loss",
     "nats",
-    "cross entropy of the trained tokens, as the layers for multi-token prediction predict them"
-    " (`actor.megatron.mtp_loss_scaling_factor`), mean over layers",
+    "cross entropy of the multi-token prediction layers on the trained tokens"
+    " (`actor.megatron.mtp_loss_scaling_factor`), mean over these layers",
 )
 RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
@@ -125,7 +125,7 @@ OF_LOSS = Metric("actor/<name>", "", "a metric that your own loss returns")
 KL_IN_REWARD = Metric(
     "kl/reward_mean",
     "nats",
-    "mean KL to the reference policy that is subtracted from the reward",
+    "mean KL to the reference policy; `kl/reward_coef` times this KL is subtracted from the reward",
     console=Row("kl", "{} nats to the reference"),
     report=Line("KL divergence", "to the reference, in the reward"),
 )

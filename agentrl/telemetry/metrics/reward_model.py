@@ -17,7 +17,7 @@ BRIER = Metric("reward_model/brier", "", "Brier score on the fresh rollouts")
 DRIFT = Metric(
     "reward_model/drift",
     "",
-    "1 minus the rank correlation of the scores of held-out rows with their previous scores",
+    "held-out rows: 1 minus the rank correlation between current and previous scores",
     healthy=Range(highest=0.5),
 )
 SCORE_MEAN = Metric("reward_model/score_mean", "", "mean score of the held-out rows")

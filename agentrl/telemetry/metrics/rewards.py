@@ -13,7 +13,7 @@ REWARD = Metric(
     viewer=1,
 )
 REWARD_STD = Metric("reward/std", "score", "standard deviation of the scores of the step's rollouts")
-REWARD_PART = Metric("reward/<name>", "score", "mean of the reward part of this name")
+REWARD_PART = Metric("reward/<name>", "score", "mean of the reward with this name")
 GUARD = Metric("reward/guard/<name>", "share", "rollouts in which this guard was triggered")
 SUCCESS = Metric(
     "success",

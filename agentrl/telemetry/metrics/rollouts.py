@@ -8,12 +8,12 @@ from agentrl.types.excluded import Excluded
 RESPONSE_LENGTH = Metric(
     "response_length/mean",
     "tokens",
-    "mean number of tokens after the prompt, over all trajectories of a rollout",
+    "mean number of tokens after the prompt, per rollout (sum over its trajectories)",
     console=Row("response", "{} tokens"),
     report=Line("Response length", "training"),
     viewer=5,
 )
-RESPONSE_LENGTH_MAX = Metric("response_length/max", "tokens", "largest number of tokens after the prompt of a rollout")
+RESPONSE_LENGTH_MAX = Metric("response_length/max", "tokens", "tokens after the prompt in the longest rollout")
 NUM_TURNS = Metric(
     "num_turns/mean",
     "turns",
@@ -57,12 +57,10 @@ COMPACTION_BEFORE = Metric(
     "compaction/tokens_before", "tokens", "mean length of the conversations that a summary replaced, prompt included"
 )
 COMPACTION_AFTER = Metric(
-    "compaction/tokens_after", "tokens", "mean length of the prompts with the summary that replaced them"
+    "compaction/tokens_after", "tokens", "mean length of the new prompts, which contain the summary"
 )
 SUB_AGENTS = Metric("sub_agents/mean", "", "mean number of sub-agents per rollout")
-SUB_AGENTS_LENGTH = Metric(
-    "sub_agents/response_length", "tokens", "mean number of tokens after the prompt of a sub-agent"
-)
+SUB_AGENTS_LENGTH = Metric("sub_agents/response_length", "tokens", "mean number of tokens after a sub-agent's prompt")
 STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
 TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call that ended `ok`")
@@ -77,7 +75,7 @@ TOOL_OUTCOME = Metric(
 RECOVERED = Metric(
     "tool/<tool>/recovered",
     "share",
-    "rollouts with a `tool_error` of this tool in which a later turn has an `ok` call of it",
+    "recoveries (an `ok` call in a later turn) among the rollouts with a `tool_error` of this tool",
 )
 SUCCESS_AFTER_ERROR = Metric(
     "tool/<tool>/success_after_error", "share", "successes among the rollouts with a `tool_error` of this tool"

@@ -17,7 +17,7 @@ STEP_S = Metric(
 COLLECT_S = Metric(
     "timing_s/collect",
     "s",
-    "waiting for rollouts, at staleness 0",
+    "waiting for rollouts, if rollouts are synchronous",
     console=Row("speed", "collect {}"),
     report=Line(_CHART, "collect"),
 )
@@ -46,11 +46,11 @@ PUBLISH_S = Metric("timing_s/publish", "s", "updates of the engine's weights", r
 WAIT_ROLLOUTS_S = Metric(
     "timing_s/wait_rollouts",
     "s",
-    "waiting for rollouts, with staleness",
+    "waiting for rollouts, if rollouts are asynchronous",
     console=Row("speed", "wait {}"),
     report=Line(_CHART, "wait for rollouts"),
 )
-SCORE_S = Metric("timing_s/score", "s", "log-probs of the policy and the reference policy, and values")
+SCORE_S = Metric("timing_s/score", "s", "computing log-probs (policy and reference policy) and values")
 KL_CONTROLLER_S = Metric("timing_s/kl_controller", "s", "adapting the coefficient of the KL in the reward")
 REFERENCE_SYNC_S = Metric("timing_s/reference_sync", "s", "copying the policy to the reference policy")
 GPU_HANDOVER_S = Metric("timing_s/gpu_handover", "s", "`rollout.sglang.colocate`: the engine releases its GPU memory")

@@ -7,9 +7,9 @@ from agentrl.telemetry.metrics.base import Metric
 ABANDONED = Metric(
     "tools/abandoned_calls", "calls", "calls that still hang after their timeout, at the end of the step"
 )
-REPLACED_LOOPS = Metric("tools/replaced_loops", "", "event loops of tools replaced because a call blocked them")
+REPLACED_LOOPS = Metric("tools/replaced_loops", "", "tool event loops that were replaced because a call blocked them")
 STARTED = Metric("tools/sandboxes_started", "sandboxes", "sandboxes that were started")
-ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that code written by the model ended")
+ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that were ended by code which the model wrote")
 FAILED = Metric("tools/sandboxes_failed", "sandboxes", "sandboxes that did not start, or that the service lost")
 SANDBOX_S = Metric("tools/sandbox_s", "s", "seconds that sandboxes ran, summed over all")
 WAIT_S = Metric("tools/sandbox_wait_s", "s", "seconds that rollouts waited for a sandbox, summed over all")

@@ -24,7 +24,7 @@ VAL_SUCCESS = Metric(
 VAL_RESPONSE_LENGTH = Metric(
     "val/response_length/mean",
     "tokens",
-    "mean number of tokens after the prompt of a validation rollout",
+    "mean number of tokens after the prompt, per validation rollout",
     report=Line("Response length", "held-out"),
 )
 VAL_NUM_TURNS = Metric(

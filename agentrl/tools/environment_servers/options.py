@@ -69,7 +69,7 @@ class NemoGymOptions(ServerOptions):
     max_sessions: PositiveInt = 64
     """Maximum number of rollouts that use the server at the same time; further rollouts wait."""
     tools: Annotated[Path, PLACE] | None = None
-    """JSONL file of rows, or JSON list, with the schemas of the server's tools. null: the server has no tools."""
+    """File with the schemas of the server's tools: JSONL rows, or a JSON list. null: the server has no tools."""
     verify_timeout_s: PositiveFloat = 300.0
     """Maximum seconds until the server has verified a rollout."""
 

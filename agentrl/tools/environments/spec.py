@@ -53,7 +53,7 @@ class EnvironmentSpec:
 
 
 def load_environment(name: str) -> EnvironmentSpec:
-    """Load the environment `name`. For the checks, one object is created and closed again.
+    """Load the environment `name`. One object is created as an example, checked, and closed again.
 
     Raises:
         ConfigError: the environment does not exist or cannot be used; one line per problem.
@@ -154,7 +154,7 @@ def _example(make: Callable[[], object], name: str) -> object:
 
 
 def _methods(example: object) -> Iterator[tuple[str, Callable[..., object]]]:
-    """Yield the public methods, sorted by name as in TRL. Properties are not evaluated; static methods do not count."""
+    """Yield the public methods, sorted by name, like TRL. Properties are not evaluated; static methods are skipped."""
     for name in dir(example):
         static = inspect.getattr_static(example, name, None)
         if name.startswith("_") or isinstance(static, property) or hasattr(static, "attrname"):  # cached_property
@@ -191,7 +191,10 @@ def _flag_problems(example: object) -> Iterator[str]:
 
 
 def _close_example(close: Callable[[], object] | None) -> None:
-    """Close the example on a thread, because `close` may be async. Errors are expected: `reset` was never called."""
+    """Close the checked example, on a thread, because `close` may be async.
+
+    Errors are expected, because `reset` was never called.
+    """
 
     def run() -> None:
         try:
@@ -211,4 +214,4 @@ async def _awaited(closing: Awaitable[object]) -> None:
 
 
 _CLOSE_S = 10.0
-"""Seconds to wait for `close` of the example."""
+"""Maximum seconds that `close` of the checked example may take."""

@@ -40,7 +40,7 @@ def tool_schema(name: str, description: str, parameters: Mapping[str, JsonValue]
     """Return the schema that the model sees.
 
     Raises:
-        SchemaRefusedError: the name is not allowed, or description or schema are too large or malformed.
+        SchemaRefusedError: the name is not allowed, or the description or the schema is too large or malformed.
     """
     if not _NAME.fullmatch(name):
         raise SchemaRefusedError(f"the name {name[:100]!r} must have 1 to 64 letters, digits, '_', '-', '.' or '/'")
@@ -106,7 +106,7 @@ class _References:
         self._num_nodes: dict[str, int] = {}
 
     def num_nodes(self, value: JsonValue, inside: tuple[str, ...]) -> int:
-        """Count nodes with references replaced; `inside` are the references that are being replaced."""
+        """Count the nodes of `value` with references replaced; `inside`: the references that contain `value`."""
         total = 1
         reference = value.get("$ref") if isinstance(value, dict) else None
         if isinstance(reference, str) and reference not in inside:
@@ -133,7 +133,8 @@ class _References:
 def checked_schema(schema: ToolSchema) -> ToolSchema:
     """Return the schema for checking calls: the parts of `schema` that are quick to check.
 
-    The server checks all other parts. With a pattern or a reference of a hostile schema, one check could take forever.
+    The server checks all other parts. For example, patterns and references are omitted here, because those of a hostile
+    schema could make one check take forever.
     """
     parameters = _checkable(schema.function.parameters)
     try:
@@ -149,7 +150,8 @@ def _checkable(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         match key, value:
             case "properties", dict():
                 kept[key] = {name: _inner(inner) for name, inner in value.items()}
-            case (("anyOf" | "oneOf"), list()):  # oneOf would refuse a call if several shortened alternatives match
+            # oneOf is checked as anyOf: without the omitted keywords, several of its alternatives may match
+            case (("anyOf" | "oneOf"), list()):
                 kept.setdefault("anyOf", [_inner(inner) for inner in value])
             case (("allOf" | "prefixItems"), list()):
                 kept[key] = [_inner(inner) for inner in value]

@@ -147,7 +147,7 @@ def _at_address(name: str, kind: Kind, given: _Given, url: str) -> McpServer:
         headers["Authorization"] = f"Bearer {given.auth_token}"
     for value in headers.values():
         remember_secret(value)
-        remember_secret(value.partition(" ")[2])  # the token is a secret also without a word like Bearer before it
+        remember_secret(value.partition(" ")[2])  # the token alone, without a word such as Bearer, is also secret
     return McpServer(name=name, kind=kind, url=url, headers=headers)
 
 

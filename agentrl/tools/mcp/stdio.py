@@ -163,9 +163,10 @@ async def _end(process: asyncio.subprocess.Process, health: Health) -> None:
 
 
 async def _ended_within(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Wait until the process has ended and its output is closed. Return whether the process has ended.
+    """Wait at most `seconds` until the process has ended and its output is closed.
 
-    After the end of the process, other processes may keep its output open.
+    Return whether the process has ended. The wait can time out although the process has ended, because other processes
+    may keep its output open.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -176,8 +177,8 @@ async def _ended_within(process: asyncio.subprocess.Process, seconds: float) -> 
 def _kill(process: asyncio.subprocess.Process) -> None:
     """Kill the remaining processes of the group."""
     _signal(process, signal.SIGKILL)
-    # without this, the pipes stay open if a process outside the group has them
-    getattr(process, "_transport").close()  # noqa: B009  # the only way; a private attribute in all versions of Python
+    # otherwise the pipes stay open as long as a process outside the group uses them
+    getattr(process, "_transport").close()  # noqa: B009  # private, but there is no public way
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

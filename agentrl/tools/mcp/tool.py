@@ -41,7 +41,7 @@ class McpTool(BindsItself):
 
 
 class BoundMcpTool(BoundTool):
-    """A bound `McpTool`. The timeout of a call starts when the session is open."""
+    """A bound `McpTool`. The timeout of a call does not include the time until its session is open."""
 
     def __init__(self, tool: McpTool, deadline_s: float, offload: Offload) -> None:
         super().__init__(tool.schema, deadline_s, offload, checked_schema(tool.schema))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BoundSearch(BoundTool, ToolInstance):
-    """A bound search tool. It has no state, so it is its own instance.
+    """A bound search tool. It keeps no state, so this object is also the `ToolInstance` of every trajectory.
 
     Args:
         top_k: number of passages for each query.

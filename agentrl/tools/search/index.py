@@ -26,9 +26,9 @@ class Hit(NamedTuple):
 
 
 class PassageIndex:
-    """An index in a folder that `build_index` wrote. Searching changes nothing, so threads may share it.
+    """An index in a folder that `build_index` wrote. Searching changes nothing, so threads may share an index.
 
-    The scores are those of Lucene's variant of BM25: the sum over the words w of the query of
+    The scores are those of Lucene's variant of BM25. A score is a sum over the words w of the query. Each word adds
     idf(w) * tf / (tf + k1 * (1 - b + b * length / mean length)), with idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)).
     tf is how often w occurs in the passage; n of the N passages contain w.
     """
@@ -60,7 +60,7 @@ class PassageIndex:
 
 
 def build_index(passages: Iterable[str], folder: Path, *, k1: float, b: float) -> int:
-    """Write the index of `passages` to an existing folder; return the number of passages, 0 if none has a word."""
+    """Write the index of `passages` to an existing folder; return their number, or 0 if no passage has a word."""
     vocabulary: dict[str, int] = {}
     offsets, word_ids = [0], []
     with (folder / _TEXTS).open("wb") as file:

@@ -39,7 +39,7 @@ def queries_of(arguments: Mapping[str, JsonValue]) -> list[str]:
     """Return the queries of a call. Lone surrogates, which UTF-8 cannot encode, become question marks.
 
     Raises:
-        ToolError: `query_list` is not a list of texts, or is empty, too long or blank.
+        ToolError: `query_list` is not a list of texts, is empty or too long, or contains a blank or too long query.
     """
     given = arguments.get("query_list")
     if not isinstance(given, list) or not given:

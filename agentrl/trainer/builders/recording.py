@@ -50,8 +50,8 @@ class Recording:
 
     Attributes:
         shared_key: key for all conversations that have no key of their own; "" if groups have several rollouts.
-        admin_key: key that opens and ends rollouts.
-        failed: future that gets the error as its exception if a file cannot be written.
+        admin_key: key for the requests that open or end rollouts.
+        failed: future that raises the error if a file cannot be written.
     """
 
     server: GatewayServer

@@ -46,7 +46,7 @@ def open_records(
         tools = [schema.name for schema in rollouts.toolbox.schemas] if rollouts else ()
         health = Health(tools, compares=config.group_size > 1, over_sampling=config.trainer.over_sampling)
         file = config.trainer.run_dir / METRICS_FILE
-        if file.exists():  # the run is resumed; health rules compare steps with its first steps
+        if file.exists():  # a resumed run: health rules compare new steps with the run's first steps
             health.remember(read_metrics(file))
         began = partial(keep_config, config)
         reproducibility = open_reproducibility(config, rollouts)

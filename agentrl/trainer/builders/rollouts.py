@@ -105,11 +105,11 @@ class RolloutParts:
         return partial(group_of, n=self.config.group_size)
 
     def roll_out_train(self) -> Collect:
-        """Return a function that rolls out tasks as in training, without an error if all rollouts fail."""
+        """Return a function that rolls out tasks as in training. It raises no error if all rollouts fail."""
         return partial(roll_out, self.attempts_train(), n=self.config.group_size, slots=self.slots)
 
     def collect_train(self) -> Collect:
-        """Return a function that rolls out tasks as in training, without the greedy rollout."""
+        """Return a function that rolls out tasks as in training, but never adds the greedy rollout of ReMax."""
         return self._collect(self.config.group_size, sampling_of(self.config.rollout, "train"), "train")
 
     def collect_val(self) -> Collect:
@@ -231,7 +231,7 @@ def _measure(
     toolbox: Toolbox,
     interactions: Mapping[str, BaseInteraction] | None,
 ) -> tuple[Measure, RowCheck]:
-    """Return the measure of prompt lengths and the row check that it uses. Measuring a prompt also checks its row."""
+    """Return the `Measure` of prompt lengths, which also checks each measured row, and the row check that it uses."""
     rows = RowCheck(chat, toolbox, config, interactions)
 
     def length_of(task: Task) -> int:

@@ -34,7 +34,7 @@ from agentrl.types.trajectory import Trajectory
 def open_source(
     config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: Drop = ignore
 ) -> tuple[Source, int]:
-    """Open the source; return it and the number of steps of the run.
+    """Return the source, and the number of steps of the run.
 
     Args:
         rollouts: the rollout components; None if the run samples no rollouts.

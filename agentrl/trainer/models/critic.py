@@ -40,8 +40,8 @@ class Critic:
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Run all updates of one step; return the means of their metrics as `critic/<name>`. `vf_loss` is the loss.
 
-        `vf_explained_var` is the share of the returns' variance that the values explain. It uses the values from before
-        the updates, from which the advantages are computed as well.
+        `vf_explained_var` is the share of the returns' variance that the values explain. These values were computed
+        before the updates; the advantages use the same values.
         """
         explained = await asyncio.to_thread(explained_share, samples)
         batches = epoch_batches(samples, self._mini_batch_groups, self._epochs, self._seed, step)

@@ -123,7 +123,7 @@ class Admissions:
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
         """Mark the task as ready; `oldest_version` sampled its group's oldest token. A requeued task is ignored."""
         if (start_version := self.under_way.pop(ticket, None)) is not None:
-            # not later than the start, because `_num_last_chances` counts the tasks by start version
+            # for a last chance at most its start version, because `_num_last_chances` counts by start version
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
@@ -188,7 +188,8 @@ class Admissions:
     def _cut_off(self, surplus: bool = False) -> None:
         """Requeue the tasks that became too old.
 
-        The reason is `over_sampled` if `surplus` is true and the group is ready or S is 0. Else, the reason is `stale`.
+        If `surplus` is true, the reason is `over_sampled` for ready groups, and for all groups if S is 0. In all other
+        cases, the reason is `stale`.
 
         Args:
             surplus: whether over-sampling started more groups than the step took.

@@ -53,7 +53,7 @@ class Exclusions:
         return correct_and_record
 
     def take(self) -> tuple[list[Group], dict[str, Excluded]]:
-        """Return the dropped groups to save, and rollout id -> reason. Reset both for the next step."""
+        """Return (the dropped groups to save, rollout id -> reason), and clear both for the next step."""
         taken = self._groups, self._reasons
         self._groups, self._reasons = [], {}
         return taken

@@ -23,7 +23,7 @@ from agentrl.types.rollout import Group, Rollout
 from agentrl.types.task import Task
 
 FILE = "data_state.json"
-"""File in a checkpoint: state of a task order that depends on rollouts (by pass rate, or with added tasks)."""
+"""File in a checkpoint with the state of the task order, if rollouts change the order (pass rates, added tasks)."""
 
 GroupOf = Callable[[Task, Sequence[Rollout]], Group]
 

@@ -1,6 +1,7 @@
 """Routers with losses, or a bias, that balance the load of the experts.
 
-Megatron-core computes the losses. This module scales them for micro-batches of different sizes and excludes padding.
+Megatron-core computes the losses. This module scales the losses for micro-batches of different sizes, and excludes
+padding.
 
 Axes: M tokens that a router sees on this process, E experts.
 """
@@ -43,7 +44,7 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
 
     Attributes:
         of_pass: the tokens of a pass with gradients; None in a pass without gradients.
-        losses: name -> sum of this loss on this process, not multiplied by the coefficient.
+        losses: name of a loss -> sum of the loss on this process, not multiplied by the coefficient.
     """
 
     _tokens: RoutedTokens | None
@@ -63,7 +64,7 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
     def attach_and_log_load_balancing_loss(
         self, activation: Tensor, aux_loss_coeff: float, aux_loss: Tensor, *_: object, **__: object
     ) -> Tensor:
-        """Add this process's part of the loss of a micro-batch to the loss of the policy."""
+        """Add this process's part of a micro-batch's load-balancing loss to the loss of the policy."""
         assert self._tokens is not None
         if not self._tokens.share:  # a micro-batch that is only padding has no loss
             return activation

@@ -25,7 +25,9 @@ def bridged_config(
     *,
     recompute: bool,
 ) -> TransformerConfig:
-    """Return the bridge's configuration of a model in this layout. It also builds the model, see `build_chunks`.
+    """Return the bridge's configuration of a model in this layout.
+
+    This configuration object also builds the model, see `build_chunks`.
 
     Args:
         bridge: the `AutoBridge` of the model.

@@ -48,7 +48,7 @@ def build_chunks(
 ) -> list[LanguageModule]:
     """Return the chunks of this process, with uninitialised weights.
 
-    If `config` was made by megatron-bridge, it builds the chunks itself.
+    If `config` was made by megatron-bridge, `config` itself builds the chunks.
 
     Args:
         make_head: makes a head that replaces the head of a language model.

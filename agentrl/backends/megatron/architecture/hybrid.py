@@ -134,7 +134,7 @@ def _has_experts(config: TransformerConfig) -> list[int]:
 
 
 def _doubled(config: TransformerConfig) -> TransformerConfig:
-    """Return the configuration with the numbers of layers of `HybridModel`; `pattern` defines the stages."""
+    """Return the configuration with the layer counts of `HybridModel`; `pattern` defines the stages."""
     found = copy.copy(config)
     found.num_layers *= PARTS_OF_A_LAYER
     found.num_layers_in_first_pipeline_stage = found.num_layers_in_last_pipeline_stage = None

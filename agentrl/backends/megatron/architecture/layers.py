@@ -33,7 +33,7 @@ class RMSNorm(nn.RMSNorm):
         self._zero_centered = bool(config.layernorm_zero_centered_gamma)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Normalize the last dimension. A weight around 0 (Gemma) is added to 1, in float32 as in transformers."""
+        """Normalize the last dimension. Gemma stores the weight minus 1; 1 is added in float32, as in transformers."""
         if not self._zero_centered:
             return super().forward(states)
         found = rms_norm(states.float(), self.normalized_shape, 1.0 + self.weight.float(), self.eps)

@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685) for linear modules of megatron-core: B A x is added to the output, with A and B as in peft.
 
 A linear module of megatron-core may hold several linear modules of Hugging Face, such as queries, keys and values. Each
-of these has an adapter, its own A and B. Tensor parallelism divides an adapter like the weight of the linear module:
-the rows of B in a column-parallel module, the columns of A in a row-parallel module.
+Hugging Face module has its own adapter, A and B. Tensor parallelism divides the rows of B in a column-parallel module,
+and the columns of A in a row-parallel module, as it divides the weight of the module.
 
 Axes: S tokens of this process, R rank, N output features of this process.
 """
@@ -97,7 +97,8 @@ class LowRank(nn.Module):
     def _joined(self, low: Tensor) -> Tensor:
         """Return A x, [S, 1, R], for the positions of the output; `low` is A x as computed on this process.
 
-        Processes exchange it as they exchange the input of a column-parallel or the output of a row-parallel module.
+        In a column-parallel module, the processes exchange A x like the module's input. In a row-parallel module, they
+        exchange A x like the module's output.
         """
         found: Tensor = low
         if self._is_column and self._divides_positions:
@@ -133,7 +134,7 @@ def base_model(chunks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def keep_recomputable(chunks: Sequence[LanguageModule]) -> None:
-    """Make states after frozen embeddings require a gradient: stages pass it on, and recomputation needs it."""
+    """Make states after frozen embeddings require a gradient: pipeline stages and recomputation need this gradient."""
     for chunk in chunks:
         if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
             chunk.embedding.register_forward_hook(_with_gradient)

@@ -267,6 +267,6 @@ def _latent_rope(hf: PretrainedConfig) -> dict[str, Any]:
         "original_max_position_embeddings": rope["original_max_position_embeddings"],
         "beta_fast": rope.get("beta_fast") or 32,
         "beta_slow": rope.get("beta_slow") or 1,
-        "mscale": float(rope["mscale"]) if all_dim else 1.0,  # transformers reads it only with `mscale_all_dim`
+        "mscale": float(rope["mscale"]) if all_dim else 1.0,  # read by transformers only with `mscale_all_dim`
         "mscale_all_dim": all_dim,
     }

@@ -15,7 +15,7 @@ class GivenPositions:
     """Gives the token positions of a pass to all rotary embeddings of a chunk, including those of latent attention.
 
     Attributes:
-        wanted: [S], positions; None: megatron-core counts from the start of each sample. Keep the value until the
+        wanted: [S], positions; None: megatron-core counts from the start of each sample. Keep `wanted` until the
             backward pass is over, because recomputed layers read it again.
     """
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from agentrl.backends.megatron.architecture.layers import RMSNorm
 
 PREFIX = "mtp."
-"""Start of the names of the parameters of these layers in a chunk."""
+"""Prefix of these layers' parameter names in a chunk."""
 SEPARATE = "grad_norm_group"
-"""Attribute of megatron-core for parameters whose gradients are clipped apart from all others."""
+"""Attribute of megatron-core for parameters whose gradients are clipped separately, with a norm of their own."""
 
 
 class PredictionLayers(nn.Module):
@@ -83,7 +83,7 @@ class PredictionLayers(nn.Module):
 def _config(config: TransformerConfig, num_layers: int) -> TransformerConfig:
     found = copy.copy(config)
     found.mtp_num_layers = num_layers
-    if found.recompute_method == "block":  # "block" chooses only among the layers of the model
+    if found.recompute_method == "block":  # "block" recomputes only layers of the model
         found.recompute_granularity = None
     elif found.recompute_granularity == "full":
         found.recompute_num_layers = 1

@@ -1,4 +1,4 @@
-"""Routers that use or record experts; see `backends.torch.routing_replay`.
+"""Routers that use recorded experts, or record their own choice; see `backends.torch.routing_replay`.
 
 Axes: M tokens that a router sees, S tokens of this process, L layers, K experts per token, E experts.
 """
@@ -22,7 +22,9 @@ Choice = tuple[Tensor, Tensor]
 
 
 class LayerReplay:
-    """The expert choice of one router. Replaces megatron-core's `RouterReplay`, which needs experts for every token.
+    """The expert choice of one router.
+
+    Replaces megatron-core's `RouterReplay`, which needs recorded experts for every token.
 
     Attributes:
         layer: number of the layer in the complete model, from 0.
@@ -90,7 +92,7 @@ def give(
     """Begin a forward pass with the experts of its tokens.
 
     Args:
-        rank, size: the routers of this process see slice `rank` of the tokens, cut into `size` slices.
+        rank, size: the tokens are cut into `size` slices; the routers of this process see slice `rank`.
         keeps: whether a backward pass follows.
 
     Raises:

@@ -34,7 +34,7 @@ class PackedBatch:
         batch: the samples.
         padding: [S] bool, tokens that belong to no sample.
         num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
-        places: [S], index of each token among the tokens of all these processes; -1 for padding.
+        places: [S], index of each token among the tokens of all processes that compute the micro-batch; -1 for padding.
         paths: for each sample, the places of its `used_tokens`.
         experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
         ahead: `predicted` and `predictors` of each layer for multi-token prediction.
@@ -55,7 +55,7 @@ class PackedBatch:
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
-    """Return the padded length of each sample of a micro-batch, on all processes together.
+    """Return the padded length of each sample of a micro-batch, summed over the processes that divide the sample.
 
     Args:
         num_slices: number of processes that divide the positions of each sample.
@@ -136,7 +136,7 @@ def _num_real(batch: MicroBatch, num_tokens: int) -> int:
 
 
 def _at(values: Tensor, places: Tensor, filler: int) -> Tensor:
-    """Return the values at these places; `filler` at place -1 and at places after the last one."""
+    """Return the values at these places; `filler` for a place that is -1 or after the last value."""
     return torch.cat([values, torch.full_like(values[:1], filler)])[places.clamp(max=len(values))]
 
 

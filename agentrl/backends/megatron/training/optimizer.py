@@ -152,7 +152,7 @@ class LayoutOptimizer:
         self._optimizer.reload_model_params()
 
     def state(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the complete state of a parameter of this process, in the parameter's shape, by name.
+        """Yield (name, value) of each state of a parameter of this process; a value has the shape of the parameter.
 
         All processes that update values of the parameter call this together.
         """
@@ -224,8 +224,8 @@ def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-co
 def mark_for_muon(chunk: nn.Module) -> None:
     """Mark parameters so that Muon treats a chunk's weights like the weights of a transformers model.
 
-    In transformers, gate and up projection are two matrices. The experts are one three-dimensional weight, which AdamW
-    updates.
+    In transformers, gate and up projection are two matrices, and the experts are one three-dimensional weight, which
+    AdamW updates.
     """
     for name, value in chunk.named_parameters():
         marked: Any = value  # Any: megatron-core's attributes of parameters
@@ -236,7 +236,7 @@ def mark_for_muon(chunk: nn.Module) -> None:
 
 
 def _values(inner: Any) -> list[Tensor]:
-    """Return the parameters that an optimizer updates on some process, or its float32 copies of them."""
+    """Return all parameters (or their float32 copies) that an optimizer updates, on this and other processes."""
     if isinstance(inner, DistributedOptimizer):
         return [value for buffer in inner.buffers for value in buffer.params]
     return [value for group in inner.param_groups for value in group["params"]]

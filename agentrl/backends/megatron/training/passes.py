@@ -125,7 +125,7 @@ class Passes:
             self.prediction.end()
 
     def _num_tokens(self, batches: Sequence[PackedBatch]) -> int:
-        """Return the number of tokens of the mini-batch, without padding, if routers need it."""
+        """Return the mini-batch's number of tokens without padding; 0 if the routers do not need this number."""
         if not (self._balances and torch.is_grad_enabled()):
             return 0
         total = torch.tensor(sum(batch.num_tokens for batch in batches), device=self.device)
@@ -146,8 +146,8 @@ class Passes:
     def _num_passes(self, wanted: int) -> int:
         """Return the number of passes. The interleaved schedule needs a multiple of the number of stages.
 
-        With gradients, it needs at least two passes per stage. With one, the first stage would send its last output
-        while the next stage sends its first gradient, and each would wait until the other one receives.
+        With gradients, it needs at least two passes per stage. With one pass per stage, the first stage would send its
+        last output while the next stage sends its first gradient. Each would then wait for the other to receive.
         """
         if len(self.chunks) == 1:
             return wanted
@@ -180,7 +180,7 @@ class Passes:
             dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())
             wanted = most.tolist()
         if len(self.chunks) > 1 and parallel_state.get_pipeline_model_parallel_world_size() == 2:
-            # the next stage is also the previous one, so a process could mistake one length for the other
+            # with 2 stages, the next stage is also the previous one, so a process could confuse their lengths
             return [max(wanted)] * len(wanted)
         return wanted
 
@@ -223,7 +223,7 @@ class Passes:
     def _loss(
         self, loss_of: LossOf, number: int, others: Sequence[Tensor], outputs: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return what the schedule expects: the loss, a number of tokens that it ignores, and nothing to log."""
+        """Return what the schedule expects: the loss, a token count that the schedule ignores, and no values to log."""
         value = loss_of(number, dict(zip(self._head.outputs, outputs, strict=True)))
         count = torch.zeros((), dtype=torch.int, device=self.device)
         return outputs.sum() if value is None else sum(others, start=value), count, {}

@@ -31,7 +31,7 @@ def num_trained(request: ModelRequest, source: Source) -> int:
     """Return the number of layers for multi-token prediction that are trained.
 
     Raises:
-        ConfigError: the model is a LoRA adapter, so the layers of its base model are not trained.
+        ConfigError: these layers should be trained, but the model is a LoRA adapter: its base model is not trained.
     """
     if request.value_head or not (request.trainable and request.actor.megatron.mtp_loss_scaling_factor):
         return 0
@@ -58,8 +58,8 @@ def check_same_layers(same: bool, *, trained: bool) -> None:
 class PredictionLoss:
     """Cross entropy of each layer's predictions of the trained tokens, at temperature 1.
 
-    The loss is the mean over the tokens of the mini-batch and over the layers, times `factor`. All processes call each
-    method together, except `of`.
+    The loss is the mean over the tokens of the mini-batch and over the layers, times `factor`. Every method except `of`
+    must be called by all processes together.
 
     Args:
         chunks: the chunks of this process; the last chunk of the last pipeline stage has `PredictionLayers`.
@@ -127,7 +127,7 @@ class PredictionLoss:
 
 
 def _embedding(chunks: Sequence[LanguageModule]) -> Tensor | None:
-    """Return the embedding on the last pipeline stage, which receives the embedding of the first stage."""
+    """Return the embedding, which the first pipeline stage sends to the last; stages between them return None."""
     is_first = parallel_state.is_pipeline_first_stage()
     own = chunks[0].embedding.word_embeddings.weight.detach() if is_first else None
     if parallel_state.get_pipeline_model_parallel_world_size() == 1:

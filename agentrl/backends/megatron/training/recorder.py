@@ -25,7 +25,7 @@ class Recorder:
     """Experts that the passes of one call of `score` use. Each process records the experts of its tokens and layers.
 
     Attributes:
-        passes: for each pass, the experts of each sample's `used_tokens`, [T', L, K]; after `collect`.
+        passes: for each pass, the experts of each sample's `used_tokens`, [T', L, K]; filled by `collect`.
     """
 
     def __init__(self, config: TransformerConfig, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class Recorder:
             found.append((places[places >= 0], layers, used_SLK[places >= 0]))
 
     def collect(self, paths: Sequence[Sequence[Tensor]], *, keeps: bool) -> None:
-        """Add the experts of all processes, which call this together.
+        """Join the experts that all processes recorded. All processes call this together.
 
         Args:
             paths: `PackedBatch.paths` of each pass.

@@ -75,7 +75,7 @@ class Adapters:
             raise ConfigError.at("model.target_modules", Kind.NOT_SUPPORTED, text)
 
     def initial(self, parts: Sequence[Mapped], seed: int) -> Iterator[tuple[str, Tensor]]:
-        """Yield initial values of A for the adapters on this process, drawn with each name and the seed; B stays 0."""
+        """Yield initial values of A for the adapters on this process, seeded by `seed` and the name; B stays 0."""
         for name in {part.name for each in parts for part in each.parts if ".lora_A." in part.name}:
             generator = torch.Generator().manual_seed(seed + crc32(name.encode()))
             bound = 1 / math.sqrt(self._shapes[name][1])  # as in peft
@@ -136,6 +136,6 @@ def _linear(chunk: LanguageModule) -> Iterator[nn.Module]:
 
 
 def _rows(part: Part, weight: Tensor) -> Tensor:
-    """Return the numbers of the weight's rows that a part contains, in the order of the part."""
+    """Return which rows of the weight a part contains, in the order of the part."""
     numbers = torch.arange(len(weight))[:, None].expand(weight.shape)
     return part.view(numbers).flatten(0, -2)[:, 0]

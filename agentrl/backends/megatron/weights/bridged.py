@@ -50,7 +50,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive rows of a parameter that are consecutive rows of one weight, and which columns of it they hold."""
+    """Consecutive rows of a parameter: consecutive rows of one weight, or of a range of the weight's columns."""
 
     weight: int
     start: int
@@ -169,11 +169,10 @@ def _joined_rows(rows: Sequence[tuple[int, int, int]], columns: tuple[int, int] 
 def _line(
     task: _Task, dim: int, numbers: Callable[[int, int], Tensor], chosen: Sequence[int] | None = None
 ) -> list[int]:
-    """Return the number in each row (dim 0) or column (dim 1) of the parameter; empty if one of them has several.
+    """Return the number in each row (dim 0) or column (dim 1) of the parameter; empty if numbers within one differ.
 
     Args:
-        numbers: returns the numbers of all rows or columns of a weight, from its position among the weights and its
-            length.
+        numbers: (position of a weight among the weights, its length) -> the numbers of all its rows or columns.
         chosen: the rows that are read; None: all rows.
     """
     given = [numbers(index, shape[dim]) for index, shape in enumerate(task.shapes)]

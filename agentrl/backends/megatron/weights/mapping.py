@@ -226,7 +226,7 @@ class _Parameter:
         ]
 
     def _queries_keys_values(self, module: str, kind: str) -> list[Part]:
-        """Split joint rows, which are ordered by group of heads: the queries, the key and the value of each group."""
+        """Split joint rows, which are ordered by group of heads: in each group first queries, then key, then value."""
         dim = self._config.kv_channels
         queries = self._config.num_attention_heads // self._config.num_query_groups * dim
         bounds = {"q": (0, queries), "k": (queries, queries + dim), "v": (queries + dim, queries + 2 * dim)}

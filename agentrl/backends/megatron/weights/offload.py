@@ -43,7 +43,7 @@ class StorageOffload:
             storage.resize_(0)
 
     def fetch(self, *, gradients: bool = False) -> None:
-        """Copy the values back; with `gradients`, give the gradients memory, whose content is undefined."""
+        """Copy the values back. With `gradients`, also allocate the gradients; their content is undefined."""
         for storage, size in self._gradients if gradients else ():
             storage.resize_(size)
         for (storage, size), saved in zip(self._storages, self._saved, strict=False):

@@ -91,7 +91,7 @@ class Weights:
 
     @property
     def saved_names(self) -> list[str]:
-        """`checkpoint_names` and the names of trained layers for multi-token prediction, which engines do not get."""
+        """`checkpoint_names`, and names that engines do not get: those of trained layers for multi-token prediction."""
         return self._saved
 
     def trained(self, names: Sequence[str]) -> list[str]:
@@ -101,7 +101,7 @@ class Weights:
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
     def freeze_all_but(self, names: Collection[str]) -> None:
-        """Mark all weights except `names` as frozen, under their names without adapters; see `frozen`."""
+        """Mark all weights except `names` as frozen; `frozen` then contains their names without adapters."""
         others = {*self.memory_names} - {*names}
         self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
 
@@ -168,7 +168,7 @@ def _checked(saved: SavedBoxes, part: Part) -> Tensor:
 def _joined(
     own: list[Named], group: dist.ProcessGroup
 ) -> tuple[dict[str, WeightFacts], dict[str, dict[int, list[Box]]]]:
-    """Return the facts of all weights of the complete model, and the boxes of each process."""
+    """Return shape and data type of all weights of the complete model, and the boxes that each process has."""
     facts: dict[str, WeightFacts] = {}
     boxes: dict[str, dict[int, list[Box]]] = {}
     for rank, named in enumerate(_gathered(own, group)):

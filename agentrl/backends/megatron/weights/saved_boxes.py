@@ -40,7 +40,7 @@ class SavedBoxes:
         return self.read(name, tuple((0, length) for length in self.shape(name) or ()))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape that the boxes of a weight fill; None if the files have no such boxes."""
+        """Return the shape that the boxes of a weight fill; None if the files have no boxes of this weight."""
         if name not in self._boxes:
             return None
         ends = [[start + length for start, length in saved.box] for saved in self._boxes[name]]

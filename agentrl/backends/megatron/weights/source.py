@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _COPIES = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head.weight": "lm_head.weight"}
-"""Name in a layer for multi-token prediction -> the weight of the model that it is a copy of."""
+"""Name of a weight in a layer for multi-token prediction -> the model's weight of which it is a copy."""
 
 
 class Source:
@@ -90,7 +90,7 @@ class Source:
     def with_layers_ahead(
         self, weights: Iterator[tuple[str, Tensor]], names: Collection[str]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield `weights` and the other weights of the layers for multi-token prediction, one at a time.
+        """Yield `weights`, and the weights of layers for multi-token prediction that `weights` lacks, one at a time.
 
         These layers follow the layers of the model. Transformers does not save them. If they are not trained, they stay
         as they are in the folder. If they are trained, their copies of embedding and head equal those of the model.
@@ -130,7 +130,7 @@ def num_layers_ahead(config: PretrainedConfig) -> int:
 
 
 def _original(name: str, names: Collection[str]) -> str | None:
-    """Return the weight of which `name` is a copy; None if it is no copy or `names` lacks its layer (not trained)."""
+    """Return the weight of which `name` is a copy; None if it is no copy, or if its layer is not in `names`."""
     found = _LAYER.match(name)
     if found is None or f"{found[0]}eh_proj.weight" not in names:
         return None

@@ -41,8 +41,9 @@ class DeepSeekV32Parser:
     - Around the calls of a turn, V3.2 writes `function_calls`, and V4 writes `tool_calls`.
     - `string="true"` marks text, and `string="false"` marks JSON. Without a mark, the type comes from the tool's schema
       (see `for_tools`).
-    - A value ends at the first `</｜DSML｜parameter>` before another argument or the end of the call. It must not
-      contain `<｜DSML｜invoke name="`, which always begins a new call. So parsing time is linear in the text's length.
+    - A value ends at the first `</｜DSML｜parameter>` that is followed by another argument or by the end of the call.
+      It must not contain `<｜DSML｜invoke name="`, which always begins a new call. So parsing time is linear in the
+      text's length.
     """
 
     stop: tuple[str, ...] = ()

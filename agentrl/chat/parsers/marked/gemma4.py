@@ -21,7 +21,7 @@ _EXPECTED = f"Write {OPEN}call:name{{argument:{QUOTE}text{QUOTE},other:1}}{CLOSE
 class Gemma4Parser:
     """Parser of the calls after each `<|tool_call>`; all other text is content.
 
-    - A text is between two marks `<|"|>`, and cannot contain this mark. Names of arguments are written without marks.
+    - A text argument is between two marks `<|"|>` and cannot contain this mark. Names of arguments have no marks.
     - A text must not contain `<|tool_call>`, which always begins a call. So parsing time is linear in the length.
     - Thoughts are between `<|channel>` and `<channel|>`, anywhere in the turn.
     """

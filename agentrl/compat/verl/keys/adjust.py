@@ -79,7 +79,7 @@ def _groups_of_one(draft: Draft) -> None:
 
 
 def _validation(draft: Draft) -> None:
-    """Set validation sampling. It is greedy if the temperature is 0, because verl's agent loops ignore do_sample."""
+    """Set validation sampling: greedy if and only if the temperature is 0. verl's agent loops ignore do_sample."""
     prefix = "rollout.val_kwargs"
     greedy = _as_float(draft.values.get(f"{prefix}.temperature", 0.0)) == 0.0
     draft.values[f"{prefix}.do_sample"] = not greedy
@@ -165,7 +165,7 @@ def _folder(draft: Draft) -> None:
 
 
 def _saving(draft: Draft) -> None:
-    """With save_freq, save checkpoints as verl does: only every save_freq steps, and keep all."""
+    """With save_freq, save checkpoints as verl does: only every save_freq steps. Keep all checkpoints."""
     if draft.number("trainer.save_freq", 0):
         draft.values["trainer.save_interval_s"] = None
         draft.values.setdefault("trainer.max_checkpoints_to_keep", None)

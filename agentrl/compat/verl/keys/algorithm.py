@@ -79,7 +79,7 @@ ALGORITHM: tuple[Row, ...] = (
 
 
 def adjust_algorithm(draft: Draft) -> None:
-    """Drop keys that verl reads only together with another key."""
+    """Drop keys that verl does not read because `use_kl_in_reward` or `filter_groups.enable` is not true."""
     values = draft.values
     if truth(values.get("algorithm.use_kl_in_reward")) is not True:
         targets = [key for key in values if key == _KL_PENALTY or key.startswith(f"{_KL_CTRL}.")]

@@ -36,7 +36,10 @@ CORRECTION: tuple[Row, ...] = (
 
 
 def adjust_correction(draft: Draft) -> None:
-    """If a correction or R2 is configured, apply verl's default bypass_mode; drop keys that verl does not read."""
+    """Apply verl's default of bypass_mode, and drop keys that verl does not read.
+
+    The default is false if importance weights, rejections or R2 (`actor.routed_experts`) are configured.
+    """
     values = draft.values
     values.setdefault(_LOSS_MODE, "vanilla")
     if values.get(_IS) or values.get(_RS) or values.get("actor.routed_experts"):

@@ -15,7 +15,7 @@ class Draft:
     Attributes:
         given: the verl keys that the user gave, with their values.
         values: agentrl's dotted keys and their values; missing keys have agentrl's default.
-        idle: ignored keys that the user gave: reason -> keys.
+        idle: reason -> keys that the user gave and that are ignored for this reason.
         notices: further messages for the user, one line each.
         source_keys: agentrl key -> verl key from which its value came, for error messages.
     """
@@ -31,7 +31,10 @@ class Draft:
         return whole(self.values.get(key), default)
 
     def leave_out(self, targets: Iterable[str], why: str) -> None:
-        """Drop agentrl keys that verl would not read. For keys that the user gave, record the reason `why`."""
+        """Drop the agentrl keys `targets`, because verl does not read the keys from which their values came.
+
+        Record the reason `why` for each of these keys that the user gave.
+        """
         for target in targets:
             dropped, source = self.values.pop(target, None) is not None, self.source_keys.get(target, "")
             if dropped and source in self.given and source not in self.idle.setdefault(why, []):

@@ -31,7 +31,7 @@ def _output(key: str) -> Mapped:
 
 
 def _changed(rows: Sequence[Row], changes: Sequence[Row], prefix: str = "") -> Iterator[Row]:
-    """Yield `rows`, without `prefix` in their keys, then `changes`. Rows that `changes` replaces are left out.
+    """Yield `rows` with `prefix` removed from their keys, then `changes`. Rows that `changes` replaces are left out.
 
     A change with the key `x.*` replaces all rows below x.
     """
@@ -120,9 +120,9 @@ GENERATION = KeyTable(
 
 
 def generation_table(keys: Sequence[str], base: str | None = None) -> KeyTable:
-    """Choose the key table of a command with `keys` and a YAML file called `base`.
+    """Choose the key table of a generation command from its keys and the name `base` of its YAML file.
 
-    The generation server's table is chosen for the server's YAML file, or if a key exists only in the PPO trainer.
+    `SERVER` is chosen if `base` is the server's YAML file, or if a key exists only in the PPO trainer.
     """
     if base == SERVER.base or any(key.startswith((_IN_PPO, "data.train_files")) for key in keys):
         return SERVER

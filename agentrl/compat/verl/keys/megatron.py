@@ -63,7 +63,7 @@ _DEFERRED = {
     f"{_CRITIC}.megatron.param_offload": "critic.param_offload",
     f"{_CRITIC}.megatron.optimizer_offload": "critic.optimizer_offload",
 }
-"""verl's Megatron keys for options that also exist for FSDP -> agentrl's key, which is set only with Megatron."""
+"""verl's Megatron key -> agentrl's key. FSDP has the same options; these keys are read only if verl uses Megatron."""
 
 
 def _offload(section: str) -> Iterator[Row]:
@@ -74,7 +74,7 @@ def _offload(section: str) -> Iterator[Row]:
 
 
 def _common(section: str) -> Iterator[Row]:
-    """Rows of options that policy, reference and critic have, and that do not change results."""
+    """Rows of the options that exist for policy, reference and critic and do not change the results."""
     prefix = f"{section}.megatron"
     yield Fixed(f"{prefix}.use_dist_checkpointing", (None, False), f"set it to False: {_SAVED.partition(';')[0]}")
     yield from (Hint(f"{prefix}.dist_checkpointing_{key}", _SAVED) for key in ("path", "prefix"))
@@ -161,7 +161,7 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
 
 
 def _follower(section: str) -> tuple[Row, ...]:
-    """Rows of a model that uses the policy's layout."""
+    """Rows of the reference or the critic, which use the policy's layout."""
     prefix = f"{section}.megatron"
     options = ("sequence_parallel", "use_distributed_optimizer", "use_mbridge", "dtype")
     nested = ("override_transformer_config", "override_ddp_config")
@@ -182,7 +182,7 @@ _MAPPED = frozenset(row.key for row in (*MEGATRON_ACTOR, *MEGATRON_REF, *MEGATRO
 
 
 def adjust_megatron(draft: Draft) -> None:
-    """Drop Megatron's options if the strategy is another one. Otherwise check the layouts and drop unread options.
+    """With another strategy, drop Megatron's options. With Megatron, check the layouts and drop unread options.
 
     Raises:
         ConfigError: reference, critic and policy have different layouts or strategies.
@@ -259,7 +259,7 @@ def _leave_out_fsdp(draft: Draft) -> None:
 
 
 def _set_deferred(draft: Draft) -> None:
-    """Set the values of `_DEFERRED`. As in verl with Megatron, bfloat16 weights are trained by default."""
+    """Set the agentrl keys of `_DEFERRED`. As in verl with Megatron, bfloat16 weights are trained by default."""
     for key, target in _DEFERRED.items():
         unread = key.startswith(_CRITIC) and not uses_critic(draft)
         if draft.given.get(key) is not None and target not in draft.given and not unread:
@@ -268,7 +268,7 @@ def _set_deferred(draft: Draft) -> None:
 
 
 def _leave_out_recomputation(draft: Draft) -> None:
-    """Drop options of recomputation that verl's YAML files give although the granularity does not read them."""
+    """Drop recomputation options that have no effect with the chosen granularity. verl's YAML files contain them."""
     granularity, everything = draft.values.get(f"{_OURS}.recompute_granularity"), "model.enable_gradient_checkpointing"
     unread = {
         "full": ("recompute_modules",),

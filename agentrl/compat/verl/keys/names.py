@@ -105,7 +105,7 @@ def _leave_out_unread(draft: Draft) -> None:
     read = READ_BY_ESTIMATOR.get(estimator, _OF_ESTIMATORS)
     unread = [target for target in _OF_ESTIMATORS if target not in read]
     draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, as in verl")
-    if loss is not None:  # only verl's keys: agentrl's losses report their own unused keys
+    if loss is not None:  # only for verl's keys: agentrl reports its own unused loss keys
         read = READ_BY_LOSS.get(str(loss), OF_LOSSES)
         from_verl = {
             target for target in OF_LOSSES if draft.source_keys.get(target, "").startswith("actor_rollout_ref.")
@@ -117,7 +117,7 @@ def _leave_out_unread(draft: Draft) -> None:
 def _name(draft: Draft) -> None:
     """Set `algorithm.name` to the preset with this estimator and loss, else the estimator's preset, else grpo.
 
-    Drop the estimator, loss and aggregation if they are those of the preset.
+    Drop each of estimator, loss and aggregation that is the same as in the preset.
     """
     values = draft.values
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)

@@ -10,7 +10,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
 
     Args:
         verls, ours: name of the section in verl and in agentrl.
-        grad_clip: agentrl's key for the maximum gradient norm, which verl also accepts in the optimizer section.
+        grad_clip: agentrl's key for the maximum gradient norm. In verl, the section has this option as `clip_grad`.
         lr: verl's default of the learning rate.
     """
     schedule, optimizer = one_of(f"{ours}.lr_scheduler_type"), one_of(f"{ours}.name")

@@ -107,7 +107,7 @@ REWARD: tuple[Row, ...] = (
 
 
 def adjust_reward(draft: Draft) -> None:
-    """Check the reward manager. Drop options that the manager does not read, as verl does."""
+    """Check the reward manager. Drop options that this manager does not read in verl either."""
     values = draft.values
     name = str(values.get(f"{_MANAGER}.name", "naive"))
     own = values.get(f"{_MANAGER}.source") == "importlib"

@@ -31,7 +31,7 @@ def unchanged(value: object) -> object:
 
 
 def checked_only(read: Callable[[Any], object] = bool) -> Callable[[Any], dict[str, object]]:  # Any: as in Mapped
-    """Return a reader that only checks the value: an adjustment translates it once engine and backend are known."""
+    """Return a reader that only checks the value. The value is translated later, when engine and backend are known."""
 
     def checked(value: object) -> dict[str, object]:
         read(value)
@@ -109,7 +109,7 @@ _REGISTERED = {"rollout.engine": engine_names, "actor.backend": backend_names}
 
 
 def choices(target: str) -> list[str]:
-    """Valid names of an agentrl key, from its registry or its type."""
+    """Valid values of an agentrl key: the names in its registry, or the literals of its type."""
     return sorted(_REGISTERED[target]()) if target in _REGISTERED else sorted(_literals(_annotations()[target]))
 
 
@@ -119,7 +119,7 @@ def _annotations() -> Mapping[str, object]:
 
 
 def one_of(target: str, renamed: Mapping[str, str] | None = None) -> Callable[[Any], object]:
-    """Return a reader that accepts the names of `target`, and verl's names in `renamed`."""
+    """Return a reader that accepts the valid values of the key `target`, and replaces verl's names in `renamed`."""
 
     def read(value: object) -> object:
         name = (renamed or {}).get(str(value), str(value))

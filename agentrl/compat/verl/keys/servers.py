@@ -68,7 +68,7 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
     "update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", "older name"),
     "checkpoint_engine.update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", ""),
 }
-"""verl's key -> (agentrl's key, which is set only with engine SGLang; a note)."""
+"""verl's key -> (agentrl's key, a note). agentrl's key is set only if the engine is SGLang."""
 
 
 SERVERS: tuple[Row, ...] = (
@@ -126,7 +126,7 @@ def _to_sglang(draft: Draft) -> None:
     for name, (read, _) in _OPTIONS.items():
         for key in _given_keys(draft, name):
             options |= read(draft.given[key]) if draft.given[key] is not None else {}
-    if "tp_size" in options:  # verl: devices of one data parallel rank; SGLang: devices of all these ranks
+    if "tp_size" in options:  # verl's size is per data parallel rank, SGLang's is for all ranks together
         options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
     own = draft.values.get(_ARGS)
     if options:
@@ -139,7 +139,7 @@ def _to_sglang(draft: Draft) -> None:
 
 
 def _drop_unset(draft: Draft) -> None:
-    """Drop values that servers decide: the device from trainer.device, and the dtype default if servers already run."""
+    """Drop verl's `trainer.device` as device of the engine; if servers already run, also drop verl's default dtype."""
     if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
     if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:
@@ -147,5 +147,5 @@ def _drop_unset(draft: Draft) -> None:
 
 
 def _given_keys(draft: Draft, name: str) -> list[str]:
-    """Return the keys with which the user gave a setting; verl's older generation command has a shorter key for it."""
+    """Return the keys by which the user gave the setting `name`; verl's older generation command has a shorter key."""
     return [key for key in (f"{_ROLLOUT}.{name}", f"rollout.{name}") if key in draft.given]

@@ -57,7 +57,7 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
-    """Return a function from agentrl's key to the key that the user gave, or else verl's key."""
+    """Return a function from agentrl's key to the key from which its value came, or else to verl's key in `table`."""
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)
     return lambda key: names.get(key, key)

@@ -122,7 +122,7 @@ def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
 
 
 def _gpu_options(rollout: RolloutConfig, given: Mapping[str, JsonValue], index: int) -> Options:
-    """Options for GPUs: each replica uses the next `tp_size` * `pp_size` GPUs, starting at `base_gpu_id`."""
+    """Options for GPUs: from `base_gpu_id` on, every replica gets the next `tp_size` * `pp_size` GPUs."""
     return {"base_gpu_id": (integer(given, "base_gpu_id") or 0) + index * num_gpus(given)}
 
 

@@ -116,7 +116,7 @@ def buckets_of(weights: WeightStream, num_bytes: int, allocate: Allocate = in_ow
 
 
 def _packed(named: list[tuple[str, Tensor]], allocate: Allocate) -> Bucket:
-    named = sorted(named, key=lambda each: -each[1].itemsize)  # largest first: aligns each tensor to its item size
+    named = sorted(named, key=lambda each: -each[1].itemsize)  # largest items first: every tensor is then aligned
     entries = tuple(Entry(name, tuple(tensor.shape), tensor.dtype, tensor.nbytes) for name, tensor in named)
     data = allocate(sum(entry.num_bytes for entry in entries))
     return Bucket(entries, torch.cat([_bytes(tensor) for _, tensor in named], out=data))

@@ -29,7 +29,7 @@ class Update:
     """A new bucket, and its difference from the bucket that was sent before.
 
     Attributes:
-        difference: see `compare`; None: there is no previous bucket, or the difference is not smaller than the bucket.
+        difference: from `compare`; None if there is no previous bucket, or if the difference is as large as the bucket.
         base: checksum of the previous bucket.
         num_changed, num_compared: numbers of changed and of compared words; 0 without a previous bucket.
     """
@@ -90,8 +90,8 @@ def check_loader(replica: Replica) -> None:
 class DeltaTransfer(BucketTransfer):
     """Weight transfer of changed values, see `WeightTransfer`.
 
-    Each server keeps the last weights in its host memory, with a checksum for each bucket. A bucket is sent completely
-    if the server does not have the checksum that this process expects, because it is new or an update was lost.
+    Each server keeps the last weights in its host memory, with a checksum for each bucket. If the server is new or lost
+    an update, a checksum is not the one that this process expects. Then the complete bucket is sent.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:

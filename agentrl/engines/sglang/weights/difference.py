@@ -65,7 +65,7 @@ def apply(data: Tensor, difference: Tensor, word: int) -> None:
 
 
 def positions_of(gaps: Tensor) -> Tensor:
-    """Return the positions that follow from the gaps, [count * GAP_BYTES] uint8, as [count] int64."""
+    """Convert gaps, [count * GAP_BYTES] uint8, to the positions of the listed words, [count] int64."""
     return gaps.view(torch.uint16).to(torch.int64).cumsum(0) - 1
 
 

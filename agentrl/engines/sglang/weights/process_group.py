@@ -108,7 +108,7 @@ def _destroy(group: ProcessGroup) -> None:
 
 
 async def _together(asking: Coroutine[object, object, Answer], work: Callable[[], None]) -> None:
-    """Run `work` here while the server handles `asking`. If the server refuses or is gone, `work` is abandoned."""
+    """Send the request `asking`, and run `work` in a thread meanwhile. If the request fails, `work` is abandoned."""
     working = _in_thread(work)
     await asking
     try:
@@ -118,7 +118,7 @@ async def _together(asking: Coroutine[object, object, Answer], work: Callable[[]
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Run `work` in a daemon thread, which does not keep the process alive. Nobody has to read an error of `work`."""
+    """Run `work` in a daemon thread, which does not keep the process alive. Unread errors are not reported."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

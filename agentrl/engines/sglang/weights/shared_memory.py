@@ -19,7 +19,7 @@ FOLDER = Path("/dev/shm")
 def allocate(num_bytes: int) -> Tensor:
     """Return uninitialised bytes in shared memory, or in private memory if the system has too little shared memory.
 
-    A process that torch starts frees the memory when no process uses it any more, even if this process is killed.
+    torch starts a helper process. It frees the memory when no process uses it any more, even if the trainer was killed.
     """
     if not FOLDER.is_dir() or shutil.disk_usage(FOLDER).free < num_bytes:
         return in_own_memory(num_bytes)
@@ -34,7 +34,7 @@ def in_shared_memory(data: Tensor) -> bool:
 
 
 class Name:
-    """Pickles the name of shared bytes. Each pickle can be unpickled once, which opens the bytes as a tensor.
+    """Pickles the name of shared bytes. Unpickling opens the bytes as a tensor; each pickle can be unpickled only once.
 
     The format is that of torch's `file_system` sharing (`torch.multiprocessing`), which SGLang accepts.
     """

@@ -93,8 +93,8 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
 async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncIterator[None]:
     """Context manager for replacing a server's weights. Flushes the KV cache at the end, unless `keep_cache`.
 
-    The updates inside must not flush the cache, because a flush during an update crashes a server that has a running
-    request. `/flush_cache` is safe: the server refuses it while a request runs.
+    Requests inside the block must not ask for a flush of the cache: a flush during an update crashes a server that has
+    a running request. `/flush_cache` afterwards is safe: the server refuses it while a request runs.
     """
     await _begin(client)
     try:
@@ -119,7 +119,7 @@ async def _begin(client: ServerClient) -> None:
 async def flush(client: ServerClient) -> None:
     """Drop the KV of older weights.
 
-    The option `timeout` of `/flush_cache` is not used, because it makes a paused server wait for its running requests.
+    The option `timeout` of `/flush_cache` is not used: with it, a paused server waits for its running requests.
 
     Raises:
         RefusedError: requests were running for too long.

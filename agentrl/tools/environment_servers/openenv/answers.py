@@ -89,7 +89,7 @@ def _one_error(error: JsonValue) -> str:
 def observation_text(observation: Mapping[str, JsonValue], field: str | None) -> str:
     """Return the text for the model: the field named `field`.
 
-    If `field` is None, the text is the observation's only field if it is text, else the complete observation as JSON.
+    If `field` is None, an observation whose only field is a text becomes this text. Any other observation becomes JSON.
 
     Raises:
         InfraError: the observation does not have the field.
