@@ -101,7 +101,7 @@ def pack_shared(
     """Split sequences into micro-batches without padding, in which common prefixes are computed once (prefix tree).
 
     Samples with a common prefix stay together if they fit. If a sample attends to a shared prefix, the keys and values
-    of the complete sample are copied. The copies are padded to the longest sample that is copied. `keys_per_token`
+    of prefix and sample are copied. The copies are padded to the longest sample that is copied. `keys_per_token`
     copies count as one token of `max_tokens`; None: keys are not copied. Beyond `enough_tokens`, a micro-batch accepts
     only samples that share more tokens than they add. If `max_tokens` is None, every micro-batch except one has exactly
     `max_samples` samples.

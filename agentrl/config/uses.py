@@ -32,7 +32,8 @@ class Mark:
     """Mark of a key: the effect of its value.
 
     Attributes:
-        component: with CODE, a kind of component, such as "agent loop". Built-in names of this kind count as plain.
+        component: with CODE, a kind of component, such as "agent loop". The name of a built-in component of this
+            kind is no code: it counts as PLAIN.
     """
 
     use: Use
@@ -40,7 +41,7 @@ class Mark:
 
 
 def code(component: str = "") -> Mark:
-    """Mark of a key that names code. Names of built-in components of the kind `component` count as plain."""
+    """Mark of a key that names code. The name of a built-in component of the kind `component` counts as PLAIN."""
     return Mark(Use.CODE, component)
 
 

@@ -122,7 +122,7 @@ class TrajectoryStore:
             return read_provenance(file)
 
     def media(self, name: str) -> bytes:
-        """Return the image that segments and messages refer to as `name`, the image's content hash.
+        """Return the image whose content hash is `name`, which segments and messages refer to.
 
         Raises:
             DataError: the image is missing or damaged.

@@ -41,7 +41,7 @@ class TorchEngine:
     """Engine with continuous batching. KV is kept over a session's turns and shared by equal prompts.
 
     Args:
-        model: any causal language model of transformers. Afterwards only the engine may run the model.
+        model: any causal language model of transformers. Only the engine may run the model from now on.
         max_num_seqs: maximum number of requests computed together; further requests wait.
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
