@@ -64,8 +64,8 @@ def train(
         agentrl.train("Qwen/Qwen3-0.6B", "train.parquet", tools=[search], reward=score, settings={"rollout.n": 8})
 
     Args:
-        tools: typed functions, or tools. With tools, the default agent loop is `tool_agent`.
-        reward: a function, TRL's reward functions, or the name of a built-in reward.
+        tools: functions with type hints, or tool objects. With tools, the default agent loop is `tool_agent`.
+        reward: a function, several functions in TRL's form (their scores are summed), or the name of a built-in reward.
         agent_loop: a class or a name, for rows that name no agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
         environment: a class whose methods are tools; each rollout has its own object. If no other reward is given, the

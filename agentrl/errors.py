@@ -61,7 +61,7 @@ class Problem:
 
 
 class ConfigError(AgentRLError):
-    """Invalid keys, values or combinations in the configuration, in arguments, or in files named by either.
+    """Invalid keys, values or combinations in the configuration, in arguments, or in a file that one of these names.
 
     An error consists of problems, one per line. A problem about a key names the key and the kind: `ConfigError.at`.
     A problem about anything else, for example a command-line argument, a file or a Python object, has no key:

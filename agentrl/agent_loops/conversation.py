@@ -84,7 +84,7 @@ class Conversation:
         bindings.conversations.append(self)
         self.trajectory.messages += (first := self.opening(messages))
         prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
-        self._opening_lengths = len(first), len(prompt_ids)  # number of messages, number of tokens
+        self._opening_lengths = len(first), len(prompt_ids)  # in messages, in tokens
         self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
@@ -102,7 +102,7 @@ class Conversation:
         return tool_messages(calls, texts, self._num_turns)
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages to append after a tool or user turn; override this method to add a request."""
+        """Return the messages to append after a tool or user turn; override this method to add text."""
         return messages
 
     async def model_turn(self) -> ParsedTurn | None:
@@ -288,7 +288,7 @@ class Conversation:
         return len(token_ids)
 
     def _addition(self, messages: Sequence[Message]) -> tuple[list[int] | Further | None, list[int], int]:
-        """Return tokens to append or the further trajectory, the messages' tokens, and the number of added tokens."""
+        """Return (tokens to append, or further trajectory, or None; the messages' tokens; number of added tokens)."""
         following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
         token_ids = following if isinstance(following, list) else self._render(messages)
         added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)

@@ -26,8 +26,8 @@ class Generate(Protocol):
         Args:
             trajectory: identifies the trajectory; concurrent calls from one loop must have different numbers.
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
-            draw: if given, the seed depends on the context and on `draw`, not on the number of earlier turns. Use
-                `draw` in loops whose turns have no fixed order. None: the seed of the trajectory's next turn.
+            draw: if given, the seed depends on the context and on `draw`; otherwise, on the number of earlier turns.
+                Use `draw` in loops whose turns have no fixed order.
         """
         ...
 

@@ -47,7 +47,7 @@ class Limits:
         return replace(self, multi_turn=multi_turn, max_turn_tokens=values.get("max_turn_tokens", self.max_turn_tokens))
 
     def tokens_left(self, num_tokens: int, num_prompt: int) -> int:
-        """Number of tokens that may follow `num_tokens` tokens, of which the first `num_prompt` are the prompt."""
+        """Number of tokens that may be appended to `num_tokens` tokens; the first `num_prompt` are the prompt."""
         return min(num_prompt + self.max_response_tokens, self.max_context_tokens) - num_tokens
 
     def turn_tokens(self, num_left: int) -> int:
@@ -61,7 +61,7 @@ class Limits:
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
         """Return the limit that truncated this turn; the response had `num_left` tokens left before the turn."""
         if completion.finish_reason is FinishReason.ABORT:
-            return Stop.ABORTED  # the runner changes it to DEADLINE if the deadline was the cause
+            return Stop.ABORTED  # if the deadline was the cause, the runner changes ABORTED to DEADLINE
         if completion.finish_reason is FinishReason.LENGTH:
             by_turn = len(completion.token_ids) == self.turn_tokens(num_left) < num_left
             return Stop.MAX_TURN_TOKENS if by_turn else Stop.MAX_RESPONSE_TOKENS

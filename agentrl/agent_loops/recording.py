@@ -43,7 +43,7 @@ class Recording:
         self.last: Completion | None = None
 
     def add(self, context: Sequence[int], num_context: int, completion: Completion, sampling: SamplingParams) -> None:
-        """Store a completion of the first `num_context` tokens of `context`; the list may be longer by now."""
+        """Store a completion of the first `num_context` tokens of `context`, which may be longer by now."""
         self.last = completion
         if completion.token_ids:
             segment = model_segment(completion, sampling)

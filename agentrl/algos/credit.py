@@ -206,8 +206,8 @@ def turn_credit(groups: Sequence[Group], samples: Sequence[Sample]) -> Turns:
     """Collect the turn rewards, observation keys and named rewards of `samples`, which belong to `groups`.
 
     A turn reward belongs to the turn of its segment. If a tool or user wrote the segment, the reward belongs to the
-    turn before the segment. A reward before the first trained token of its trajectory is dropped. For the example in
-    the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for segment 3:
+    turn before the segment. A reward before the first trained token of its trajectory is dropped. Example: the
+    trajectory in the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for segment 3:
 
         token_ids = [1 2 3 4 5 6]    turn_rewards = [0 0 0 0.5 0 0.25]    step_ends = [0 0 0 1 0 1]
 

@@ -57,8 +57,8 @@ class Auditor:
 
         Args:
             steps: steps to check in files whose names contain no step; None: all.
-            complete: whether `files` should be all files of a run's split, named by their steps. If so, each missing
-                file is reported.
+            complete: whether `files` should contain every file of a run's split, with the step in each file's name.
+                If so, each missing file is reported.
         """
         ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:

@@ -85,7 +85,7 @@ class Turn:
         ran: whether the loop passed the turn's calls to the tools; a custom loop may ignore calls.
         num_used: number of calls of the rollout before this turn's calls; None: only the calls of the trajectory's
             earlier turns count.
-        num_beside: number of calls of parallel conversations that may have begun before this turn's calls.
+        num_beside: number of calls that parallel conversations may have begun before this turn's calls.
     """
 
     segment: int
@@ -118,10 +118,10 @@ class AuditedTrajectory:
         index: position in the flat arrays.
         number: position in its rollout.
         fits: whether messages and segments match one to one, so that they can be compared.
-        first_turn: number of the first model turn. The model turns of all trajectories that this trajectory continues
-            are counted before it.
+        first_turn: number of the first model turn: the number of model turns in all trajectories that this trajectory
+            continues; 0 for a branch.
         parent: the trajectory that this trajectory continues.
-        branches: whether its prompt is a copy of the beginning of `parent`. `parent` may then be a later trajectory.
+        branches: whether its prompt copies the beginning of `parent`; only a branch may have a later `parent`.
         rendered: whether its prompt is the history of `parent`, rendered again. Both trajectories are one conversation.
         first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the
             trajectory's own prompt is the first prompt.

@@ -63,7 +63,7 @@ class Ending:
 
     @property
     def at_turn_limit(self) -> bool:
-        """Whether the last turn reached the limit of tokens per turn before the response limit."""
+        """Whether the last turn reached the limit of tokens per turn while the response had more tokens left."""
         num_last = len(self.last.ids) if self.last else 0
         left = self._limit - (self.num_response - num_last)
         limit = self.known.limit("max_turn_tokens", of_agent=self.trajectory.of_agent)

@@ -67,7 +67,7 @@ class Trained:
         return np.bincount(self.row, minlength=len(self.rewards)).astype(np.float64)
 
     def members(self) -> Iterator[Integers]:
-        """The valid rows of each group in which their scores differ; groups with equal scores are skipped."""
+        """The valid rows of each group; groups whose valid rows have equal scores are skipped."""
         for rows in self.groups:
             valid = np.arange(rows.start, rows.stop)[self.valid[rows.start : rows.stop]]
             if len(valid) and not all_equal(self.scores[valid]):

@@ -36,7 +36,7 @@ def check_given(
 def answered_calls(
     made: Sequence[Call], ids: Sequence[Json], replies: Sequence[Mapping[str, Json]]
 ) -> list[tuple[Call, Json]]:
-    """The calls that the tool messages `replies` answer, and their ids, in the order of the answers."""
+    """The calls with an answer in the tool messages `replies`, and the calls' ids, in the order of the answers."""
     calls = list(zip(made, ids, strict=False))
     found = (next((each for each in calls if each[1] == reply.get("tool_call_id")), None) for reply in replies)
     return [each for each in found if each is not None]

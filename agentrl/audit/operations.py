@@ -182,7 +182,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
     elif opening.segment is not None and not _started(rollout, first, opening):
         yield first, "detail", "a model turn of a later trajectory as parent", first.detail
     elif opening.segment is None and opening.parent is not None and opening.parent not in _parents(rollout, first):
-        yield first, "detail", "as parent an earlier trajectory; a branch may also have a later one", first.detail
+        yield first, "detail", "an earlier trajectory as parent (for a branch, any other one)", first.detail
     elif not rollout.own and known.tools is not None and opening != (expected := _built_in(rollout, first, opening)):
         yield first, "detail", f"{expected}", f"{opening}"
     turns = [operation.kind == "model_turn" for operation in others]
@@ -191,7 +191,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
 
 
 def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
-    """Whether a model turn of a later trajectory started this one, and ended before this one was opened."""
+    """Whether a model turn of a later trajectory started the opened one, and ended before the opening."""
     ended = rollout.operations[: max(0, first.num_before)]
     turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
     return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)

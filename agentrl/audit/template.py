@@ -217,9 +217,9 @@ class TemplateOracle:
     def differs(self, ids: Sequence[int], text: str, neutral: str, control: frozenset[int] | None = None) -> str:
         """Return how the tokens `ids` differ from `text`; "" if they agree.
 
-        This is for a `text` with message contents that look like added tokens. `text` cannot be tokenized, because such
-        contents would become these tokens. Instead, the decoded `ids` are compared with `text`, and the control tokens
-        (special tokens, and added tokens that the template writes) are counted.
+        Use this method if message contents in `text` look like added tokens: tokenizing `text` would make added tokens
+        from these contents. So the decoded `ids` are compared with `text`, and the control tokens (special tokens, and
+        added tokens that the template writes) are counted.
 
         Args:
             neutral: `text` with other contents, which do not look like added tokens.
@@ -269,7 +269,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 def load_oracle(
     folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` that has `hashes`, else the first one. If there is none, return the reason.
+    """Load the first tokenizer in `folders` whose hashes match `hashes`, else the first one; if none, return why.
 
     Nothing is downloaded, and code that ships with a tokenizer is never run.
 

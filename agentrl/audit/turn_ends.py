@@ -31,7 +31,7 @@ class TurnEnds:
         calls: the end of a turn with calls, before the answers.
         sampled: end tokens that a model may sample; the first one ends a turn without calls.
         own: whether a conversation's last turn has an end token; if not, the start of the next message ends a turn.
-        answers_begin: whether `calls` also begins the answers.
+        answers_begin: whether the token `calls` is also the start of the answers.
     """
 
     text: str | None

@@ -54,7 +54,7 @@ def _words(num_layers: int) -> IntArray:
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
     """Return the indices of the sequences in lexicographic order.
 
-    In this order, no earlier sequence has a longer common prefix with a sequence than its direct predecessor.
+    So among all earlier sequences, the direct predecessor has the longest common prefix with a sequence.
     """
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
@@ -107,7 +107,8 @@ def pack_shared(
     `max_samples` samples.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
-        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, with copies for D and B; 2
+        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]
+        first micro-batch: 4 + 3 + 2 tokens, with copied keys for D and B; second: 2 tokens
     """
     packs: list[_Pack] = []
     before: IntArray = np.empty(0, dtype=np.int64)

@@ -28,7 +28,7 @@ class Continuations:
         start of a text differently.
 
         Args:
-            history: the conversation up to the model turn; if empty, the tokens are those after a first model turn.
+            history: the conversation up to the model turn; if empty, the model turn is the first one.
         """
         end = self._template.end_before(messages)
         if history and (self._template.history_matters or not all(map(_has_names, messages))):

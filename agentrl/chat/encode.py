@@ -25,8 +25,8 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 class Frame:
     """Constant start and end of similar texts, encoded once. The middle between them is encoded for each text.
 
-    Start and end are separated from the middle at an added token. The tokenizer splits text at added tokens first, so
-    the parts can be encoded separately. The two added tokens (`edge_ids`) belong to the middle.
+    The middle begins and ends with an added token (`edge_ids`). The tokenizer splits text at added tokens first, so
+    start, middle and end can be encoded separately.
     """
 
     num_control: int  # number of control tokens in the middle

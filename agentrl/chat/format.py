@@ -252,7 +252,7 @@ class ChatFormat:
         prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
         if whole_ids[: len(prompt_ids)] == prompt_ids:
             return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # encoded without the prompt, because a token could span both
+        return self._encoder.encode(turn)  # without the prompt, because a token could span prompt and turn
 
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:

@@ -49,13 +49,13 @@ class ModelCheck:
     """Properties of a chat template.
 
     Attributes:
-        tool_format: the format of tool calls; None if there is none.
+        tool_format: the format of tool calls; None if no format fits the template.
         parallel_calls: whether one turn may have several calls.
         thoughts: the thoughts of earlier turns that the template shows; None if it refuses earlier turns.
         stop_tokens: the tokens that end a model turn.
         conversation: the longest example conversation that the template accepts; None if it accepts no example.
         unsaved: why saved conversations cannot be trained on (SFT, DPO); "" if they can.
-        unstripped: why `rollout.multi_turn.thinking=strip` is refused; "" if it is not.
+        unstripped: why `rollout.multi_turn.thinking=strip` is refused; "" if it is accepted.
     """
 
     tool_format: str | None
@@ -71,7 +71,7 @@ class ModelCheck:
 def check_model(
     chat: ChatFormat, schemas: Sequence[ToolSchema], wanted_format: str, start: Sequence[Message]
 ) -> ModelCheck:
-    """Check a model's chat template with tools, as a run does before it starts.
+    """Check a model's chat template with tools. A run does the same checks before it starts.
 
     Args:
         wanted_format: name of a tool parser, or `auto`.
@@ -161,7 +161,7 @@ def _reads_two_calls(chat: ChatFormat, schemas: Sequence[ToolSchema], tool_forma
 def _conversation(
     chat: ChatFormat, schemas: Sequence[ToolSchema], start: Sequence[Message], num_calls: int, user_turn: bool
 ) -> tuple[Trajectory | None, str]:
-    """Return the longest accepted example, and why no example is accepted as a saved conversation ("" if one is)."""
+    """Return the longest accepted example, and why no example can be a saved conversation; "" if an example can."""
     reason = ""
     examples = [(num_calls, user_turn), (num_calls, False), (0, False)]
     for (calls, user), thoughts in product(examples, (True, False) if _has_thoughts(chat) else (False,)):

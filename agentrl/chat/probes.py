@@ -37,10 +37,10 @@ def answers_of_tools(number: int) -> list[Message]:
 
 
 def turn_of(answers: Sequence[Message], last: Message = PLAIN_TURN) -> Message:
-    """Return the model turn that called the tools of these answers; `TURN` is the argument of its last call.
+    """Return a model turn whose calls these messages of tools answer; `TURN` is the argument of its last call.
 
     Args:
-        last: a model turn; its calls give the names and ids that the answers lack.
+        last: a model turn; its calls provide the names and ids of answers that have none.
     """
     made = [_call("f", CALL_ID), *last.get("tool_calls", ())]
     calls = []

@@ -230,7 +230,7 @@ class Template:
         return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
 
     def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
-        """Whether `variants` returns different texts for the same messages: one tool answer, two, or a user message."""
+        """Whether `variants` returns different texts for one of these: one tool answer; two answers; a user message."""
         for probe in (answers_of_tools(1), answers_of_tools(2), [USER]):
             try:
                 found = variants(probe)

@@ -19,7 +19,7 @@ class EndOfTurn:
     """End of an assistant turn in the template: whitespace and the end-of-turn token.
 
     Attributes:
-        opens: whether the token also begins the messages after the turn, such as `<|observation|>` in GLM. Then these
+        opens: whether the token (such as `<|observation|>` in GLM) also begins the messages after the turn. Then these
             messages need this token, even if the model has ended its turn with another token.
     """
 

@@ -31,7 +31,7 @@ complete -F _agentrl agentrl
 
 
 def completion(options: argparse.Namespace) -> None:
-    """Print the script for `options.shell`, as in `source <(agentrl completion bash)`."""
+    """Print the script for `options.shell`; `source <(agentrl completion bash)` uses it in bash."""
     print(script(options.shell), end="")
 
 

@@ -159,7 +159,7 @@ def _syntax_error(override: str) -> str | None:
     try:
         parser.parse_override(quoted)
         hint = f"; to pass it as text, quote it twice: '{quoted}'"
-    except HydraException:  # quoting the value is not enough
+    except HydraException:  # the override is not valid with a quoted value either
         hint = ""
     return f"cannot read '{override}': {reason}{hint}"
 

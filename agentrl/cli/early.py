@@ -36,7 +36,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
     """Refuse missing files, missing folders, unknown names and a backend that is not installed.
 
     Args:
-        purpose: the use of the configuration. Data files that this use does not read may be missing.
+        purpose: the command that uses the configuration. Data files that the command does not read may be missing.
 
     Raises:
         ConfigError: one line per problem.

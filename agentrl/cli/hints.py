@@ -34,7 +34,7 @@ _OTHER_NAMES = {
 
 
 def key_for(name: str) -> str | None:
-    """Return the key that `name` probably means: a key, its last part, or a name in other frameworks."""
+    """Return the key that `name` probably means; `name` may be the last part of a key, or another framework's name."""
     from agentrl.config.validate import config_fields  # imports pydantic; needed only for errors
 
     keys = [key for key, _ in config_fields()]

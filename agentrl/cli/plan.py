@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace) -> None:
 
 
 class _Saved:
-    """A saved run. The modules that read it are imported only here, because the import takes half a second."""
+    """A saved run. The modules that read the run are imported only here, because their import takes half a second."""
 
     def __init__(self, where: str) -> None:
         from agentrl.plan.measured import read_run

@@ -139,7 +139,7 @@ class _Run:
         return True
 
     def _overdue(self) -> bool:
-        """Whether a node failed more than `CLOSE_S` seconds ago, so that the other nodes should have ended."""
+        """Whether a node failed more than `CLOSE_S` seconds ago; the other nodes should have ended within this time."""
         return self._failed_at is not None and time.monotonic() - self._failed_at > CLOSE_S
 
 

@@ -149,7 +149,7 @@ def placed(config: RunConfig) -> Iterator[Placement]:
 def in_order(demands: Demands) -> dict[str, list[Bundle]]:
     """Return the bundles of each pool in the order in which they are reserved.
 
-    Bundles with custom resources come first, because other bundles might take the CPUs of the nodes that have these
+    Pools with custom resources come first, because other pools might take the CPUs of the nodes that have these
     resources. The other pools follow in this order: training nodes (they need the largest part of a node), then
     servers, then tool workers.
     """

@@ -96,7 +96,7 @@ class Reply(Generic[T]):
     def deliver(
         self, value: T | None = None, error: BaseException | None = None, *, sender: Mailbox | None = None
     ) -> None:
-        """Deliver the result once, from any thread.
+        """Deliver the result, from any thread. Call this method only once.
 
         Args:
             sender: mailbox of the current event loop; None if called outside of an event loop.

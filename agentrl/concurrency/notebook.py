@@ -104,7 +104,10 @@ def _result(future: Future[R], cancelled: int) -> R:
 
 
 class _Ending:
-    """Lets one thread end the event loop of another thread, also before the loop starts or after the loop has ended."""
+    """Lets one thread end the event loop of another thread.
+
+    `ask` may be called at any time: also before the loop has started, or after it has ended.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()

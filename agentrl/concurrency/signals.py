@@ -48,7 +48,7 @@ def ended_by_signals() -> Iterator[None]:
     exits.
 
     Python runs a signal handler only when the main thread executes Python code, so no handler runs while C code hangs.
-    Therefore a thread watches the file descriptor that the C-level handler writes to, and ends the process itself.
+    Therefore a thread watches the file descriptor that the C-level handler writes to. This thread can end the process.
     An immediate exit loses only files that are being written: a file gets its final name when it is complete.
     """
     _asked_by.clear()

@@ -31,7 +31,7 @@ class Watchdog:
         self._failed = False
 
     def enter(self, name: str, deadline_s: float) -> int | None:
-        """Register a call with its timeout. Return its slot for `leave`; None without a watchdog or a free slot."""
+        """Register a call with its timeout. Return its slot for `leave`; None if there is no watchdog or free slot."""
         if self._process is None and not self._start():
             return None
         try:
@@ -42,7 +42,10 @@ class Watchdog:
         return slot
 
     def abandoned(self, slot: int, name: str) -> None:
-        """Record that a call is past its deadline. It does not hold the interpreter lock, else this would not run."""
+        """Record that a call is past its deadline.
+
+        The call does not hold the interpreter lock; otherwise this method could not run.
+        """
         self._write(slot, time.monotonic(), 1.0, name)
 
     def leave(self, slot: int) -> None:
@@ -51,7 +54,7 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """Stop the watchdog. The next watchdog also ends the run if signals are not handled.
+        """Stop the watchdog process. The process that starts next also ends the run if signals are not handled.
 
         Each signal is a byte in `pipe`; a byte that stays unread is a signal that is not handled.
         """

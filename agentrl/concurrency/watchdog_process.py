@@ -34,9 +34,10 @@ GRACE_S = 10.0
 The run is ended after the same time if it does not handle a signal.
 """
 GRACE_ABANDONED_S = 120.0
-"""`GRACE_S` for an abandoned call.
+"""Used in place of `GRACE_S` for an abandoned call.
 
-The time is longer, because an abandoned call has released the lock at least once, so perhaps the run is only suspended.
+This time is longer than `GRACE_S`: an abandoned call has released the lock at least once, so the run may only be
+suspended.
 """
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5

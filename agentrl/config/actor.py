@@ -31,7 +31,7 @@ class OptimConfig(Section):
     """adamw: AdamW. muon: Muon for hidden matrices, AdamW for all other weights."""
     lr: PositiveFloat | None = None
     """Peak learning rate of AdamW. null for the actor: the run chooses it by algorithm, model size and LoRA, and prints
-    it (1e-6 for RL of all weights of a model with at least 0.5B parameters). null for other models: 1e-6."""
+    it (1e-6 for RL without LoRA, if the model has at least 0.5B parameters). null for other models: 1e-6."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's two moving averages."""
     eps: PositiveFloat = 1e-8
@@ -98,15 +98,15 @@ class ActorConfig(Section):
     """What limits a micro-batch. true: its tokens (ppo_max_token_len_per_gpu). false: its samples
     (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied keys count too.
-    Micro-batches may be smaller on a CPU."""
+    """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied attention keys count
+    too. Micro-batches may be smaller on a CPU."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
     """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
     flex_attention: bool = True
-    """Compute attention over shared prefixes with torch's FlexAttention, without copies of keys, if the model allows
-    it; no effect on a CPU, or without share_prefixes."""
+    """Compute attention over shared prefixes with torch's FlexAttention, without copies of attention keys, if the
+    model allows it; no effect on a CPU, or without share_prefixes."""
     ulysses_sequence_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples together, each for a slice of the positions; for long
     contexts."""
@@ -121,8 +121,8 @@ class ActorConfig(Section):
     all processes shard one copy."""
     reshard_after_forward: bool = True
     """Free the gathered weights of a layer after each pass. false: each process holds all weights and gradients during
-    an update; the processes exchange them once per update instead of once per micro-batch. Also applies to the critic.
-    No effect with one process."""
+    an update; the processes exchange weights and gradients once per update instead of once per micro-batch. Also
+    applies to the critic. No effect with one process."""
     megatron: MegatronConfig = MegatronConfig()
     """Parallel layout and options of the Megatron backend."""
     routed_experts: bool = False

@@ -27,7 +27,10 @@ def redacted(config: RunConfig) -> dict[str, JsonValue]:
 
 
 def without_secrets(values: Mapping[str, JsonValue], section: type[Section] = RunConfig) -> dict[str, JsonValue]:
-    """Nested configuration values without secrets. Known keys are marked as secret; unknown keys are judged by name."""
+    """Nested configuration values without secrets.
+
+    Whether a key is secret: for known keys, their mark decides; for unknown keys, the name decides.
+    """
     result: dict[str, JsonValue] = {}
     for name, value in values.items():
         field = section.model_fields.get(name)

@@ -24,11 +24,9 @@ class MegatronConfig(Section):
     virtual_pipeline_model_parallel_size: PositiveInt | None = None
     """Number of separate groups of layers per stage, for the interleaved pipeline schedule (VPP); null: 1."""
     num_layers_in_first_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the first pipeline stage. null: the stages without a set number of layers share the other
-    layers equally."""
+    """Number of layers in the first pipeline stage. null: as many as in each other stage without a set number."""
     num_layers_in_last_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the last pipeline stage. null: the stages without a set number of layers share the other
-    layers equally."""
+    """Number of layers in the last pipeline stage. null: as many as in each other stage without a set number."""
     context_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples together, each for a slice of the positions (CP)."""
     expert_model_parallel_size: PositiveInt = 1
@@ -47,7 +45,7 @@ class MegatronConfig(Section):
     with model.enable_gradient_checkpointing, else none."""
     recompute_method: Literal["uniform", "block"] | None = None
     """With full: uniform recomputes all layers of a stage, in groups of recompute_num_layers; block recomputes only the
-    first recompute_num_layers layers of each group of VPP. null: uniform."""
+    first recompute_num_layers layers of each group of layers (VPP). null: uniform."""
     recompute_num_layers: PositiveInt | None = None
     """With full: layers per group (uniform) or recomputed layers (block); null: 1."""
     recompute_modules: tuple[RecomputedModule, ...] = ()

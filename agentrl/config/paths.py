@@ -38,7 +38,7 @@ def _section(section: S) -> S:
 
 
 def _use(field: FieldInfo) -> Use:
-    """Return the `Use` with which a field is marked. Unmarked fields (sections, mappings of sections) count as code."""
+    """Return the mark of a field, or `CODE` for a field without a mark (a section, or a mapping of sections)."""
     try:
         return Use.CODE if section_of(field) else mark_of(field).use
     except TypeError:

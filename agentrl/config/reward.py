@@ -112,7 +112,7 @@ class RewardConfig(Section):
     batch_size: PositiveInt = 64
     """batch: maximum number of rollouts per call."""
     batch_wait_s: NonNegativeFloat = 0.5
-    """batch: seconds a rollout waits for others before a smaller batch is scored."""
+    """batch: seconds that a rollout waits for further rollouts before a smaller batch is scored."""
     max_concurrent: PositiveInt | None = None
     """rate_limited: maximum number of concurrent calls; null: no limit."""
     max_rpm: PositiveFloat | None = None

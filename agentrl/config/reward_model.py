@@ -23,14 +23,14 @@ class OnlineRewardConfig(Section):
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of first steps in which the reward model is trained, but does not score. In these steps, the score is
-    the value of the component `outcome`."""
+    """Number of first steps in which the reward model is trained, but does not score. In these steps, the score is the
+    value of the component that `outcome` names."""
     buffer: PositiveInt = 512
     """Each training round uses this number of the newest rollouts."""
     batch_size: PositiveInt = 64
     """Rollouts per update."""
     epochs: PositiveInt = 1
-    """Passes over the buffer per round."""
+    """Passes over the `buffer` newest rollouts per training round."""
     optim: HeadOptimConfig = HeadOptimConfig()
     """Optimizer of the reward model."""
     grad_clip: PositiveFloat = 1.0
@@ -88,4 +88,4 @@ class RewardTrainingConfig(Section):
     label_key: Text = "label"
     """reward_outcomes: column of the label."""
     labels_key: Text = "labels"
-    """reward_steps: column of the labels, one per assistant turn; null for a turn without a label."""
+    """reward_steps: column of the labels, a list with one entry per assistant turn; a turn without a label has null."""

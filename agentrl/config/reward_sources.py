@@ -100,7 +100,8 @@ class ComponentConfig(Section):
     verdict_from: float | None = None
     """Minimum value of a verdict. If the value is lower, the component with the next priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}
-    """Further keyword arguments of the function; for judge and reward_model: keys that override their section."""
+    """Further keyword arguments of the function. For judge and reward_model: keys of reward.judge or
+    reward.reward_model, with their values for this component."""
 
     @model_validator(mode="before")
     @classmethod

@@ -233,8 +233,8 @@ class GatewayConfig(Section):
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
     """Trajectories that are trained. all: every trajectory. main: the conversation with the most turns, and all
     conversations with the same tools and system texts, except discarded answers. continued: all except discarded
-    answers. If any request of the rollout offered tools, side requests (for example, for a title) are not trained
-    either: conversations with one turn, without tools, and not in `main`. Or a function, as `path/to/file.py:name`."""
+    answers and side requests (for example, for a title). A side request is a conversation with one turn, without tools
+    and not in `main`, in a rollout in which other requests offered tools. Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: the rollout's advantage. per_trajectory: the rollout's
     advantage divided by the number of its trained trajectories. Or a function that returns factors, as

@@ -65,7 +65,10 @@ class RunConfig(Section):
 
     @property
     def routed_by(self) -> RoutedBy | None:
-        """Section whose `routed_experts` is true. Updates replay the experts that this section's router chose."""
+        """Section whose `routed_experts` is true.
+
+        Updates replay the experts chosen by the engine's router (rollout) or by the policy's router (actor).
+        """
         if self.actor.routed_experts:
             return "actor"
         return "rollout" if self.rollout.routed_experts else None

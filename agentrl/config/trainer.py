@@ -85,7 +85,7 @@ class TrainerConfig(Section):
     async_save: bool = False
     """Write checkpoints in the background: the next step waits only until the state is copied to host memory."""
     save_best: Text | None = None
-    """Validation metric, such as val/success: the checkpoint with its highest value is kept as checkpoints/best."""
+    """Validation metric, such as val/success: the checkpoint with the highest value is kept as checkpoints/best."""
     save_excluded: Literal["summary", "tokens", "none"] = "summary"
     """How excluded groups (no step trains on them) are saved. summary: one row per rollout with the reason and the
     rewards, without tokens, messages and tool calls. tokens: complete rollouts. none: not saved."""
@@ -115,7 +115,7 @@ class TrainerConfig(Section):
 
     @property
     def run_dir(self) -> Path:
-        """The run folder; its parent folder until `run_folder.opened` has chosen the run folder."""
+        """The run folder; before `run_folder.opened` has chosen the run folder, its parent folder."""
         return self.default_local_dir or Path("outputs") / self.experiment_name
 
 

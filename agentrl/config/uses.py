@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 
 class Use(StrEnum):
-    """Effect of a value. If somebody else may have created a run, commands use only the run's plain values."""
+    """Effect of a value. If somebody else may have created a run, commands use only the run's PLAIN values."""
 
     PLAIN = "plain"
     """A text without effect outside the run, such as a column name."""
@@ -32,8 +32,8 @@ class Mark:
     """Mark of a key: the effect of its value.
 
     Attributes:
-        component: with CODE, a kind of component, such as "agent loop". The name of a built-in component of this
-            kind is no code: it counts as PLAIN.
+        component: with CODE: the kind of component that the value names, such as "agent loop". If the value names a
+            built-in component of this kind, it counts as PLAIN instead of CODE.
     """
 
     use: Use
@@ -41,7 +41,7 @@ class Mark:
 
 
 def code(component: str = "") -> Mark:
-    """Mark of a key that names code. The name of a built-in component of the kind `component` counts as PLAIN."""
+    """Mark of a key that names code. `component`: see `Mark`."""
     return Mark(Use.CODE, component)
 
 
@@ -57,7 +57,7 @@ _HARMLESS = (int, float, bool, type(None))
 
 
 def mark_of(field: FieldInfo) -> Mark:
-    """Return the mark of a leaf key. Numbers, booleans and literals without a mark are plain.
+    """Return the mark of a leaf key. Numbers, booleans and literals without a mark are PLAIN.
 
     Raises:
         TypeError: the type has several marks, or it has no mark although it contains texts, paths or mappings.

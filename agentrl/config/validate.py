@@ -136,7 +136,7 @@ _USUAL = {"max_turns": "max_assistant_turns", "learning_rate": "lr", "num_genera
 
 
 def _nearest(place: list[str]) -> str:
-    """Suggest a key or section elsewhere with the same last part, else the nearest key or all keys of this section."""
+    """Suggest a key or section with the same last part, in any section; otherwise, suggest keys of this section."""
     *parents, leaf = place
     keys = [key for key, _ in config_fields()]
     prefix = "".join(f"{parent}." for parent in parents)

@@ -72,7 +72,7 @@ def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text"
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """Prepend `system_prompt` to `messages`, unless the prompt is None or the first message is a system message."""
+    """Prepend `system_prompt`, if not None, to `messages`, unless the first message already is a system message."""
     if system_prompt is None or messages[0]["role"] in SYSTEM_ROLES:
         return messages
     return [Message(role="system", content=system_prompt), *messages]

@@ -69,7 +69,7 @@ class WeightedOrder(TaskOrder):
     Let s be the first file's share of the weights. The first file gets floor(s p + o) of the first p draws, where
     0 <= o < 1 depends on the seed. The second file gets its share of the remaining draws in the same way, and so on:
 
-        weights [2, 1]    files of the draws, for example 0 1 0 0 1 0 0 1 0 ...
+        weights [2, 1] -> file of each draw, for example 0 1 0 0 1 0 0 1 0 ...
 
     The `epoch` of a draw is the number of earlier passes over the file, so each pair of row and epoch is drawn once.
 

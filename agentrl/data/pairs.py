@@ -117,7 +117,7 @@ def _key(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the length of the longest common start after which both have an assistant turn; 0 if there is none."""
+    """Return the length of the longest common start after which both dialogues have an assistant turn, or 0."""
     num_equal = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(num_equal, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

@@ -44,7 +44,7 @@ def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: s
     """Write `out`/`split`.parquet from a file or a dataset on the hub; return the path of the new file.
 
     Args:
-        kept: a column that is copied unchanged, for example images. It requires a Parquet file or a dataset on the hub.
+        kept: a column that is copied unchanged, for example images; only from a Parquet file or a dataset on the hub.
 
     Raises:
         DataError: the source or one of its rows cannot be used, or `out` cannot be written.

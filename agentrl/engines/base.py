@@ -44,7 +44,7 @@ class SamplingParams:
         max_new_tokens: maximum number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
         stop_token_ids: tokens that end the completion and are kept as its last token. The model's end-of-sequence
-            tokens always end it.
+            tokens always end the completion.
         seed: every draw is a function of (seed, position); None uses the engine's random generator.
     """
 

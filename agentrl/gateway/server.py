@@ -203,7 +203,7 @@ class GatewayServer:
 
 
 async def _none(request: web.BaseRequest) -> None:
-    """Default of `first`: leave all requests to the server."""
+    """Default of `GatewayServer.first`: leave all requests to the server."""
 
 
 def _read(dialect: Dialect, body: bytes) -> Asked:

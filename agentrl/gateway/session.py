@@ -52,8 +52,8 @@ class Session:
         ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
             after that.
         failure: the engine's error, if sampling failed.
-        hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. Meanwhile the caller
-            stops the program, so that the program's actions after the end do not depend on timing.
+        hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. During the wait, the
+            caller stops the program. So what the program does after the rollout's end does not depend on timing.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Session:
         return self._tree.place(messages, request.tools), messages
 
     def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
-        """Return the request's place and new tokens. If the template cannot continue a turn, a conversation begins."""
+        """Return the place and the new tokens. If the template cannot continue the parent, a conversation begins."""
         if place.parent and (new := messages[place.num_known :]):
             following = self._renderer.following(place.parent, new, request.tools)
             if following is not None:

@@ -54,7 +54,7 @@ class Turn:
         parsed, message: the parsed turn, and the turn as a message.
         answer: the answer for the client; None before the turn was sampled.
         experts: routed experts of the tokens that this turn added to its path.
-        stop: the limit that ended the turn, or, if `refused`, the limit because of which the next turn was refused.
+        stop: the limit that ended this turn; if `refused` is true, the limit that prevented the turn after it.
         delivered: position in the order in which answers were delivered; None: not delivered.
     """
 

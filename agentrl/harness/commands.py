@@ -43,7 +43,8 @@ class TaskCommands:
 
     Attributes:
         folder: see the argument.
-        failure: the error because of which the rollout is dropped, even if the harness caught this error; else None.
+        failure: the error that causes the rollout to be dropped; None if there is none. The rollout is dropped even
+            if the harness caught the error.
         failed: event that is set together with `failure`.
     """
 

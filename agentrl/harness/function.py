@@ -20,7 +20,7 @@ Run = Callable[[Task, Endpoint], Awaitable[object]]
 
 
 def load_function(harness: Harness) -> Run:
-    """Load the configured function. Its file is searched in the settings file's folder, then in the working folder.
+    """Load the configured function. Its file is looked up in the settings file's folder, then in the working folder.
 
     Raises:
         ConfigError, UnknownNameError: there is no such function, or it is not a coroutine function.

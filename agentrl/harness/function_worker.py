@@ -204,7 +204,10 @@ async def serve(worker: Worker, requests: BinaryIO, num_threads: int) -> None:
 
 
 def own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipes of requests and answers. Other code then reads empty input, and prints to standard error."""
+    """Return the pipes of requests and answers.
+
+    After this call, other code of the process reads empty input, and its output goes to standard error.
+    """
     requests, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -60,7 +60,7 @@ class TaskHarness:
         return Ended(None, "" if result is None else self._ended(result).output)
 
     def _ended(self, result: RunResult) -> Ended:
-        """Read the report in the last line; a mark that the harness does not know identifies this line."""
+        """Read the report, which follows `_mark` in the output; the harness does not know this mark."""
         output, found, report = result.output.rpartition(self._mark)
         if not found:
             return Ended(None, result.output)

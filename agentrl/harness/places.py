@@ -34,7 +34,7 @@ class Place:
 
     Attributes:
         enclose: function that returns the command that runs a program in the place.
-        contained: whether all processes in the place end with its first process.
+        contained: whether all processes in the place end when the place's first process ends.
         socket: path of the gateway's socket in the place, if the place has its own network.
         template: folder that is copied to the working folder.
         path: value of PATH, the folders of programs.

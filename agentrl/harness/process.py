@@ -139,7 +139,10 @@ class HarnessProcess:
         return self._output.text()
 
     def lose(self) -> None:
-        """Close the supervisor's input. The supervisor then ends all processes, as it does when this process ends."""
+        """Close the supervisor's input, so that the supervisor ends all processes.
+
+        The input also closes if this process ends.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
 

@@ -36,7 +36,7 @@ class HarnessSettings(Section):
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. The command, or the interpreter `python`, gets no others except PATH, HOME and LANG."""
+    """Environment variables. PATH, HOME, LANG and, for a command, AGENTRL_ variables are added, and no others."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"

@@ -34,7 +34,9 @@ class Answering(Protocol):
     async def ask(
         self, messages: Sequence[Message], seed: int, sample: Sample | None, read: Callable[[ChatAnswer], T]
     ) -> T:
-        """Return `read(answer)` of a valid answer; `read` raises `InvalidAnswerError` to reject an answer.
+        """Ask until an answer is valid, and return `read(answer)`.
+
+        `read` raises `InvalidAnswerError` to reject an answer.
 
         Raises:
             InfraError: no valid answer after all retries.

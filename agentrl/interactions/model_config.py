@@ -70,9 +70,9 @@ class ModelUserConfig(Section):
     max_characters: PositiveInt = 20_000
     """Maximum number of characters of an answer; a longer answer is invalid."""
     max_concurrent: PositiveInt = 32
-    """Maximum number of concurrent requests of all conversations."""
+    """Maximum number of concurrent requests, over all conversations."""
     max_per_minute: PositiveFloat | None = None
-    """Maximum number of requests per minute of all conversations."""
+    """Maximum number of requests per minute, over all conversations."""
     timeout_s: PositiveFloat = 60.0
     """Timeout of one request."""
     max_retries: NonNegativeInt = 4

@@ -17,15 +17,17 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Author
 
 _TOO_LONG = "\n0" * 2**18
-"""Placeholder for a recorded answer that was not saved, because it left no token for the model's reply."""
+"""Used in place of a recorded answer that was so long that no token was left for the model; it was not saved."""
 
 
 class RecordedAnswers:
-    """The recorded answers of one rollout. An answer is used only if the conversation before it is the recorded one.
+    """The recorded answers of one rollout.
+
+    An answer is used only if the conversation before it equals the recorded conversation.
 
     Args:
-        unrecorded: list to which a line is added for each missing answer, instead of asking the interaction for the
-            answer. None: the interaction gives the missing answers.
+        unrecorded: list to which a line is added for each missing answer; the interaction is not asked for the answer.
+            None: the interaction gives the missing answers.
     """
 
     def __init__(self, rollout: Rollout, unrecorded: list[str] | None = None) -> None:

@@ -28,7 +28,7 @@ UNSUPPORTED_FIELDS = {
     "trainable_token_indices": None,
     "layer_replication": None,
 }
-"""Unsupported fields of an adapter's configuration, each with the only accepted value, which has no effect."""
+"""Unsupported fields of an adapter's configuration -> the value that turns the field off; other values are refused."""
 
 
 def check_peft() -> None:
@@ -236,7 +236,7 @@ class _InputDtypeLinear(nn.Linear):
 
 
 def _check_options(adapter: Adapter, config: ModelConfig) -> None:
-    """Reject a rank or alpha in the configuration that differs from the adapter's, because it would have no effect."""
+    """Reject a configured rank or alpha that differs from the saved adapter's: the configured value has no effect."""
     fields = type(config).model_fields
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)

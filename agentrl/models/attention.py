@@ -1,7 +1,7 @@
 """Replace a model's attention, and find out which masks the model gives to its layers.
 
-Engines and backends need this module, because transformers expects another layout of keys and values: the embedded
-engine caches keys and values, and the torch backends share keys and values between samples.
+Transformers' own attention cannot use agentrl's layout of keys and values: the embedded engine caches keys and values
+in blocks, and the torch backends share them between samples.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from agentrl.models.loading import check_model
 def routed_shape(config: ModelConfig, routed_by: RoutedBy = "rollout") -> tuple[int, int]:
     """Return (layers, experts per token): the shape in which one token's experts are recorded.
 
-    Dense layers are counted too. `routed_by`: section of the configuration; an error names its key `routed_experts`.
+    Dense layers are counted too. `routed_by`: configuration section with the key `routed_experts`, for error messages.
 
     Raises:
         ConfigError: there is no such model, or it is not a mixture of experts.

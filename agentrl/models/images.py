@@ -67,7 +67,7 @@ class ImageInputs:
         return {name: value for name, value in made.items() if name not in _OF_TEXT}
 
     def types(self, place: str, data: bytes) -> dict[str, Tensor]:
-        """Return the types, [N], of an image's N tokens, under each name in `TYPES` that the model uses."""
+        """Return the type of each of an image's N tokens, [N], under each name in `TYPES` that the model uses."""
         made = self._processed(place, [data])
         return {name: torch.tensor(made[name][0]) for name in TYPES if name in made}
 

@@ -43,10 +43,10 @@ def load_scalar_model(
 ) -> PreTrainedModel:
     """Load the model at `config.path` with a head of one label, to `device`, in evaluation mode.
 
-    A checkpoint for sequence or token classification already has a head. From a causal language model only the body is
-    used, in transformers' class for sequence classification, which adds a new head. The new head's weights are 0, so
-    that every value starts at 0 (Huang et al. 2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options
-    of `config` apply to policies only: this model is loaded without an adapter.
+    A checkpoint for sequence or token classification already has a head. Of a causal language model, only the body is
+    loaded, into transformers' class for sequence classification. This class adds a new head. The new head's weights are
+    0, so that every value starts at 0 (Huang et al. 2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA
+    options of `config` apply to policies only: this model is loaded without an adapter.
 
     Args:
         dtype: overrides `config.dtype`.
@@ -76,7 +76,7 @@ def load_scalar_model(
 
 
 def name_scalar_class(config: PretrainedConfig, kind: str | None) -> None:
-    """Set the number of labels, 1, and transformers' class name in the configuration of a model with a scalar head.
+    """Set the number of labels to 1, and transformers' class name, in the configuration of a model with a scalar head.
 
     Args:
         kind: see `scalar_kind`.

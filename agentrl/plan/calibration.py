@@ -35,7 +35,7 @@ class Calibration:
     """Figures fitted to a run.
 
     Attributes:
-        trainer: the hardware, with the share of the peak that updates of the run reached (without communication).
+        trainer: the hardware, with the share of the peak that the run's updates reached (not counting communication).
         engine_factor: factor by which predicted times of decoding and prefill are multiplied.
         publish_s, other_s: measured seconds of publishing, and of work in a step that belongs to no phase.
     """
@@ -87,7 +87,7 @@ def calibrate(measured: Measured, shape: Shape, hardware: Hardware, config: RunC
 
 
 def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> Hardware:
-    """Return the hardware, with a share of the peak at which predicted updates take as long as the measured ones."""
+    """Return the hardware with the share of the peak at which predicted updates take as long as measured updates."""
     steps = [samples_of(measured.lengths, config, step) for step in range(_num_steps(measured, config))]
     layout, passes = layout_of(config), passes_of(config)
 
@@ -117,9 +117,9 @@ def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: Run
 
 
 def _num_steps(measured: Measured, config: RunConfig) -> int:
-    """Return how many steps are simulated: enough for about `ENOUGH_ROLLOUTS` rollouts, but at least `FEWEST_STEPS`.
+    """Return how many steps are simulated: enough for about `ENOUGH_ROLLOUTS` rollouts.
 
-    At most all measured steps are simulated.
+    The number is at least `FEWEST_STEPS`, but never more than the number of measured steps.
     """
     of_step = config.data.train_batch_size * config.group_size
     return min(max(FEWEST_STEPS, ENOUGH_ROLLOUTS // of_step), len(measured.steps))

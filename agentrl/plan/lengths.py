@@ -98,7 +98,10 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Lengths of dataset rows that are trained on without sampling: the trajectories of `lengths`, without turns."""
+    """Lengths for runs that train on dataset rows and sample nothing.
+
+    Each row has the trajectories of a rollout in `lengths`, but no turns.
+    """
 
     lengths: Lengths
 
@@ -108,7 +111,7 @@ class Rows:
 
 
 class Spread(Section):
-    """A lognormal distribution of non-negative numbers, or one number."""
+    """A lognormal distribution of non-negative numbers, or a constant."""
 
     mean: PositiveFloat
     """The mean, before values are cut off at `most`."""
@@ -140,7 +143,7 @@ class Spread(Section):
 
 
 class LengthsConfig(Section):
-    """A distribution of lengths. The rollouts of a task have the same prompt; all other numbers are independent.
+    """A distribution of lengths. The rollouts of a task have the same prompt; other lengths are drawn independently.
 
     Example, with means: 4 turns of 300 tokens each (95% of the turns are below 900 tokens). Between two turns, tools
     take 2 s and return 500 tokens.

@@ -29,7 +29,7 @@ class MeasuredLengths:
     groups: Sequence[Sequence[RolloutLengths]]
 
     def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
-        """Return the lengths of saved group `number`. If it has fewer than `size` rollouts, they repeat."""
+        """Return the lengths of saved group `number`; its rollouts repeat if there are fewer than `size`."""
         found = self.groups[number % len(self.groups)]
         return [found[each % len(found)] for each in range(size)]
 

@@ -72,7 +72,7 @@ def load_saved_tokenizer(
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Return the parts that differ: key of `PARTS` -> first step whose rollouts were made with another such part.
+    """Return the parts of `tokenizer` that differ from the saved hashes: key of `PARTS` -> first step that differs.
 
     Args:
         provenances: step -> provenance of the file with the step's rollouts. A part without a saved hash counts as

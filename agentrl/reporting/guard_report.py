@@ -94,8 +94,8 @@ class Disagreements:
 def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -> Disagreements:
     """Find the suspects in groups of saved rollouts, and count how often each guard was raised.
 
-    A rollout is rewarded if its score reaches `threshold`, or is above the mean score of the other rollouts in its
-    group. Training makes rewarded rollouts more likely. Rollouts without a score are skipped.
+    A rollout counts as rewarded if its score reaches `threshold`, or is above the mean score of the other rollouts in
+    its group, because training then makes the rollout more likely. Rollouts without a score are skipped.
     """
     found = Disagreements()
     for group in groups:

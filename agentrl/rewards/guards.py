@@ -140,7 +140,7 @@ def _is_hollow(held: re.Match[str]) -> bool:
 
 
 def injection_patterns(further: Sequence[str] = ()) -> list[re.Pattern[str]]:
-    """Return the default patterns of `addresses_grader`, and `further` regular expressions."""
+    """Return the default patterns of `addresses_grader` and the regular expressions in `further`, all compiled."""
     return [re.compile(pattern, re.IGNORECASE | re.MULTILINE) for pattern in (*_INJECTIONS, *further)]
 
 

@@ -106,7 +106,7 @@ class AutoReward:
     """Chooses the built-in reward by the row's data source; each reward gets the `reward_kwargs` that it accepts.
 
     Raises:
-        ConfigError: no built-in reward accepts one of `reward_kwargs`.
+        ConfigError: one of the `reward_kwargs` is accepted by no built-in reward.
     """
 
     def __init__(self, config: RewardConfig) -> None:

@@ -33,9 +33,9 @@ class Mixture:
 
     - A component with a gate (another component) is called, and counts, only if the gate's score reaches
       `gate_threshold`.
-    - Components with a priority are called in the order of their priorities, until one reaches its own `verdict_from`
-      (any score if it is not set). Of these components, only this one counts. If none reaches its `verdict_from`, the
-      last one with a verdict counts.
+    - Components with a priority are called in the order of their priorities, until the score of one component reaches
+      the component's `verdict_from` (any score, if `verdict_from` is not set). Of the components with a priority, only
+      this component counts. If no score reaches `verdict_from`, the last component with a verdict counts.
     - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
     Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1
@@ -43,7 +43,7 @@ class Mixture:
 
         {"score": 1 + 0.5 * 0.8, "right": 1.0, "style": 0.8}
 
-    If gsm8k returns 0, the result is {"score": 0.0, "right": 0.0}. All other values of a component are
+    If gsm8k returns 0, the result is {"score": 0.0, "right": 0.0}. Values of a component other than `score` are
     returned under <component>/<name>.
     """
 

@@ -48,7 +48,7 @@ class RolloutInfo(TypedDict):
     rollout_reward_scores: dict[str, float]
     """Name of a tool or an environment -> its reward for the rollout, from `calc_reward` or `reward`."""
     turn_scores: list[float]
-    """Scores of the simulated user, one per answer."""
+    """Scores that the simulated user gave to the model's turns, one with each answer of the user."""
     stop: str
     """Why the rollout ended (see Stop reasons)."""
 
@@ -107,7 +107,7 @@ def _turn_texts(trajectory: Trajectory, chat_text: Callable[[Sequence[int]], str
 
 
 def _replies(trajectory: Trajectory, texts: Sequence[str]) -> list[Message]:
-    """Return the message of each model turn. If the agent loop records no messages, build it from the turn's text."""
+    """Return the message of each model turn; built from the turns' texts if the agent loop recorded no messages."""
     replies = [message for message in trajectory.messages if message["role"] == "assistant"]
     if len(replies) < len(texts):
         return [Message(role="assistant", content=text) for text in texts]

@@ -25,8 +25,8 @@ class RolloutGenerate:
 
     Args:
         seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). If a call passes `draw`,
-            the number of earlier turns with the same context, the turn samples with derive_seed(seed, digest of the
-            context, draw) instead.
+            the turn samples with derive_seed(seed, digest of the context, draw) instead. `draw` is the number of
+            earlier turns with the same context.
         deadline: time on the running event loop's clock; None: no deadline.
         priority: rollouts with higher priority are sampled first if the engine is busy.
 

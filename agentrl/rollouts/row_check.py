@@ -162,7 +162,7 @@ class RowCheck(RowNames):
             _check_strip(loop, key[0] or self._config.rollout.agent_loop, chat, shown)
 
     def _check_chosen(self, loop: AgentLoop, tool_format: str | None) -> None:
-        """Refuse the run if every tool format is `auto`, and no format fits the chat template."""
+        """Refuse the run if loop, row and configuration all choose the tool format `auto`, and no format fits."""
         named = (loop.tool_format or AUTO, tool_format or AUTO, self._config.rollout.multi_turn.format)
         if all(each == AUTO for each in named) and (problem := find_format(self._chat).problem):
             raise ConfigError.at("rollout.multi_turn.format", Kind.CONFLICT, problem)

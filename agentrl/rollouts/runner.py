@@ -175,7 +175,7 @@ class RolloutRunner:
         return rollout, {**tools.rewards, **overall}
 
     def _with_observation(self, task: Task, tools: ToolSession, observation: str) -> Task:
-        """Add the text that the environment's `reset` returned to the prompt.
+        """Append the text returned by the environment's `reset` to the prompt.
 
         Raises:
             DataError: the prompt becomes longer than `data.max_prompt_length`.

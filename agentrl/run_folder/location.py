@@ -118,7 +118,8 @@ def link_latest(folder: Path) -> None:
 def keep_rows(folder: Path, rows: Mapping[str, str]) -> Iterator[None]:
     """Write rows passed in Python into the run folder; remove them if the run fails before it starts.
 
-    File names contain a digest of the rows. So resuming with different rows raises an error.
+    File names contain a digest of the rows. So with different rows, the configured file names differ from the saved
+    ones, and resuming raises an error.
 
     Raises:
         ConfigError: the folder cannot be written, or an existing file was changed.

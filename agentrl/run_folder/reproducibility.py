@@ -29,13 +29,15 @@ class ReproducibilityReport:
     - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
     - `settings`: only the reasons from the current configuration and from the configurations before earlier resumes
     - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
-    - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
-      from the engine's cache: `{step, split, what}`; `num_ended_by` is the number of all these events
+    - `ended_by`: events that ended reproducibility. `{step, split, uid, rollout, what}`: a timeout or an infrastructure
+      failure; `{step, split, what}`: a conversation was evicted from the engine's cache
+    - `num_ended_by`: number of these events; only the first `MAX_EVENTS` are listed in `ended_by`
 
     Args:
         live: whether the run has rollouts.
         before: folder of the resumed run, if it is not this run's folder.
-        tools, users: names of the offered tools and of the simulated users that are not marked as deterministic.
+        tools: names of the offered tools that are not marked as deterministic.
+        users: names of the simulated users that are not marked as deterministic.
         clients: why the run is not reproducible, if other programs send the requests; "" otherwise.
         num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """

@@ -119,7 +119,7 @@ def _print_missing(config: RunConfig, last: int) -> None:
 
 
 def _print_start(start: Path, folder: Path) -> None:
-    """Print the checkpoint from which the run starts. A checkpoint of another run is refused if this run has one."""
+    """Print the checkpoint from which the run starts. If this run has checkpoints, refuse one of another run."""
     if start.parent == checkpoints_of(folder):
         _print_skipped(start, folder)
     elif own := newest(folder):

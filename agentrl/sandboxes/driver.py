@@ -55,7 +55,7 @@ def end_others(known: set[int]) -> bool:
 
 
 def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
-    """Run `program` with `stdin`; return how it ended and the start of its output. All output is in the file `OUTPUT`.
+    """Run a program; return its exit code and the start of its output. The complete output is in the file `OUTPUT`.
 
     Args:
         known: processes that existed before the first program.

@@ -20,7 +20,7 @@ class SandboxKind:
     Attributes:
         settings: class of the kind's settings.
         provider: makes the provider from the settings.
-        keeps_state: whether a sandbox keeps variables between calls, and occupies a slot of the pool while it exists.
+        keeps_state: whether a sandbox keeps variables between calls. If not, nothing runs between two calls.
     """
 
     settings: type[PoolSettings]

@@ -1,4 +1,4 @@
-"""Runs a program in any sandbox, such as the answer to a coding task, and returns the program's standard output."""
+"""Runs a program, such as the answer to a coding task, in any sandbox; returns the program's standard output."""
 
 from __future__ import annotations
 

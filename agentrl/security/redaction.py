@@ -30,7 +30,7 @@ _from_environment: set[str] = set()
 
 
 def remember_secret(value: str) -> None:
-    """Redact `value`, the value of an environment variable, in all later texts, unless it is a path or too short."""
+    """Redact the value of an environment variable in all later texts, unless the value is a path or too short."""
     if len(value) >= MIN_CHARACTERS and not value.startswith(("/", "~", ".")):
         _from_environment.add(value)
 

@@ -10,7 +10,7 @@ factor for few clusters:
 - In general the interval is m ± t SE, with t of Student's distribution with G - 1 degrees of freedom.
 - For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Wilson's sample size is the
   equivalent number of independent rollouts, m (1 - m) / SE^2, at most N (Dean & Pagano 2015). The sample size is G if
-  each cluster is one rollout, and also if all values are equal, because the correlation within a task is then unknown.
+  each cluster is one rollout. It is also G if all values are equal, because the correlation within a task is unknown.
 - There is no interval for a single cluster. There is also no interval if the values are not a share and all clusters
   have the same mean.
 """

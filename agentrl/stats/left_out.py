@@ -2,9 +2,9 @@
 
 A rollout with many tool calls is more likely to call a failing service than a rollout with few. So the mean number of
 calls of the remaining rollouts is too low. Let n_j be the number of rollouts that made at least j calls. Let d_j be the
-number of these rollouts whose j-th call failed for a reason outside the policy. S(k) is the probability that a rollout
-with k calls remains, by the estimator of Kaplan and Meier (1958). Rollouts that end without such a failure are censored
-observations:
+number of these rollouts whose j-th call failed for a reason outside the policy. Rollouts that end without such a
+failure are censored observations. S(k) estimates the probability that a rollout with k calls remains (Kaplan and Meier
+1958):
 
     S(k) = product over j <= k of (1 - d_j / n_j)
 

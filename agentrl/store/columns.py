@@ -96,7 +96,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def sliced(array: pa.ListArray | pa.MapArray, items: Sequence[V]) -> list[Any]:
-    """Split `items`, the concatenated items of all lists of `array`, into these lists; a null list becomes None.
+    """Split `items` into the lists of `array`; a null list becomes None. `items` has the items of all lists, in order.
 
     `Any` is list[V] or None, depending on the schema.
     """

@@ -28,7 +28,7 @@ IMPORTED_FROM = "imported_from"
 RECORDED = "recorded"
 """Provenance key that marks rollouts which `agentrl gateway` recorded."""
 HAS_TOKENS = "has_tokens"
-"""Provenance key that marks imported rollouts with tokens and log-probabilities."""
+"""Provenance key: set if the imported rollouts have tokens and log-probabilities."""
 
 
 def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:

@@ -122,7 +122,7 @@ class TrajectoryStore:
             return read_provenance(file)
 
     def media(self, name: str) -> bytes:
-        """Return the image whose content hash is `name`, which segments and messages refer to.
+        """Return the image with the content hash `name`. Segments and messages refer to images by this hash.
 
         Raises:
             DataError: the image is missing or damaged.

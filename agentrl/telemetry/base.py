@@ -94,7 +94,7 @@ trackers: Registry[TrackerFactory] = Registry(
 
 
 def check_installed(names: Iterable[str]) -> None:
-    """Check that the libraries of these trackers are installed, without importing them.
+    """Check that the libraries of these trackers are installed, without importing the libraries.
 
     Raises:
         ConfigError: a library is missing.

@@ -19,8 +19,8 @@ class JsonlTracker:
     """Appends one line per step and flushes it to disk, so that a killed run loses no metrics.
 
     Args:
-        resumed_at: drop the lines of later steps and an incomplete last line. None: keep the file unchanged. -1: drop
-            all lines.
+        resumed_at: the step from which the run resumes. Lines of later steps and an incomplete last line are dropped.
+            None: keep the file unchanged. -1: drop all lines.
     """
 
     _file: TextIO | None = None

@@ -76,9 +76,9 @@ class BaseTool:
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
         """Start one trajectory.
 
-        `kwargs` contains the row's dictionary `create_kwargs`, and also each entry of this dictionary as a keyword of
-        its own. If `create` raises an `InfraError`, only this rollout is dropped. Any other exception counts as an
-        error of the row and ends the run.
+        `kwargs` contains the row's dictionary `create_kwargs`. It also contains each entry of this dictionary as a
+        separate keyword. If `create` raises an `InfraError`, only this rollout is dropped. Any other exception counts
+        as an error of the row and ends the run.
         """
         return instance_id or uuid4().hex, ToolResponse()
 

@@ -33,7 +33,7 @@ class AgentData:
 
     Attributes:
         images: image name in `messages` -> bytes of the image, in the order in which the rollout received them.
-        seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
+        seed: derived from the rollout's seed; a tool whose random numbers come from this seed is reproducible.
         states: object that opens a state -> the state, which several tools of the rollout share.
     """
 

@@ -25,7 +25,8 @@ class FunctionTool:
     Attributes:
         arguments: converts the model's arguments to the types that the function declares.
         timeout_s: timeout of a call in seconds; None: the run's `tool_timeout_s`.
-        isolation: `process` runs a function that is not async in a separate process, which is killed at the timeout.
+        isolation: with `process`, the function runs in a separate process, which is killed at the timeout. Async
+            functions cannot have the isolation `process`.
         retries: maximum number of repetitions of a call that raised `InfraError`; the pause doubles each time.
         deterministic: whether the same calls return the same answers. If not, the run may not be reproducible.
     """

@@ -28,7 +28,7 @@ _NOT_RUN = (Outcome.LIMIT_ERROR, Outcome.ABORTED)
 
 
 class Recording:
-    """Recorded calls of one rollout. Each recorded answer is used once; equal calls get theirs in recorded order.
+    """Recorded calls of one rollout. Each answer is used once; equal calls get their answers in recorded order.
 
     Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
     Recorded calls that never ran are not used. A recorded answer is only text, without images.
@@ -66,7 +66,7 @@ class Recording:
 
     @property
     def ended(self) -> bool:
-        """Whether all recorded calls were answered, and the environment ended the episode after the last of them."""
+        """Whether all recorded calls were answered, and the environment ended the episode after the last call."""
         return self._ended and not any(self._waiting.values())
 
     def without(self, names: Collection[str]) -> None:
@@ -90,20 +90,20 @@ class RecordedToolbox(Toolbox):
     """Tools of a saved run, with the recorded schemas; `playing` sets the recording.
 
     Opening a session for a task other than the recorded one raises DataError. Calls that start agents are not answered
-    from the recording: the agents run again, and only the agents' own tool calls are answered from the recording.
+    from the recording: the agents run again, and the agents' own tool calls are answered from the recording.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:
 
     - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
     - `stub`: the answer says that the call was not recorded; the outcome is `tool_error`, and the rollout continues
-    - `live`: the tool of the toolbox `live` runs; it does not see the effects of earlier recorded calls
+    - `live`: the call runs in the toolbox `live`; calls with a recorded answer did not run there and had no effect
 
     Args:
         schemas: tool schemas of the saved run.
 
     Raises:
-        ConfigError: a recorded tool is missing in `live`, and `unrecorded` is `live`.
+        ConfigError: `unrecorded` is `live`, and a recorded tool is missing in the toolbox `live`.
     """
 
     def __init__(

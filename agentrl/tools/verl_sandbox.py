@@ -37,7 +37,7 @@ class _Entry(Section):
 def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> SandboxTool:
     """Return the tool, with the entry's `tool_schema` if the entry has this key.
 
-    As in verl, `rate_limit` is the number of concurrent requests.
+    verl's key `rate_limit` is the maximum number of concurrent requests.
 
     Raises:
         ConfigError: the schema has no parameter `code`.

@@ -21,7 +21,7 @@ from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
 Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
-"""Function that validates the weights after a step on held-out tasks; it returns metrics and groups."""
+"""Function (step) -> (metrics, groups). It validates, on held-out tasks, the weights that this step produced."""
 
 
 class AfterStep:
@@ -34,8 +34,8 @@ class AfterStep:
         records: stores rollouts and logs metrics.
         exclusions: collects the rollouts of a step that are not trained on.
         meters: functions that return additional metrics, counted since their last call. They are called at the end of
-            each step. Another call at the start of a step discards the counts of validation and saving, which
-            belong to no step.
+            each step. They are also called at the start of a step, only to discard the counts of validation and
+            saving, which belong to no step.
     """
 
     def __init__(

@@ -114,7 +114,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _table(config: RunConfig) -> pa.Table:
-    """Read the rows of `data.train_files`. Parquet files keep their column types; Arrow infers those of other files."""
+    """Read the rows of `data.train_files`.
+
+    Parquet files keep their column types. For other files, Arrow infers the column types.
+    """
     files, limit = config.data.train_files, config.data.train_max_samples
     try:
         table = pa.concat_tables([_file(name) for name in files], promote_options="permissive")

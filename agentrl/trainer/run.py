@@ -209,7 +209,7 @@ def _limit_threads(config: RunConfig) -> None:
 def _show_samples(
     file: Path, groups: Sequence[Group], parts: RolloutParts, store: TrajectoryStore | None = None, show: bool = True
 ) -> None:
-    """Save a few rollouts as text: of `groups`, and of the earlier steps that `store` holds.
+    """Save a few rollouts from `groups`, and from earlier steps in `store`, as text.
 
     With `show`, print the chosen rollouts of `groups`.
     """

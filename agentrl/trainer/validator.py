@@ -53,7 +53,7 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
         tools: names of the tools that the model may call.
 
     Raises:
-        ConfigError: there is no metric of this name. Names of reward parts are not yet known and not checked.
+        ConfigError: there is no metric of this name. Names of reward parts are not checked: they are not known yet.
     """
     calls = [ToolCall(name, "", "", outcome) for name in tools for outcome in (Outcome.OK, Outcome.TOOL_ERROR)]
     scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)

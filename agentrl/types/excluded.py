@@ -15,7 +15,7 @@ class Excluded(StrEnum):
     TOO_FEW = "too_few"  # dynamic sampling filtered its group: fewer than two valid rollouts
     STALE = "stale"  # its group became older than trainer.max_staleness; the task was requeued
     OVER_SAMPLED = "over_sampled"  # over-sampling: steps had enough groups without its group; the task was requeued
-    OVERLONG = "overlong"  # truncated by a length limit, under algorithm.overlong_filter
+    OVERLONG = "overlong"  # truncated by a length limit; algorithm.overlong_filter is on
     NO_ADVANTAGE = "no_advantage"  # all its advantages are 0, and the algorithm drops such rollouts
     REJECTED_BY_CORRECTION = "rejected_by_correction"  # algorithm.rollout_correction rejected all its tokens
     NOT_CREDITED = "not_credited"  # no advantages were computed, in validation or with rollout_only

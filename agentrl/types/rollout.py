@@ -18,7 +18,7 @@ from agentrl.utils.short_repr import counted, short
 BASELINE = "baseline"
 """Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
 INTERACTION = "interaction"
-"""Name of the simulated user's reward of a turn, and also of the simulated user's reward of the rollout."""
+"""Name of the rewards from the simulated user: one per turn, and one for the rollout."""
 VERIFIER = "verifier"
 """Name of the reward from the tests of a task folder."""
 GUARD = "guard/"
@@ -34,7 +34,7 @@ class Stop(StrEnum):
     MAX_ASSISTANT_TURNS = "max_assistant_turns"
     MAX_USER_TURNS = "max_user_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
-    MAX_TURN_TOKENS = "max_turn_tokens"  # one turn reached the limit per turn
+    MAX_TURN_TOKENS = "max_turn_tokens"  # a turn reached the limit of tokens per turn
     MAX_RESPONSE_TOKENS = "max_response_tokens"
     NO_SUMMARY = "no_summary"  # the model was asked for a summary and wrote none, or called a tool
     DEADLINE = "deadline"
@@ -164,7 +164,7 @@ class Rollout:
 
     @property
     def dialogues(self) -> list[list[Message]]:
-        """The messages of each trajectory. A trajectory is left out if a later one starts with all of its messages."""
+        """The messages of each trajectory, unless a later trajectory starts with the same messages."""
         return _longest([trajectory.messages for trajectory in self.trajectories])
 
     @property
@@ -173,7 +173,7 @@ class Rollout:
         return _longest([trajectory.messages for trajectory in self.trajectories if trajectory.weight])
 
     def following(self, number: int) -> Sequence[Message]:
-        """The messages that a later trajectory adds to those of trajectory `number`; empty if no trajectory does so.
+        """The messages that a later trajectory adds to the messages of trajectory `number`; empty if there are none.
 
         With `thinking=strip`, a trajectory may be continued by a new trajectory that renders the history again.
         """

@@ -143,7 +143,7 @@ class Trajectory:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All tokens, [T]. A view that grows with the trajectory: copy it to keep it."""
+        """All tokens, [T]. A view that grows with the trajectory: copy the view to keep the present tokens."""
         return self._token_ids
 
     @property

@@ -68,7 +68,7 @@ class _Connection:
 
 
 class ChatEndpoint:
-    """Client of one endpoint, for any number of callers on one event loop at a time.
+    """Client of one endpoint. Callers may use it concurrently if they run on the same event loop.
 
     Args:
         sleep: waits for a number of seconds.
@@ -169,7 +169,7 @@ def api_key_of(variable: str | None, key: str) -> str:
 
 def _completion(text: str) -> ChatAnswer:
     try:
-        answer: Any = read_json(text)  # Any: sent by the endpoint; a wrong shape raises
+        answer: Any = read_json(text)  # Any: of unknown shape; a wrong shape raises below
         choice = answer["choices"][0]
         content, reason = choice["message"]["content"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError):

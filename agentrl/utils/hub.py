@@ -47,7 +47,7 @@ def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
         downloaded: the files are in the cache, so the hub is not asked.
 
     Raises:
-        ConfigError: the hub has no such model, cannot be reached, or has no safetensors files of it.
+        ConfigError: the hub has no such model, cannot be reached, or has the model without safetensors files.
     """
     if not downloaded:
         check_hub(name, key)

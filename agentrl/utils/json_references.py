@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 
 def find_reference(schema: Mapping[str, JsonValue], reference: str) -> JsonValue:
-    """Return the part of `schema` that `reference` names; None if there is none, or if it is in another document."""
+    """Return the part of `schema` that `reference` names; None if the part does not exist or is in another document."""
     target: JsonValue = dict(schema) if reference.startswith("#") else None
     for part in unquote(reference[1:]).split("/")[1:]:
         target = _child(target, part.replace("~1", "/").replace("~0", "~"))

@@ -45,7 +45,7 @@ class Retries:
     ) -> None:
         self._num_tries, self._sleep = num_tries, sleep or asyncio.sleep
         self._slots = asyncio.Semaphore(max_concurrent)
-        self._free_at = 0.0  # time of the event loop until which all callers wait, as the server requested
+        self._free_at = 0.0  # callers wait until this time of the event loop, because the server requested it
 
     async def run(self, attempt: Callable[[], Awaitable[T]], body: bytes) -> T:
         """Return the result of the first successful `attempt`; `TryAgainError` is retried.

@@ -100,7 +100,7 @@ MANAGERS: Mapping[str, str] = {
     },
     "verl.experimental.reward_loop.reward_manager.limited.RateLimitedRewardManager": "rate_limited",
 }
-"""verl's reward manager -> the manager's name in verl commands."""
+"""Class of a verl reward manager -> the name of this reward manager in verl commands."""
 
 IMPORTS = (
     "verl is not needed: import BaseTool, ToolResponse and OpenAIFunctionToolSchema from agentrl.tools, BaseInteraction"

@@ -154,7 +154,7 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 
 
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
-    """Return the positions of matching rows, and the number of parts searched for the text (without a text: all)."""
+    """Return the positions of matching rows, and how many of the index's parts were searched (all, without a text)."""
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
         mask, searched = run.search(text).mask(snapshot.parts)
@@ -173,7 +173,7 @@ def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:
 
 
 def _words(request: Request) -> dict[str, str]:
-    """Query parameters of the URL. Lone surrogates are encoded as in files of trajectories."""
+    """Query parameters of the URL. The page escapes lone surrogates as `store.text` does; the escapes are undone."""
     return {name: original(value) for name, value in request.query_params.items()}
 
 

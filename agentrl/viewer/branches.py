@@ -11,7 +11,7 @@ from agentrl.types.rollout import Rollout
 
 _CONTINUES = (OperationKind.RESTART, OperationKind.RENDER)
 _MAX_DEPTH = 8
-"""Deepest level that is shown; trajectories below it are shown at this level."""
+"""Maximum level in the tree; trajectories that are nested more deeply get this level, too."""
 
 
 class Branch(TypedDict):
@@ -41,7 +41,7 @@ class Branch(TypedDict):
 def branches(rollout: Rollout) -> list[Branch]:
     """Return the trajectories in the order of the tree: each is followed by the trajectories that it started.
 
-    Parents that do not exist or form a cycle are ignored. They occur if another program wrote the file.
+    Parents that do not exist or form a cycle are ignored. Only a file that another program wrote has such parents.
     """
     found = _opened(rollout)
     children: dict[int | None, list[Branch]] = {}

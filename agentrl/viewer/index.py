@@ -17,7 +17,7 @@ from agentrl.viewer.summary import SUMMARY, summarize
 
 LOOKS_EVERY_S = 1.0
 JOINS_EVERY_S = 0.5
-"""Minimum time between snapshots while files are read, because joining all rows takes longer than reading one file."""
+"""Minimum time between snapshots during reading: joining all rows for a snapshot is slower than reading a file."""
 
 Stamp = tuple[int, int]
 """File size and modification time; a file with a different stamp is read again."""

@@ -37,7 +37,7 @@ class Search:
         self._thread: Thread | None = None
 
     def mask(self, parts: Sequence[Part]) -> tuple[pa.Array, int]:
-        """Return the mask of matching rows of `parts` and the number of searched parts; continue the search."""
+        """Return the mask of matching rows of `parts` and the number of searched parts; search the other parts, too."""
         with self._lock:
             self._asked = time.monotonic()
             found = [self._found.get(part) for part in parts]

@@ -69,7 +69,7 @@ def summarize(path: Path, split: str) -> pa.Table:
     """
     with open_file(path) as file:
         try:
-            sizes = pc.value_counts(file.read(["uid"], use_threads=False)["uid"])  # a group may be in two row groups
+            sizes = pc.value_counts(file.read(["uid"], use_threads=False)["uid"])  # one uid may be in two row groups
             tables = [
                 _summary(file.read_row_group(part, _READ, use_threads=False), split, sizes)
                 for part in range(file.num_row_groups)

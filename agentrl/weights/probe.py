@@ -1,4 +1,4 @@
-"""Check that an engine samples from the published policy: the backend scores a few tokens of the engine."""
+"""Check that an engine samples from the published policy: the backend scores a few tokens that the engine sampled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentrl.types.sample import Sample
 CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_MEAN_DIFF = 1.0
 """Largest accepted mean difference, in nats per token. Different kernels and dtypes cause about 0.01, bfloat16 versus
-float32 up to 0.1. Misnamed, swapped or missing weights cause several nats. The weight change of one step is too small
-to detect, so a smaller bound would find no more errors."""
+float32 up to 0.1. Misnamed, swapped or missing weights cause several nats. One step changes the
+weights too little to be detected, so even a smaller bound would not find an engine that missed a step."""
 
 
 class ProbeError(AgentRLError):
@@ -28,7 +28,7 @@ class Probe:
         """Return the metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
 
         Raises:
-            ProbeError: the mean difference is larger than rounding explains, or other weights sampled the tokens.
+            ProbeError: the mean difference is larger than rounding explains, or the tokens come from another version.
         """
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}

@@ -15,7 +15,7 @@ from agentrl.weights.probe import Probe
 class Publisher:
     """Publishes a backend's weights to an engine. Tokens sampled afterwards carry the new version.
 
-    The published weights are live, not a copy: do not train during a publication.
+    A publication reads the backend's weights without copying them first: do not train at the same time.
 
     Args:
         weights: returns the weights under the engine's names; default: the backend's `weights`.

@@ -50,7 +50,7 @@ def picture(run: Path) -> str:
 
 
 def success_curve(metrics: Path) -> list[Point]:
-    """Return (step, sampled success on the validation tasks) of each step with a validation."""
+    """Return (step, success of sampled rollouts on the validation tasks) for each step with a validation."""
     return [(row["step"], row["val/success"]) for row in read_metrics(metrics) if "val/success" in row]
 
 

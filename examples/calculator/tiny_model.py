@@ -1,6 +1,7 @@
-"""A tokenizer, and a model with about 460,000 random weights, or a mixture of experts with 650,000 to 760,000.
+"""A tokenizer, and a tiny model with random weights.
 
-All models are small enough to train on one CPU core.
+Dense models have about 460,000 weights, mixtures of experts 650,000 to 760,000. All models are small enough to train
+on one CPU core.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwe
         max_position_embeddings=1024,
         # RoPE wavelengths: 6 to 470 tokens; contexts: 250 tokens. Copying is learned twice as fast as with theta 10,000
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},
-        initializer_range=0.05,  # the usual 0.02 learns slowly at this width
+        initializer_range=0.05,  # with the usual 0.02, a model of this width learns slowly
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -13,11 +13,11 @@ def grpo_process(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tupl
     """A_t = sum of the standardised rewards of the steps that end at or after t.
 
     A step's reward is the sum of `turn_rewards` and `token_rewards` on its tokens, so the outcome belongs to the last
-    step. Step rewards are standardised over all steps of all valid rollouts of the group. Steps end at
-    `step_ends`, or if it is None, at the end of each turn. If `turn_rewards` is also None, the rollout is one step, as
-    in GRPO. Example: step rewards 1, 0 and 0, 0; mean 0.25, std 0.5, standardised 1.5, -0.5 and -0.5, -0.5. So the
-    tokens of the four steps have 1, -0.5 and -1, -0.5. A group of one, or of equal rewards, has advantage 0.
-    The returns equal the advantages.
+    step. Step rewards are standardised over all steps of all valid rollouts of the group. Steps end at `step_ends`, or
+    if it is None, at the end of each turn. If `turn_rewards` is also None, the rollout is one step, as in GRPO.
+    Example: two rollouts of two steps, step rewards 1, 0 and 0, 0; mean 0.25, std 0.5, standardised 1.5, -0.5 and -0.5,
+    -0.5. So the tokens of the four steps have the advantages 1, -0.5 and -1, -0.5. A group of one, or of equal rewards,
+    has advantage 0. The returns equal the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

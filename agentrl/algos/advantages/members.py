@@ -75,7 +75,7 @@ class Members:
                 yield valid
 
     def unequal(self) -> Iterator[list[int]]:
-        """Yield the valid members of each group in which their scores are not all equal."""
+        """Yield the valid members of each group whose valid members have unequal scores."""
         return (group for group in self.comparable() if not equal(self.scores[group]))
 
 

@@ -33,14 +33,14 @@ def estimate_advantages(
 
     Args:
         name: a registered estimator; brackets contain its options with their defaults:
-            grpo (norm_adv_by_std: true), dr_grpo, grpo_passk (norm_adv_by_std: true), rloo, opo, gpg,
-            reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys, gdpo_reward_weights, norm_adv_by_std: true; reads
-            `components`): compare a rollout's reward with its group;
-            remax (reads `baselines`), reinforce_plus_plus (gamma: 1), gae (gamma: 1, lam: 1, whiten: true; reads
-            `values`): use token-level returns;
-            grpo_process (norm_adv_by_std: true), grpo_turn (gamma: 1, norm_adv_by_std: true), mt_grpo
-            (turn_advantage_weight: 1, norm_adv_by_std: true), gigpo (step_advantage_weight: 1, gamma: 0.95,
-            norm_adv_by_std: true; reads `observation_keys`): compare turns or steps within the group;
+            these compare a rollout's reward with its group: grpo (norm_adv_by_std: true), dr_grpo, grpo_passk
+            (norm_adv_by_std: true), rloo, opo, gpg, reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys,
+            gdpo_reward_weights, norm_adv_by_std: true; reads `components`);
+            these use token-level returns: remax (reads `baselines`), reinforce_plus_plus (gamma: 1), gae (gamma: 1,
+            lam: 1, whiten: true; reads `values`);
+            these compare turns or steps within the group: grpo_process (norm_adv_by_std: true), grpo_turn (gamma: 1,
+            norm_adv_by_std: true), mt_grpo (turn_advantage_weight: 1, norm_adv_by_std: true), gigpo
+            (step_advantage_weight: 1, gamma: 0.95, norm_adv_by_std: true; reads `observation_keys`);
             grpo_vectorized and rloo_vectorized are aliases of grpo and rloo.
         token_rewards: [B, T]. A rollout's reward appears once, on the last trained token of its last trajectory. The
             rollout's score is the sum over its rows. A reward on an untrained token is added to the trained token

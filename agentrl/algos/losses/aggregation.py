@@ -25,8 +25,8 @@ def aggregation_weights(
 ) -> tuple[list[float], float]:
     """Return the weight of each row, [B], and the denominator.
 
-    A sequence is a rollout with all its rows. Only sequences with a trained token count. Example: one rollout has two
-    rows of 3 and 1 tokens, another rollout has one row of 4 tokens:
+    A sequence is a rollout with all its rows. Sequences without trained tokens are ignored. Example: one rollout has
+    two rows of 3 and 1 tokens, another rollout has one row of 4 tokens:
 
         token-mean                 weights 1, 1, 1           denominator 8
         seq-mean-token-sum         weights 1, 1, 1           denominator 2

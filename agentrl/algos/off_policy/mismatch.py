@@ -101,7 +101,7 @@ def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -
 
 
 def summary(moments_of_step: Mapping[str, float]) -> dict[str, float]:
-    """Compute the metrics of a step from the result of `moments` over its tokens; empty if there is none.
+    """Compute the metrics of a step from the result of `moments` for the step; empty if this result is empty.
 
     mismatch/mean, max        mean and maximum of |log policy - log behaviour|, in nats
     mismatch/k3               the k3 estimate of KL(behaviour || policy), in nats per token

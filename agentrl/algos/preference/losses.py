@@ -164,8 +164,8 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
         groups: [N] long; rollouts of one group have the same number.
         beta: scale of the log-probabilities.
 
-    Metrics: `accuracy`, share of pairs with unequal scores that the policy orders correctly; `margin`, beta times the
-    mean difference of the log-probabilities in these pairs.
+    Metrics over the pairs with unequal scores: `accuracy`, share of pairs that the policy orders correctly; `margin`,
+    beta times the mean difference of the log-probabilities.
     """
     found = []
     for number in torch.unique(groups):

@@ -11,7 +11,7 @@ from agentrl.audit.reading.run_info import Json
 
 
 def first_json(text: str, start: int = 0) -> tuple[Json, int]:
-    """Return the JSON value at `start`, after whitespace, and the value's end; (None, 0) if there is no valid value."""
+    """Skip whitespace; return the JSON value at `start` and the value's end; (None, 0) if there is no valid value."""
     try:
         value, end = _DECODER.raw_decode(text, after_blanks(text, start))
     except (ValueError, RecursionError):

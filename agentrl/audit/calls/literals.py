@@ -71,7 +71,7 @@ class _Open:
 
 
 def literal_at(text: str, position: int) -> tuple[Json, int]:
-    """Return the literal at `position`, after whitespace, and the end of the literal.
+    """Skip whitespace; return the literal at `position` and the end of the literal.
 
     Constants may be written as in JSON. A tuple becomes a list. Keys of dictionaries are strings.
 

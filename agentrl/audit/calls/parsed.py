@@ -28,7 +28,7 @@ class ParsedTurn:
 
     Attributes:
         thoughts: the model's thoughts; None: the text contains them, between `<think>` and `</think>`.
-        together: text and thoughts in one text, as older runs saved them; only in formats that older runs used.
+        together: text and thoughts in one text, as older runs saved them; None in formats that those runs did not have.
     """
 
     content: str

@@ -18,7 +18,7 @@ _VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 
 
 def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
-    """Parse `<tool_call>` blocks of functions with parameters, and a function at the start of a line.
+    """Parse calls in `<tool_call>` blocks. The text from a `<function=` line to the first block is also a block.
 
     A value ends at a `</parameter>` that is followed by the next parameter or by the end of the function. One line
     break at each end of the value is dropped. A block begins at each `<tool_call>`. After the first mistake in a block,

@@ -42,7 +42,7 @@ def _list(value: Json) -> list[Json]:
 
 
 def _kinds(schema: Json, whole: Json, followed: set[str]) -> Iterator[str]:
-    """The types that a schema names or implies, then those of its alternatives and of the schema that it refers to."""
+    """The types that `schema` names or implies, then the types of its alternatives and of the schema in its `$ref`."""
     schema = _dictionary(schema)
     yield from _own_kinds(schema)
     for key in ("anyOf", "oneOf", "allOf"):

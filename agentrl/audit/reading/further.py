@@ -9,7 +9,7 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set `replies` of the last turn of each continued trajectory; the replies are in the next prompt."""
+    """Set `replies` of a continued trajectory's last turn: the last messages in the next trajectory's prompt."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 

@@ -77,7 +77,7 @@ def operations_fit(operations: Sequence[Operation], num_segments: int, num_messa
 
 
 def num_beside(operations: Sequence[Operation], used: Sequence[int], position: int) -> int:
-    """Number of calls that may have begun before the operation at `position`, in operations that overlap it.
+    """Number of calls in operations that overlap the one at `position`; these calls may have begun before it.
 
     Args:
         used: result of `num_used`.

@@ -164,7 +164,7 @@ def _model_texts(
 
 
 def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
-    """Return for each row the items of a list. `kind` is the class of the items; its fields name the columns."""
+    """Return the items of the list `path` of each row. The fields of the items' class `kind` name the columns."""
     if path not in step.items:  # older schemas
         return [[] for _ in range(len(step))]
     names = [name for name in kind.__annotations__ if name != "index"]

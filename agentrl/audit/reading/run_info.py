@@ -98,7 +98,7 @@ class RunInfo:
         return value if isinstance(value, int | float) else None
 
     def limit(self, name: str, *, of_agent: bool = False) -> int | None:
-        """Return a limit of `rollout.multi_turn`, or with `of_agent` the sub-agents' limit if set. None: no limit."""
+        """Return a limit of `rollout.multi_turn`; with `of_agent`, the sub-agents' own limit if set. None: no limit."""
         own = self.number(f"rollout.multi_turn.sub_agent.{name}") if of_agent else None
         value = self.number(f"rollout.multi_turn.{name}") if own is None else own
         return None if value is None else int(value)
@@ -123,7 +123,7 @@ class RunInfo:
 
     @cached_property
     def why_not_run(self) -> str:
-        """Reason why the configuration does not describe these rollouts (replay, or not saved); "" if it does."""
+        """Why no saved configuration describes these rollouts: it was not saved, or a replay made them; else ""."""
         if self.replayed_from:
             return f"made by replay, {self.replayed_from}"
         return NO_CONFIG if self.config is None else ""

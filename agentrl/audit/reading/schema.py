@@ -72,8 +72,9 @@ LEAVES: Mapping[str, str] = {
 }
 """Leaves (columns of values) of schema 8, in order, with Arrow types.
 
-Schema 7 lacks `facts`, schema 6 also `trajectories.weight`, 5 also `operations`, 4 and 3 also `excluded`, 2 also
-`old_logprobs`, `ref_logprobs`, `values` and `kl_coef`. In schemas 2 and 3, `rewards` and `tool_rewards` are maps.
+Older schemas lack columns: `facts` up to schema 7, `trajectories.weight` up to 6, `operations` up to 5, `excluded` up
+to 4, and in schema 2 also `old_logprobs`, `ref_logprobs`, `values` and `kl_coef`. In schemas 2 and 3, `rewards` and
+`tool_rewards` are maps.
 """
 
 _VERSION_7 = {path: kind for path, kind in LEAVES.items() if path != "facts"}

@@ -1,4 +1,4 @@
-"""A file of rollouts as flat arrays: the items of each list, with offsets to their owners."""
+"""A file of rollouts as flat arrays: per list column, the items of all lists and the end of each list."""
 
 from __future__ import annotations
 

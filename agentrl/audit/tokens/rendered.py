@@ -80,7 +80,7 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # so that a rollout without further prompts passes
+        self.check.ledger.count("further prompts", 1)  # an invariant passes only if something was checked
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -268,7 +268,7 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether sets of appended messages are rendered one by one: one precedes all turns, or two follow one turn."""
+    """Whether each `Appended` is rendered alone: one of them precedes all turns, or two follow the same turn."""
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

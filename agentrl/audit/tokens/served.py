@@ -69,7 +69,7 @@ class ServedTokenCheck:
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
         ledger = self.tokens.check.ledger
-        ledger.count("further prompts", 1)  # so that a rollout without further prompts passes
+        ledger.count("further prompts", 1)  # an invariant passes only if something was checked
         for trajectory in rollout.trajectories:
             if why := self.tokens.why_not(rollout, trajectory):
                 ledger.skip("prompt tokens", why)
@@ -130,7 +130,7 @@ class ServedTokenCheck:
     def _check_parent(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, segment: int, context: Sequence[int]
     ) -> None:
-        """Check that a further trajectory has the messages of its parent, and begins because the context changed."""
+        """Check a further trajectory: it has its parent's messages, and does not begin with all its parent's tokens."""
         parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
         if parent is None:  # reported by `operations`
             return

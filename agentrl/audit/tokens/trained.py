@@ -26,7 +26,7 @@ _ESTIMATORS = {
 OF_PREFERENCES = ("best_worst", "scores")
 """Estimators that compare whole rollouts; weights of trajectories have no effect on these estimators."""
 _NOT_CHOSEN = (*OF_PREFERENCES, "threshold")
-"""Estimators that their algorithm uses even if `algorithm.adv_estimator` names another one."""
+"""Estimators of algorithms that ignore `algorithm.adv_estimator`."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _UNITS: tuple[tuple[Scope, Callable[[Sample], str]], ...] = (
 
 
 def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> list[list[int]]:
-    """Return the samples of each rank, as indices, with similar numbers of tokens.
+    """Give all ranks similar numbers of tokens; return the indices of each rank's samples.
 
     The samples of a group stay on one rank, because they share a prefix. If a rank would get too many tokens
     (see `BALANCED`), rollouts or single samples are assigned instead of groups. For scope "group" or "rollout", the

@@ -113,7 +113,7 @@ class ShardedModel(TorchBackend):
         return self._score(samples, records=self._records)
 
     def free(self) -> None:
-        """See `HeldModel.free`. Nothing to do: Python's garbage collector finds all cycles of FSDP2."""
+        """See `HeldModel.free`. Nothing to do: Python's garbage collector frees the reference cycles of FSDP2."""
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return all parameters and buffers, not copied; tied weights once."""
@@ -136,7 +136,7 @@ class ShardedModel(TorchBackend):
         return [local_part(self._weights[name])]
 
     def place(self, weights: dict[str, Tensor]) -> None:
-        """Overwrite this rank's parts of the given complete weights."""
+        """Set this rank's parts of the weights to those of `weights`, which are complete."""
         place(self._weights, weights)
 
     def save_part(self, folder: Path, ranks: Ranks) -> None:

@@ -41,7 +41,7 @@ BEAT_S = 1.0
 LOST_PEER_STATUS = 75
 """Exit status of a rank that ends because another rank has ended: EX_TEMPFAIL of sysexits.h."""
 FOREVER = timedelta(days=365)
-"""Timeout of a rank that waits for the next call. The rank notices the end of another rank sooner: sockets close."""
+"""Timeout of a rank that waits for the next call. If another rank ends, a closed socket shows it sooner."""
 
 
 class LostPeerError(AgentRLError):
@@ -119,7 +119,7 @@ class Ranks:
         Args:
             device: type of the devices: cpu or cuda.
             num_shards: number of ranks that shard a copy.
-            named: whether two dimensions get names. FSDP2 needs names; peft assumes tensor parallelism if it finds any.
+            named: whether two dimensions get names. FSDP2 needs names; with names, peft assumes tensor parallelism.
         """
         if (device, num_shards, named) not in self.meshes:
             rows = num_shards < self.size

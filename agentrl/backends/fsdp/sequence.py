@@ -52,7 +52,7 @@ class SequenceGroup(SequencePeers):
 
 
 def check_sequence(model: PositionwiseModel, size: int) -> None:
-    """Check that `size` ranks can divide the positions of a model.
+    """Check that the positions of a model's sequences can be divided among `size` ranks.
 
     Raises:
         ConfigError: the attention heads cannot be divided equally, or the model cannot run on packed tokens, or its
@@ -82,7 +82,7 @@ def joined(values: Tensor, own_N: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def _exchanged(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Send part p, [P, ...], to rank p; return the parts received, in order of rank."""
+    """Send `parts[p]` of `parts`, [P, ...], to rank p; return the received parts in order of the sending rank."""
     return cast(Tensor, _Exchange.apply(parts, group))  # type: ignore[no-untyped-call]  # untyped in torch
 
 

@@ -196,7 +196,7 @@ def part_of(value: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def parts(value: Tensor) -> Iterator[torch.Size]:
-    """Yield the shapes of the parts of a weight's first copy, on ranks 0, 1, ..."""
+    """Yield the shape of each part of a weight's first copy, in the order of the ranks."""
     if not isinstance(value, DTensor):
         yield value.shape
         return

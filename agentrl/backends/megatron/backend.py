@@ -30,7 +30,7 @@ class MegatronBackend(RankBackend):
         return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. With LoRA: only layers with an adapter, after merging, in float32."""
+        """See `Backend.checkpoint_weights`. With LoRA, yields only layers with an adapter, merged and in float32."""
         if (adapters := self._model.adapters) is None:
             return self._weights(self._model.weights.trained(self._model.weights.checkpoint_names))
         model = adapters.skeleton

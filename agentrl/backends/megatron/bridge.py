@@ -1,7 +1,8 @@
 """Import megatron-bridge: NVIDIA's mapping between Hugging Face models and models of megatron-core.
 
-When imported, megatron-bridge subclasses layers of TransformerEngine, which needs a GPU. On the CPU, empty classes
-replace these layers during the import. The empty classes are removed afterwards, and no model uses them.
+The import of megatron-bridge subclasses layers of TransformerEngine, and TransformerEngine needs a GPU. On the CPU,
+empty classes replace these layers during the import. After the import, the empty classes are removed. No model uses
+them.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class _StandIns(MetaPathFinder, Loader):
 
 
 class _Empty(type):
-    """Type of an empty class whose attributes are empty classes."""
+    """Metaclass of the empty classes: each attribute of an empty class is another empty class."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Redirect the CUDA calls of megatron-core to the CPU. `platform` checks the version.
+"""Redirect the CUDA calls of megatron-core to the CPU. `platform` checks the version of megatron-core.
 
 gloo cannot gather or reduce-scatter parts of different sizes, so this module builds both from gloo's all-to-all.
 """
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class OnCpu(TorchFunctionMode):
-    """Inside this mode, code that asks for the device cuda gets tensors on the CPU, not in page-locked memory."""
+    """Inside this mode, code that asks for the device cuda gets tensors on the CPU. Memory is never page-locked."""
 
     # Any: as in torch's protocol
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -154,7 +154,7 @@ def _as_cuda_types(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_sizes(function: Callable[..., Tensor], own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Call `own` if `sizes` is given (for parts of different sizes: tokens of experts), else `function`."""
+    """Return a function that calls `own` if it gets `sizes`, the different sizes of the parts; else `function`."""
 
     @wraps(function)
     def called(

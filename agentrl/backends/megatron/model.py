@@ -180,9 +180,9 @@ class MegatronModel:
 
     @runs_on_device
     def accumulate(self, batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> dict[str, float]:
-        """See `HeldModel.accumulate`. Afterwards the gradients of all processes are summed.
+        """See `HeldModel.accumulate`; this method also sums the gradients of all processes.
 
-        `update` must follow: the weights stay on the device until then.
+        Call `update` next: the weights stay on the device until `update` is done.
         """
         assert self.optimizer is not None
         self._parking.fetch(gradients=True)  # `clear_gradients` sets them to 0

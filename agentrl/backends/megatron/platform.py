@@ -1,7 +1,8 @@
 """The platform of megatron-core: CUDA, or the CPU.
 
-Nothing changes where CUDA is present. On the CPU, device calls are redirected. gloo cannot gather or reduce-scatter
-parts of different sizes, so both are built from gloo's all-to-all. The arithmetic of layers is not replaced.
+With CUDA, megatron-core runs unchanged. On the CPU, its device calls are redirected. gloo cannot gather or
+reduce-scatter parts of different sizes, so both are built from gloo's all-to-all. The arithmetic of layers is not
+replaced.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def prepare() -> None:
 
 
 def _name_as_in_torch() -> None:
-    """Let pickled tensors name torch's function: some processes cannot import megatron-core's replacement of it."""
+    """Make pickled tensors refer to torch's load function, not to megatron-core's replacement of this function.
+
+    A process without megatron-core could not import the replacement.
+    """
     loads: Any = torch.storage._load_from_bytes  # Any: megatron-core's function
     loads.__module__, loads.__qualname__ = "torch.storage", "_load_from_bytes"
 

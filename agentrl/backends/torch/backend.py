@@ -119,7 +119,7 @@ class TorchBackend:
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. Only layers with an adapter are copied: merged, in float32."""
+        """See `Backend.checkpoint_weights`. With LoRA, yields only layers with an adapter: merged float32 copies."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
@@ -185,7 +185,7 @@ class TorchBackend:
         return with_experts(model.head.scores(found), passes, packs, len(samples))
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
-        """Return the micro-batches to score. With peers, add empty ones: all run equally many passes."""
+        """Return the micro-batches to score, with empty ones added so that all peers run the same number of passes."""
         return packs
 
     def _save(self, path: Path) -> None:

@@ -21,7 +21,7 @@ from agentrl.types.sample import Sample
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
 LossOf: TypeAlias = Callable[[int, Outputs], "Tensor | None"]
-"""(number of a micro-batch, its model outputs) -> its loss; None for a pass without gradients."""
+"""(number of a micro-batch, its model outputs) -> its loss; returns None if no backward pass is needed."""
 OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
 """Runs a computation with a model's body and head, and returns the result of the computation."""
 
@@ -131,8 +131,8 @@ CPU_TOKENS = 2048
 """Largest useful micro-batch on a CPU, in tokens: larger ones do not fit the CPU's caches and are slower."""
 
 KEYS_PER_TOKEN = {"cpu": 64}
-"""Type of device -> number of copied keys and values that use as much memory as one token. For other types of devices
-this number is 16, because each head has a separate copy there (measurements: docs/gpu.md)."""
+"""Type of device -> number of tokens whose copied keys and values use as much memory as computing one token. For other
+types of devices this number is 16, because there each head has a separate copy (measurements: docs/gpu.md)."""
 
 
 def cut(

@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 FLEX_DEVICES = {"cuda"}
 """Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute its gradient."""
 FLEX_SCALE = 20
-"""Factor on the lengths of the samples that test FlexAttention, so that the longest sample has several blocks."""
+"""Scale of the probe samples that test FlexAttention: the longest sample then has several blocks of tokens."""
 
 
 class PositionwiseModel:
@@ -165,7 +165,7 @@ class PositionwiseModel:
                 torch.autograd.backward(loss)
 
     def _divided(self, batch: MicroBatch, windows: Mapping[int, int | None], *, entropy_gradient: bool) -> Outputs:
-        """Compute the outputs that this process's positions predict, and join them with its peers' outputs."""
+        """Compute the outputs of the tokens that this process predicts, and join them with its peers' outputs."""
         tokens, own_N = own_slice(self._packed(batch, windows), self._sequence)
         temperatures = None if batch.temperatures is None else batch.temperatures[own_N]
         own = replace(batch, targets=batch.targets[own_N], temperatures=temperatures)

@@ -24,7 +24,7 @@ IDLE = Sample([0, 0], [0, 1], [1.0, 1.0], [0.0, 0.0])
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """All or some samples of a mini-batch, and numbers that scale the losses, taken from the complete mini-batch.
+    """All or some samples of a mini-batch, and the numbers of the complete mini-batch that scale the losses.
 
     Attributes:
         weights: [B], the weight of each sample's tokens.
@@ -130,7 +130,7 @@ def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequenc
 
 
 class _Passes:
-    """Passes over micro-batches. For an empty one, this process only takes part in the passes of its peers."""
+    """Passes over micro-batches. With an empty micro-batch, this process only takes part in the passes of its peers."""
 
     def __init__(self, model: RunsPasses, batch: MiniBatch, loss: LossFunction, peers: Peers) -> None:
         self._model, self._whole, self._loss, self._peers = model, batch, loss, peers

@@ -20,8 +20,8 @@ from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
 SIMILAR = 0.7
-"""Each row of a grid has at least this fraction of the number of queries of the grid's longest row. A lower fraction
-means more padding, a higher fraction means more attention calls."""
+"""Minimum number of queries in a row of a grid, as a fraction of the queries in the grid's longest row. A lower
+fraction means more padding, a higher fraction means more attention calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _Row:
 
     @property
     def num_shared(self) -> int:
-        """Number of tokens at the start of the path that belong to other rows."""
+        """Number of tokens on the path before this row's queries; these tokens are queries of other rows."""
         return len(self.path) - self.num_own
 
 

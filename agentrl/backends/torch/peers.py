@@ -11,7 +11,7 @@ SampleOutputs: TypeAlias = dict[str, dict[int, Tensor]]
 
 
 class Peers:
-    """Peers of a process that trains alone. For several processes, see `backends.fsdp.ranks.ProcessPeers`."""
+    """Exchanges of a process without peers. For several processes, see `backends.fsdp.ranks.ProcessPeers`."""
 
     size = 1
 
@@ -28,7 +28,7 @@ ALONE = Peers()
 
 
 class SequencePeers:
-    """Peers of a process that computes all positions of its samples. For slices, see `fsdp.sequence.SequenceGroup`.
+    """Exchanges of a process that computes all positions of its samples. For slices, see `fsdp.sequence.SequenceGroup`.
 
     Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens. "Own" means: of this process.
 

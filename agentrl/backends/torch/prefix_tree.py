@@ -106,7 +106,10 @@ def _with_sinks(attended: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> BlockMask:
-    """Find the (query block, key block) pairs with some or full attention, from minima and maxima of each block."""
+    """Find the (query block, key block) pairs with partial or full attention.
+
+    Only the smallest and largest end and position of each block are compared.
+    """
     ends, positions = ends_L.view(-1, BLOCK), positions_L.view(-1, BLOCK)
     first_B = torch.arange(len(ends), device=ends.device) * BLOCK
     later_BB = first_B[:, None] > first_B

@@ -51,11 +51,11 @@ def by_path(experts_MLK: Tensor, paths: Sequence[Tensor]) -> list[Tensor]:
 def with_experts(
     scores: Scores, passes: Sequence[Sequence[Tensor]], packs: Sequence[Sequence[int]], num_samples: int
 ) -> Scores:
-    """Return the scores with the experts that score passes recorded.
+    """Return `scores`, with the experts that were recorded in the passes that computed these scores.
 
     Args:
         passes: for each pass, the experts of its samples. Empty if nothing was recorded.
-        packs: the indices of these samples; see `score_passes`.
+        packs: the indices of the samples of each pass; see `score_passes`.
     """
     if not passes:
         return scores
@@ -81,7 +81,7 @@ def _filled(experts: Tensor | None, length: int, shape: torch.Size) -> Tensor:
 
 
 def without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples without recorded experts."""
+    """Return copies of all samples, from which the recorded experts are removed."""
     if all(sample.routed_experts is None for sample in samples):
         return samples
     return [replace(sample, routed_experts=None) for sample in samples]

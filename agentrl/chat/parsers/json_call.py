@@ -46,7 +46,7 @@ def call_arguments(value: JsonValue, keys: Sequence[str] = ARGUMENTS) -> str:
 
 
 def call_of(value: JsonValue, body: str, expected: str, keys: Sequence[str] = ARGUMENTS) -> ParsedCall:
-    """Return the call in a JSON value. The error of a malformed call ends with `expected`, the right form.
+    """Return the call in a JSON value. A malformed call's error ends with `expected`, which describes the right form.
 
     Args:
         body: the text of the value, which a malformed call keeps as its arguments.
@@ -74,7 +74,7 @@ def call_with_name(name: str, value: JsonValue) -> ParsedCall:
 
 
 def malformed_call(name: str, body: str, error: BadJSONError, expected: str) -> ParsedCall:
-    """Return a call with an error that ends with `expected`, the right form."""
+    """Return a call with an error that ends with `expected`, which describes the right form."""
     return ParsedCall(name if is_unicode(name) else "", body.strip(), f"{error} {expected}")
 
 

@@ -81,7 +81,7 @@ def write_json(value: Mapping[str, JsonValue]) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` is valid Unicode. JSON may escape half of a surrogate pair, which is not a character."""
+    """Whether `text` is valid Unicode. JSON may contain one half of a surrogate pair: this half is not a character."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 

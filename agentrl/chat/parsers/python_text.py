@@ -75,10 +75,10 @@ def near(text: str, position: int) -> str:
 
 
 def expect(text: str, position: int, *choices: str) -> tuple[str, int]:
-    """Return which of `choices` is the next character after whitespace, and its end.
+    """Return the next character after whitespace, which must be one of `choices`, and the position after it.
 
     Raises:
-        BadPythonError: the next character is none of them.
+        BadPythonError: the next character is not one of `choices`.
     """
     position = skip_blanks(text, position)
     found = text[position : position + 1]

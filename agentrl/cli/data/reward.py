@@ -26,7 +26,7 @@ _MAX_CONCURRENT = 32
 
 
 def callable_reward(config: RunConfig) -> Reward | None:
-    """Load the configured reward; None if there is none, or if it calls a model, or a server that runs code.
+    """Load the configured reward; None if no reward is configured, or if it calls a model or a code-execution server.
 
     Raises:
         AgentRLError: the reward cannot be used as configured.

@@ -50,7 +50,7 @@ def evaluate_texts(file: Path, column: str, config: RunConfig, results_file: Pat
 
 
 def test_scores(groups: Iterable[Group]) -> dict[str, float]:
-    """Return verl's metrics `test_score/<data source>`: the average, over the source's rows, of a row's mean score."""
+    """Return verl's metrics `test_score/<data source>`: mean score of each row's responses, averaged over the rows."""
     means: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         if scores := [each.reward for each in group.rollouts if not each.failed]:

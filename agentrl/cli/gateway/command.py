@@ -53,7 +53,7 @@ def gateway(options: argparse.Namespace) -> None:
 
 
 def for_recording(config: RunConfig) -> RunConfig:
-    """Change `config` for a run that only records: groups of one rollout unless configured, no reward function."""
+    """Change `config` for a run that only records: no reward function, and by default one rollout per group."""
     trainer = {"mode": "rollout_only", "total_training_steps": None}
     if "experiment_name" not in config.trainer.model_fields_set:
         trainer["experiment_name"] = "gateway"

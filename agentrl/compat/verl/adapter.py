@@ -103,7 +103,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
     """Convert the response to segments."""
     if output.multi_modal_data or output.routed_experts is not None:
         raise ValueError("AgentLoopOutput: multi_modal_data and routed_experts are not supported")
-    if not output.response_mask:  # then verl's loops return the full prompt (prompt_ids[-0:]) as response_ids
+    if not output.response_mask:  # without a response, verl returns the prompt (prompt_ids[-0:])
         return []
     if len(output.response_mask) != len(output.response_ids) or not set(output.response_mask) <= {0, 1}:
         raise ValueError(

@@ -77,7 +77,7 @@ class ServerManager:
 
 
 def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingParams:
-    """Apply verl's sampling dictionary to `base`. Its stop tokens are added to those of `base` (of the chat format).
+    """Apply verl's sampling dictionary to `base`. Its stop tokens are added to the chat format's stop tokens in `base`.
 
     Raises:
         ConfigError: an unknown key, or an unsupported value.

@@ -19,7 +19,7 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
         if option == "share_prefixes" and has_layouts(config):
-            continue  # most layouts require share_prefixes=false, even if the backend never shares prefixes
+            continue  # no error for share_prefixes=false: most layouts require it
         if not can(spec, need):
             yield from _unused(where, section, option, backends_with(need))
     yield from _missing_optimizers(config, spec)

@@ -31,7 +31,7 @@ _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
 
 _IN_FLIGHT = ("max_staleness", "over_sampling")
-# keys of the schedule (such as save_freq) are not listed: users append trainer.mode to a training command
+# schedule keys (such as save_freq) are not listed, so that users can append trainer.mode to a training command
 _NOT_IN_MODE: dict[str, tuple[str, ...]] = {
     "val_only": ("stop_when", "save_best", "profile_steps", "resume_from_path", *_IN_FLIGHT),
     "rollout_only": ("stop_when", "save_best", "log_val_generations", "resume_from_path", *_IN_FLIGHT),

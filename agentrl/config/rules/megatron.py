@@ -1,4 +1,4 @@
-"""Rules for Megatron's parallel layouts that need no facts about the model."""
+"""Rules for Megatron's parallel layouts. They need no facts about the model; see `model_layout` for other rules."""
 
 from __future__ import annotations
 

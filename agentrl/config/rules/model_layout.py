@@ -1,4 +1,4 @@
-"""Rules for Megatron's parallel layouts that depend on the shape of the model."""
+"""Rules about whether a parallel layout of Megatron fits the shape of the model."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _MARKS = (SETTINGS, TERMINAL_BENCH)
 
 
 def is_task_folders(name: str) -> bool:
-    """Whether a dataset name refers to task folders, that is, names a folder or is a pattern that matches folders."""
+    """Whether a dataset name is the path of a folder, or a pattern that matches folders."""
     return bool(_folders(name))
 
 

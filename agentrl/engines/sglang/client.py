@@ -20,8 +20,7 @@ MAX_ANSWER_BYTES = 2**30
 BUSY = (408, 429)
 """HTTP statuses of a router with a full queue.
 
-Neither these statuses nor statuses of 500 or more (out of memory, lost worker, starting up) mean that the request is
-invalid.
+A request that gets one of these statuses, or 500 or more (out of memory, lost worker, starting up), may still be valid.
 """
 
 

@@ -21,8 +21,8 @@ class RequestCounters:
     """Counters of completed requests since the start; a request that was sent twice counts once.
 
     `forwarded_tokens`: computed tokens (uncached context tokens and sampled tokens). `later_prompt_tokens`: context
-    tokens after the first turn that the previous turn contained or sampled, so that they can be in a cache. New tool
-    results are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
+    tokens that can be in a cache, because the conversation's previous turn contained or sampled them; new tool results
+    are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
     """
 
     def __init__(self) -> None:

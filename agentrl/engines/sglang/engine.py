@@ -18,8 +18,8 @@ from agentrl.engines.sglang.routing import Placement
 from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
 MAX_TRIES = 16
-"""Maximum number of attempts of a request that healthy servers do not answer. The growing pauses between attempts add
-up to about 100 seconds. This is long enough for a router, which checks its workers once a minute."""
+"""Maximum number of times that a request is sent, if servers that seem healthy do not answer it. The growing pauses
+between the attempts add up to about 100 seconds: long enough for a router, which checks its workers once a minute."""
 
 MAX_PAUSE_S = 10.0
 
@@ -274,7 +274,7 @@ class SglangEngine:
 
 async def _stop(replica: Replica, mode: PauseMode, timeout_s: float) -> None:
     await replica.client.post("/pause_generation", {"mode": mode}, timeout_s)
-    await replica.client.get("/server_info", timeout_s)  # the scheduler answers this only once it has stopped
+    await replica.client.get("/server_info", timeout_s)  # the scheduler answers this only after it has stopped
 
 
 async def _continue(replica: Replica, timeout_s: float) -> None:

@@ -214,7 +214,7 @@ def _runs(rows: Sequence[Row], shape: Shape, num_rows: int) -> list[tuple[int, i
 
 
 def fixed_width(num_tokens: int) -> int:
-    """Number of blocks to read for `num_tokens`: 4, 8, 12, 16, 24, 32, 48, ... so that a step has few widths."""
+    """Number of blocks to read for `num_tokens`: 4, 8, 12, 16, 24, 32, 48, ... so that few different widths occur."""
     num_blocks = num_blocks_for(num_tokens)
     step = 1 << max(2, (num_blocks - 1).bit_length() - 2)
     return -(-num_blocks // step) * step

@@ -130,7 +130,7 @@ class ImageRunner:
         return {name: value.to(dtype) if value.is_floating_point() else value for name, value in made.items()}
 
     def _pieces(self, seen: ImageKV) -> Iterator[tuple[int, int]]:
-        """Token ranges that are forwarded together. An image token that the model sampled is forwarded alone."""
+        """Token ranges, one per forward pass. An image token that the model sampled gets a forward pass of its own."""
         start, end = seen.num_cached, len(seen.token_ids)
         covered = {place for image in seen.images for place in range(image.start, image.end)}
         sampled = [

@@ -20,8 +20,8 @@ class KVSession:
         reserved: number of blocks reserved for the session, counted against the capacity.
         num_indexed: number of leading full blocks that other conversations can find by the blocks' tokens.
         prefilled_only: whether all KV was computed by prefill, so that equal tokens give bit-identical KV.
-        origin: hash of which tokens were prefilled and which decoded. Sessions with equal tokens and equal `origin`
-            have bit-identical KV.
+        origin: hash that tells which tokens were prefilled and which were decoded. Sessions with equal tokens and equal
+            `origin` have bit-identical KV.
         last_used: number of turns that the engine had finished when the session's last turn ended.
     """
 
@@ -78,10 +78,11 @@ class Job:
 
 
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Group jobs with equal tokens and bit-identical KV (the same tokens were prefilled, and the same decoded).
+    """Group jobs with equal tokens and bit-identical KV.
 
-    The next token of the whole group is computed in one batch row. Rollouts of the same task share their prompt and
-    often their first tokens. Until the rollouts differ, they cost as much as one rollout.
+    KV is bit-identical if the same tokens were prefilled and the same tokens were decoded. The next token of the whole
+    group is computed in one batch row. Rollouts of the same task share their prompt and often their first tokens. Until
+    the rollouts differ, they cost as much as one rollout.
     """
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:

@@ -12,7 +12,7 @@ from agentrl.engines.torch.prefix_index import PrefixIndex
 
 
 class Conversations:
-    """KV of each session until its release; used only by the engine's thread.
+    """Keeps the KV of each session until the session is released; used only by the engine's thread.
 
     Args:
         capacity: maximum number of blocks in use.
@@ -24,7 +24,7 @@ class Conversations:
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
         self.capacity = capacity
-        self.allocator = BlockAllocator(store, capacity + 1)  # one more: a copy and its source are both in use
+        self.allocator = BlockAllocator(store, capacity + 1)  # + 1: a block and its copy are in use together
         self.index = PrefixIndex()
         self.num_evicted = 0
         self._store = store

@@ -115,7 +115,7 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
 def _rows_are_independent(
     model: PreTrainedModel, windows: Mapping[int, int | None], limits: Limits, longest: int
 ) -> bool:
-    """Whether a sequence's logits stay bit-identical with longer sequences in the batch and shorter prefill pieces."""
+    """Whether logits stay bit-identical if longer sequences join the batch and prefill has shorter pieces."""
     found = []
     for neighbours, step in ((0, 16), (limits.decode.rows - 1, 11)):
         lengths = [min(length, longest) for length in (*range(40, 40 + neighbours), 23)]

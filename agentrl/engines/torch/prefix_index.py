@@ -19,7 +19,7 @@ class Found:
 
     Attributes:
         blocks: full blocks to share.
-        tail: a block to copy, which starts with the remaining tokens; None if there is none.
+        tail: block that starts with the tokens after `blocks`; it is copied and not shared. None if there is none.
         pending: whether the next block is still being computed.
     """
 
@@ -54,9 +54,10 @@ class PrefixIndex:
         return Found(found)
 
     def add(self, token_ids: Sequence[int], blocks: IntArray, first: int, *, pending: bool) -> int:
-        """Add the blocks of `token_ids` from index `first` on; return how many of the full blocks are in the tree.
+        """Add the blocks of `token_ids`, from block number `first` on.
 
-        Stops at the first block whose tokens are already in the tree as another block.
+        Adding stops at the first block for which the tree already has another block with equal tokens. Return the
+        number of leading full blocks that are in the tree.
         """
         for number in range(first, -(-len(token_ids) // BLOCK_SIZE)):
             tokens = tuple(token_ids[number * BLOCK_SIZE : (number + 1) * BLOCK_SIZE])

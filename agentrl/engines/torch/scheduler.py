@@ -165,9 +165,9 @@ class Scheduler:
             self._prefill_done(job)
 
     def _plan_prefill(self, jobs: Iterable[Job]) -> tuple[list[Row], dict[Job, int]]:
-        """Rows of one prefill step, oldest job first, and the end position of each job.
+        """Rows of one prefill step, oldest job first, and the position up to which the step prefills each job.
 
-        A job may fill several rows of one step, because in every layer all keys are written before any query reads.
+        A job may fill several rows of one step, because in every layer all keys are written before a query reads them.
         """
         shape = self._limits.prefill
         rows: list[Row] = []

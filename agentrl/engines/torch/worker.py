@@ -126,7 +126,7 @@ class Worker:
         with torch.inference_mode():
             while not self.closed:
                 busy = self._step()
-                self._tell_quiet(busy)  # before the wait for a command, which would delay the caller of `pause`
+                self._tell_quiet(busy)  # first: the caller of `pause` must not wait for the next command
                 self._deliver()
                 self._run_commands(wait=not busy)
         self._run_commands(wait=False)

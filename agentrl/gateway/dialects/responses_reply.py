@@ -188,4 +188,4 @@ _CONSTANT: JsonObject = {
     "usage": None,
     "user": None,
 }
-"""Keys of a response that clients expect; their values do not depend on the run."""
+"""Keys that clients expect in a response; the values of these keys do not depend on the run."""

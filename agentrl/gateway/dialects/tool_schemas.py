@@ -27,7 +27,7 @@ class Tools:
 
     Attributes:
         text_inputs: names of tools whose input is a text; the model calls them with one argument `input`.
-        left_out: keys and types of tools that the gateway cannot offer.
+        left_out: the tools that the gateway cannot offer, each as its key in the request and its type.
         namespaces: tool name that the model sees -> (namespace of the tool, name in the namespace); see `name_in`.
     """
 

@@ -13,7 +13,7 @@ from agentrl.plan.shapes import Shape
 
 _FLOAT, _LONG = 4, 8
 _GATED = 5
-"""Numbers that Megatron keeps for each channel of a feed-forward layer: gate and up, up again, activation, product."""
+"""Numbers that Megatron keeps for each channel of a feed-forward layer: gate, up, up again, activation, product."""
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
 """Number of linear layers with an adapter: in attention, and in the MLP. An adapter keeps `rank` numbers per token."""
 _ROTATIONS = 4
@@ -44,7 +44,10 @@ class Kept:
         return _norms(self, sparse=sparse) + _attention(self) + (_experts(self) if sparse else _dense(self))
 
     def predicting(self, *, sparse: bool) -> float:
-        """Bytes of a layer for multi-token prediction, with three norms and the inputs of its projection and head."""
+        """Bytes of a layer for multi-token prediction: a usual layer, and three norms.
+
+        The bytes of the norms include their outputs, which are the inputs of the projection and the head.
+        """
         return self.layer(sparse=sparse) + 3 * _megatron_norm(self) * self.shape.hidden / _slices(self.layout)
 
     @property
@@ -68,8 +71,9 @@ def _slices(layout: Layout) -> int:
 def _norms(kept: Kept, *, sparse: bool) -> float:
     """Bytes of the norms of a layer: the normalized states in float32, and the outputs of the norms.
 
-    The linear layers keep the norms' outputs, which are their inputs. With autocast, each linear layer keeps a separate
-    copy of its input in the lower precision. Norms with trained weights also keep their input in float32.
+    The norms' outputs are kept, because they are the inputs of the linear layers. With autocast, each linear layer
+    keeps a separate copy of its input in the lower precision. Norms with trained weights also keep their input in
+    float32.
     """
     hidden, precision = kept.shape.hidden, kept.precision
     casts = 3 + (1 if sparse else 2) if precision.mixed else 2

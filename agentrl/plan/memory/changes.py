@@ -39,7 +39,7 @@ class Change:
 
     Attributes:
         cost: larger changes cost more; see `_training` and `_engines`.
-        needs: number of devices that the changed run uses; 0 if this many devices are available.
+        needs: number of devices that the changed run uses, if this is more than are available; else 0.
     """
 
     values: Values

@@ -106,9 +106,10 @@ def usable_bytes(servers: Servers, memory: float, kept: float = 0) -> float:
 
 
 def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
-    """Return how many tokens of KV cache each replica of the configured servers holds; infinite without a limit.
+    """Return how many tokens of KV cache an engine holds; infinite without a limit.
 
-    The result is also infinite if a rollout of maximum length does not fit, because `fit_of` reports that.
+    For a server, this is the number for each of its data-parallel parts. The result is also infinite if a rollout of
+    maximum length does not fit, because `fit_of` reports that.
     """
     servers = servers_of(config)
     if servers.embedded:

@@ -98,7 +98,7 @@ def table_size(shape: Shape, layout: Layout) -> int:
 
 
 def _latent_down(shape: Shape) -> int:
-    """Weights of a layer that tensor parallelism copies to all devices: the down-projections of latent attention."""
+    """Attention weights per layer that tensor parallelism does not divide: the down-projections of latent attention."""
     of = shape.attention
     return shape.hidden * (of.query_rank + of.kv_rank + of.rope_dim) if of.is_latent else 0
 
@@ -155,7 +155,9 @@ def _averages(own: Weights, optimizer: str) -> int:
 
 
 def gathered(shape: Shape, layout: Layout, precision: Precision, *, trained: bool, resharded: bool = True) -> float:
-    """Bytes of gathered tensors in FSDP2: weights of two layers, gradients of one layer, all outside of the layers.
+    """Bytes of gathered tensors in FSDP2.
+
+    These are the weights of two layers, the gradients of one layer, and all weights and gradients outside of layers.
 
     Args:
         resharded: value of `actor.reshard_after_forward`; false: all weights and all gradients (float32) stay gathered.

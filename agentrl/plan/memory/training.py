@@ -144,7 +144,7 @@ class Trainer:
         return {**_shown(held, buffers, passes), **others}
 
     def _passes(self, actor: ActorConfig, shape: Shape) -> Parts:
-        """Return the parts at the moment that needs more memory; see `moments`."""
+        """Return the parts at whichever of the two `moments` needs more memory."""
         return max(self.moments(actor, shape), key=lambda parts: sum(parts.values()))
 
     def moments(self, actor: ActorConfig, shape: Shape) -> tuple[Parts, Parts]:

@@ -75,7 +75,7 @@ class Found:
 
     Attributes:
         ranked: the candidates, best first; those without a simulation come last.
-        refused: number of training devices without a fitting layout -> why the layout closest to fitting does not fit.
+        refused: number of training devices of each division that is not possible -> why it is not possible.
     """
 
     ranked: list[Candidate]

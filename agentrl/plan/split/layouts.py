@@ -63,12 +63,15 @@ def possible(shape: Shape, devices: int, per_node: int, tensor: int, pipeline: i
 
 
 def last_stage(num_layers: int, pipeline: int) -> int | None:
-    """Layers of the last stage, if the other stages have the mean number, rounded up; None if all stages are equal."""
+    """Number of layers of the last stage; None if all stages have the same number.
+
+    Each other stage has the mean number of layers, rounded up.
+    """
     return num_layers - -(-num_layers // pipeline) * (pipeline - 1) if num_layers % pipeline else None
 
 
 def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
-    """Yield the possible SGLang servers: `number` servers (0: any), up to `most` devices each, `devices` in total.
+    """Yield the possible SGLang servers on `devices` devices: `number` servers (0: any) with up to `most` devices each.
 
     If a server has more devices than the model has key-value heads (latent attention counts as one head), also yield
     servers with data-parallel attention, in which no device holds the KV cache of all rollouts.

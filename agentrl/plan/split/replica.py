@@ -1,8 +1,8 @@
-"""A simulated engine: replicas that decode with continuous batching, in the time of the running event loop.
+"""A simulated engine: replicas that decode with continuous batching; their clock is that of the running event loop.
 
 While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). A
-prefill delays decoding by the duration of the prefill. The total delay is that of chunked prefill (Agrawal et al. 2024,
-Sarathi-Serve, arXiv:2403.02310).
+prefill delays decoding by the duration of the prefill. Chunked prefill (Agrawal et al. 2024, Sarathi-Serve,
+arXiv:2403.02310) causes the same total delay.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class Replica:
         self._slowdown, self._changed = slowdown, changed
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[int, int, Request]] = []
-        self._running: list[tuple[float, int, Request]] = []  # a heap, ordered by `_progress` at their end
+        self._running: list[tuple[float, int, Request]] = []  # heap: (`_progress` at the request's end, ...)
         self._serial = count()
-        self._progress = 0.0  # tokens of a request that runs from the start and never ends
+        self._progress = 0.0  # tokens that a request would have sampled since the start
         self._stall_s = 0.0  # remaining seconds of prefill
-        self._context = 0.0  # tokens of the running requests
-        self._kv = 0.0  # tokens of the running requests at their end
+        self._context = 0.0  # tokens that the running requests have now
+        self._kv = 0.0  # tokens that the running requests will have when they end
         self._step_s = math.inf
         self._factor = 1.0
         self._last = self._loop.time()

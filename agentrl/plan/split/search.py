@@ -93,7 +93,7 @@ class _Search:
                 yield found
 
     def _fastest(self, devices: int, colocate: bool) -> Candidate | Lack:
-        """Return the fastest layout and servers of a division; if none fit, why those closest to fitting do not fit."""
+        """Return the fastest layout and servers that fit a division; if none fit, the smallest `Lack`."""
         servers, lacks = self._servers(self.fleet.num_devices - (0 if colocate else devices), colocate)
         missing = [Lack(True, math.inf, "no layout divides the model and the devices")]
         for train_s, layout in self._layouts(devices):
@@ -142,10 +142,10 @@ class _Search:
         """Seconds to sample the tokens of a step, if replicas have equal work and tools take no time.
 
         Requests beyond the maximum of a replica start when other requests end. If rollouts run during updates, requests
-        of later steps start as well.
+        of later steps run at the same time.
         """
         planned, replicas = self._planned, servers.replicas * servers.data
-        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # the mean over a rollout's duration
+        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # mean while a rollout grows
         engine, number = self._engine(servers), len(planned) / replicas
         most = min(setting_of(self.config, servers).max_running, room / servers.data / context)
         at_once = 1 + self.config.trainer.max_staleness + self.config.trainer.over_sampling
@@ -196,7 +196,7 @@ class _Search:
 
     @cached_property
     def _quantiles(self) -> list[int]:
-        """Quantiles 1 / n, 2 / n, ..., 1 of the sampled tokens of a rollout, for n = `_PARTS`."""
+        """Quantiles 1 / n, 2 / n, ..., 1 of the number of tokens that a rollout samples, for n = `_PARTS`."""
         ordered = sorted(each.num_sampled for each in self._planned)
         return [ordered[-(-part * len(ordered) // _PARTS) - 1] for part in range(1, _PARTS + 1)]
 
@@ -208,7 +208,7 @@ class _Search:
 
     @cached_property
     def _work(self) -> tuple[int, float]:
-        """Tokens of the samples of a step, and the FLOPs of their attention."""
+        """Number of tokens in the samples of a step, and the FLOPs of attention in these samples."""
         positions = [each.token_ids for each in samples_of(self.lengths, self.config, 0)]
         attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
         return sum(map(len, positions)), attention

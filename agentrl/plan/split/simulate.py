@@ -51,7 +51,7 @@ class Split:
         trainer_idle: share of the time in which the trainer waits for rollouts.
         engine_idle: share of the time in which a replica runs no request, mean over replicas.
         learn_s, score_s: seconds of a step's update, and of the forward passes before it.
-        staleness: share of the groups that have each value of staleness.
+        staleness: value of staleness -> share of the groups with this value.
         requeued: tasks restarted per step.
         partial: share of the rollouts that several policy versions sampled.
         wasted: share of the started rollouts that no step trained on and that will not be used.

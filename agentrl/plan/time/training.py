@@ -50,7 +50,7 @@ class Training:
         return passes.epochs * passes.num_trained * step
 
     def even_s(self, num_tokens: float, attention: float) -> float:
-        """Return the seconds of scoring and updates for equally divided samples, which is close to the shortest time.
+        """Return the seconds of scoring and updates for equally divided samples: an estimate of the shortest time.
 
         Args:
             num_tokens: tokens of the samples of a step.

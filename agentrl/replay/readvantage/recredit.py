@@ -23,7 +23,7 @@ COLUMNS = ("data_source", "index", "rewards", "turn_rewards", "error", "infra_fa
 COLUMNS_OF_TOKENS = ("trajectories.segments", "trajectories.advantages")
 
 _BY_REWARD = "reward: "
-"""Prefix of the rollout runner's error message if only the reward function failed."""
+"""Prefix of `Rollout.error` if the reward function failed and everything before it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Credit:
 
 
 def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
-    """Yield the rollouts of each group.
+    """Yield for each group the saved and recomputed advantages of its rollouts.
 
     A step is computed as one batch, because an estimator may need all groups of a step.
 

@@ -32,7 +32,7 @@ class Continued:
 
     Attributes:
         saved_score: None if the saved rollout has no score.
-        unrecorded: the tool calls of all continuations that have no recorded result.
+        unrecorded: the tool calls without a recorded result, of all continuations.
     """
 
     key: Key
@@ -52,7 +52,7 @@ def from_turn(replay: Replay) -> Result:
     Each rollout is continued `rollout.n` times if the command line sets this key, else once.
 
     - All tokens before turn K are kept and never re-tokenized. In the new trajectory, all of them are prompt tokens and
-      not trained on. The saved run already trained on the tokens that were sampled.
+      not trained on, because the saved run already trained on the sampled tokens among them.
     - From turn K on, a call that the saved rollout also made gets the recorded result. `--unrecorded` sets how other
       calls are handled. The default is `live` if the command line names tools, else `error`. Live tools start
       without the effects of calls before turn K. With `error`, the mode fails if a call was not recorded.

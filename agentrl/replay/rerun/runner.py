@@ -102,7 +102,7 @@ class Rerunner:
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
         environment: name of the saved run's environment; "" if it had none.
-        asks_users: whether simulated users answer if an answer was not recorded; otherwise the rollout ends.
+        asks_users: whether a simulated user gives an answer that was not recorded. If not, the rollout ends there.
     """
 
     parts: RolloutParts

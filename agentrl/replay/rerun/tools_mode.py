@@ -25,7 +25,7 @@ class Divergence:
 
     Attributes:
         turn: index, from 0, of the last model turn that started at or before the token; -1: no turn had started.
-        token: index in the segment, from 0; the segment's length if the re-run has all its tokens and further ones.
+        token: index in the saved segment, from 0; the segment's length if the re-run has the same tokens and more.
     """
 
     trajectory: int

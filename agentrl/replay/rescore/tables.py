@@ -92,7 +92,7 @@ def values_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> d
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return name -> short name: the last component of the name as a path, or the name itself if two would be equal."""
+    """Return name -> last path component of the name. If two components are equal, return name -> name for all."""
     short = {name: Path(name).name for name in names}
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 

@@ -3,15 +3,16 @@
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
 | mismatch  | the KL between engine and backend, both with the same weights, is above 0.01 nats per token (mean of  |
-|           | 5 steps): a factor e in the importance ratio of 100 tokens; bfloat16 alone causes 1e-4 to 1e-3        |
+|           | 5 steps). At 0.01, the importance ratio of 100 tokens changes by a factor of e. bfloat16 alone causes |
+|           | 1e-4 to 1e-3                                                                                          |
 | probe     | right after publishing, engine and backend differ by more than 0.05 nats per token on average; the    |
 |           | difference caused by bfloat16 is smaller                                                              |
 | requeued  | over 5 steps, the share of groups requeued for staleness is more than 10 percentage points above the  |
 |           | share that over_sampling is expected to requeue                                                       |
 | replay    | with rollout.routed_experts, 10 % or more of the tokens have no recorded experts                      |
 | restarts  | a server died or hung in this step                                                                    |
-| cache     | over 5 steps, later turns recompute more than half of the context tokens of earlier turns; checked    |
-|           | only if the later turns have at least 10,000 tokens of earlier turns                                  |
+| cache     | over 5 steps, turns recompute more than half of the context tokens that their previous turn already   |
+|           | contained; checked only if there are at least 10,000 such tokens                                      |
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from agentrl.tools.base import InfraError
 from agentrl.utils.yaml_list import entry_errors
 
 SANDBOXES_PER_ANSWER = 4
-"""Maximum number of sandboxes that test one answer at the same time. Kinds without slots in the pool have no limit."""
+"""Maximum number of sandboxes that test one answer at the same time; no limit for sandboxes that keep no state."""
 _LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 

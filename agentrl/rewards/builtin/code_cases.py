@@ -92,7 +92,7 @@ def read_cases(ground_truth: JsonValue) -> Sequence[Case]:
     """Read the tests of a row. Supported forms (each may also be a JSON string):
 
     - `{"inputs": [...], "outputs": [...]}`: standard input and output of each test (APPS, CodeContests, TACO,
-      Codeforces); with the key `fn_name`, which names a function: its arguments and its result
+      Codeforces). If there is a key `fn_name` with a function's name: arguments and result of each call
     - `{"assert_case": [...]}`, or a list of strings: assertions
     - a list of `{"input": ..., "output": ...}`
     - a string that is not JSON: a test program

@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any, Callable, Iterator  # noqa: UP035  (Python 3.8)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, SIGKILL = 1, 4, 9
-# operations that run in the other process; == and < run there only if both operands are there (`Remote._compared`)
+# operations that run in the other process; == and < only if both operands are in that process (`Remote._compared`)
 OPERATIONS = ["len", "getitem", "setitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg"]
 OPERATIONS += ["next", "str", "repr"]
 BUILT = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "Decimal": Decimal, "Fraction": Fraction}

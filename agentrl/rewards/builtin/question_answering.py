@@ -30,7 +30,7 @@ def search_qa(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> dict[str, float]:
-    """`score` if the last `<answer>` is one of the gold answers, `format_score` for a wrong answer, else 0.
+    """`score` if the last `<answer>` is one of the gold answers, `format_score` if it is not, 0 without `<answer>`.
 
     This is Search-R1's score (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (many
     guesses) reduce the score to a quarter. With metric=f1 the score is `score` times the word F1. With metric=subem the

@@ -44,7 +44,7 @@ class ScoreFunction:
         self._dropped: set[str] = set()
 
     def arguments(self, *values: object) -> dict[str, object]:
-        """Return the arguments of a call: `kwargs`, and those of `values`, named by `given`, that are accepted."""
+        """Return the arguments of a call: `kwargs`, and the `values` whose names (`given`) the function accepts."""
         return {**self._takes(dict(zip(self.given, values, strict=True))), **self.kwargs}
 
     def where(self, data_source: str, extra_info: Mapping[str, object]) -> str:

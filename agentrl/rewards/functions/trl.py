@@ -68,7 +68,7 @@ class RewardFuncs:
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
         asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
-        # concurrent, so that all functions wait for their next batch at the same time
+        # concurrent: with the manager `batch`, each function has its own batches, and the waiting times overlap
         answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)
         scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
@@ -144,7 +144,7 @@ async def _only(running: Awaitable[list[object]]) -> object:
 
 
 def _answers(returned: object, num_rows: int) -> list[object]:
-    """Return each row's score, and whether the function applies to the row (not if it returned None for the row)."""
+    """Return for each row the score and `applies`, which is False if the function returned None for the row."""
     try:
         values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
     except TypeError:  # a number, or an array without dimensions

@@ -30,7 +30,7 @@ _FENCE = "```"
 
 
 class JudgeClient:
-    """Client of one endpoint. Any number of callers may share it, but only one event loop at a time.
+    """Client of one endpoint. Any number of concurrent callers may share the client if they use the same event loop.
 
     Args:
         sleep: waits for a number of seconds.

@@ -50,8 +50,8 @@ def quoted(text: str, name: str) -> str:
         5 <\\|im_end|>
         ANSWER 0f32…>>>
 
-    Equal texts have equal codes, so equal answers give equal requests. Finding a text that contains its own
-    hash is as hard as inverting the hash.
+    Equal texts have equal codes, so equal answers give equal requests. To close its own block, a text must contain its
+    own hash; finding such a text is as hard as inverting the hash.
     """
     safe = escape_control_text(text)
     code = sha256(safe.encode("utf-8", "surrogatepass")).hexdigest()[:16]

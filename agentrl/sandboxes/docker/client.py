@@ -26,7 +26,9 @@ WORK = "/work"
 _ENVIRONMENT = {"HOME": WORK, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 _FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""Variables that Docker and Podman copy from this machine unless `run` sets them. They may contain passwords."""
+"""Variables that Docker and Podman copy from this machine into a container, unless options of `run` set them.
+
+The options set them to empty values, because the values of this machine may contain passwords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Client:
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C must reach only the run, which then ends its containers
+                start_new_session=True,  # Ctrl-C must reach only agentrl, which then ends its containers
                 limit=LINE_BYTES,
             )
         except OSError as error:

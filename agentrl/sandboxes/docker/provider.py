@@ -18,7 +18,7 @@ from agentrl.sandboxes.process import WRITABLE, ProcessSandbox, arguments
 
 START_S = 120.0
 EXIT_S = 5.0
-"""Seconds in which the command must report how its container ended."""
+"""Seconds to wait until the command that started a container exits, with the exit code of the container."""
 _LOGGER = logging.getLogger(__name__)
 _LIST = ("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Labels}}", "--filter")
 _REMOVE = ("rm", "--force", "--volumes")

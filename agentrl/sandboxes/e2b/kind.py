@@ -19,7 +19,7 @@ def _provider(settings: E2BSandbox) -> SandboxProvider:
     Raises:
         ConfigError: the library is not installed.
     """
-    needed = 3 * settings.max_running  # per sandbox: a call, its health check and a file transfer at once
+    needed = 3 * settings.max_running  # connections of one sandbox at a time: a call, its health check, a file transfer
     if needed > 200 and not os.environ.get(_CONNECTIONS):
         os.environ[_CONNECTIONS] = str(needed)
     try:

@@ -24,7 +24,7 @@ class E2BSandbox(PoolSettings):
     api_url: Annotated[str, ADDRESS] | None = None
     """Address of the API, if it is not https://api.DOMAIN."""
     sandbox_url: Annotated[str, ADDRESS] | None = None
-    """Address of all sandboxes, if a proxy routes on the header E2b-Sandbox-Id."""
+    """Address of a proxy through which all sandboxes are reached. The proxy must route on the header E2b-Sandbox-Id."""
     internet: bool = False
     """Whether code in the sandbox can reach the internet."""
     lifetime_s: PositiveInt = 3600

@@ -52,7 +52,7 @@ sys.exit(1)
 """
 """Program that lists processes, or kills all processes that are not in the list `known`.
 
-It ignores processes of the kernel, itself and its ancestors.
+The program ignores itself, its ancestors and processes of the kernel.
 """
 
 

@@ -32,7 +32,11 @@ def answer(request: dict[str, Any], most: int, stop: tuple[int, ...] = ()) -> di
 
 
 def command(text: str, seconds: float, most: int, stop: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Run a shell command. Processes that the command leaves running continue, unless it timed out or was stopped."""
+    """Run a shell command.
+
+    If the command ends by itself, processes that it leaves running continue. At a timeout or stop, the process group of
+    the command is killed.
+    """
     output, timed_out, stopped = Output(most), False, False
     process = subprocess.Popen(
         ["bash", "-c", text],

@@ -69,7 +69,10 @@ def interpreter(wanted: Path | None) -> Path:
 
 
 def _own_interpreter() -> Path:
-    """Return agentrl's interpreter outside its virtual environment, whose packages the model's code must not use."""
+    """Return the base interpreter of agentrl's virtual environment.
+
+    The model's code must not use the packages of the virtual environment.
+    """
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 

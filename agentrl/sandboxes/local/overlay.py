@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 
 _PYTHONS = ("usr/bin/python3", "usr/local/bin/python3")
 _LAYER = "/sys"
-"""Mount point of the layer outside the sandbox: a folder that exists on every machine and cannot contain `root`."""
+"""Folder at which the outer bwrap mounts the writable layer. It exists on every machine and cannot contain `root`."""
 _PROBE_S = 10.0
 
 
@@ -25,7 +25,7 @@ class Root:
 
     Attributes:
         python: path of the interpreter in the sandbox.
-        user: (user, group) that own the files, seen as root in the sandbox; None: user and group of this process.
+        user: owner of the files (user, group), who is root in the sandbox; None: user and group of this process.
         bubblewrap: path of a bwrap that can overlay folders.
     """
 
@@ -39,7 +39,7 @@ class Root:
         return os.path.lexists(self.path / name)
 
     def start(self, num_bytes: int) -> list[str]:
-        """Return the start of the command: an outer bwrap mounts `num_bytes` for the layer and runs the inner bwrap."""
+        """Return the start of the command: an outer bwrap mounts the layer (`num_bytes`) and runs the inner bwrap."""
         folders = ("--dir", f"{_LAYER}/upper", "--dir", f"{_LAYER}/work")
         outer = [self.bubblewrap, "--die-with-parent", "--dev-bind", "/", "/"]
         return [*outer, "--size", str(num_bytes), "--tmpfs", _LAYER, *folders, "--", self.bubblewrap]

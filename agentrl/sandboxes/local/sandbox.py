@@ -73,7 +73,7 @@ async def _check_layer(sandbox: LocalSandboxProcess, root: Root) -> None:
         raise ConfigError.keyless(f"`root` of the sandbox: {root.path}: it cannot be written: {error}") from error
     if said := (await sandbox.run_python(_REPLACE, START_S)).error:
         raise ConfigError.keyless(
-            f"`root` of the sandbox: a folder that was removed cannot be made again, which needs Linux 6.6 or later:"
+            f"`root` of the sandbox: a sandbox cannot recreate a removed folder; this needs Linux 6.6 or later:"
             f" {said.splitlines()[-1]}"
         )
     if root.has(name):
@@ -112,7 +112,7 @@ class LocalSandboxProcess(ProcessSandbox):
         return sandbox
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. A signal that killed bubblewrap was not sent by a program inside the sandbox."""
+        """See `ProcessSandbox._end`. If a signal killed bubblewrap, the sender was not a program in the sandbox."""
         if not self._ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):

@@ -158,7 +158,7 @@ def _refuse(calls: Mapping[str, int]) -> list[bytes]:
 
 
 def _checked(number: int, checks: Sequence[bytes]) -> list[bytes]:
-    """Apply checks of the first argument to one call; calls that pass are allowed."""
+    """Return instructions that check the first argument of one system call; if it passes, the call is allowed."""
     body = [_step(_LOAD, _FIRST_ARGUMENT), *checks, _step(_RETURN, _ALLOW)]
     return [_step(_JUMP_EQUAL, number, 0, len(body)), *body]
 

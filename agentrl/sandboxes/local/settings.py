@@ -20,8 +20,8 @@ class LocalSandbox(PoolSettings):
     """Interpreter for the model's code. Default: agentrl's interpreter, else the system's python3. With `root`, the
     default is the python3 of `root`."""
     root: Path | None = None
-    """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file in it. The
-    changes are kept in a separate layer of size `disk_mb` for each sandbox; the folder itself does not change."""
+    """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file, but
+    the changes stay in the sandbox's own layer of size `disk_mb`; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
     """Folders of this machine that the sandbox can read, at the same paths, such as libraries and data."""
     memory_mb: PositiveInt = 1024

@@ -66,7 +66,7 @@ class Selection:
     def offered(self, task: Task) -> list[JsonValue]:
         """Return the schemas of the tools offered to `task`.
 
-        If the task was imported with tools, these are its own tools; else the tools of the run that the task may use.
+        If the task was imported with its own tools, return them; else return the run's tools that the task may use.
         """
         own = task.extra_info.get("tools")
         if isinstance(own, list):

@@ -26,8 +26,8 @@ def verl_row(value: JsonValue) -> Logged:
 
     The fields are `input`, `output`, `gts` (the ground truth), `score`, `step`, and other reward values.
     `input` and `output` are texts without control tokens, so their turns cannot be separated. They become one user and
-    one assistant message. In a `uid` of the form SAMPLE_ROLLOUT_OUTPUT, SAMPLE identifies the group, and ROLLOUT
-    identifies the rollout.
+    one assistant message. A `uid` may have the form SAMPLE_ROLLOUT_OUTPUT: it then names the group, the rollout in the
+    group, and the output of the rollout.
     """
     row = an_object(value, '{"input": ..., "output": ..., "score": ...}')
     place = _VERL_UID.fullmatch(optional_text(row, "uid") or "")
@@ -82,7 +82,7 @@ def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
     is not part of the row's sum.
 
     Args:
-        reward_columns: columns of reward functions. If empty: all columns of numbers except `step` and `advantage`.
+        reward_columns: columns of reward functions. If empty: all numeric columns but `step` and `advantage`.
     """
 
     def trl_row(value: JsonValue) -> Logged:

@@ -43,7 +43,7 @@ def import_rollouts(
     """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
 
     If a row has no step, its step is the number at the end of the file's name. If the name does not end in a number,
-    the step is the number of the file in the sorted folder, from 1. Only traces have token ids. The stop reason of
+    the step is the position of the file in the sorted folder, from 1. Only traces have token ids. The stop reason of
     imported rollouts is `finished`, because logs do not contain stop reasons.
 
     Args:
@@ -121,7 +121,7 @@ def _groups(step: int, rows: Sequence[Logged], indices: dict[str, int]) -> Itera
 
 
 def _key(row: Logged) -> str:
-    """Return a key of the task; equal for rows with equal prompt, ground truth and data source."""
+    """Return a key of the row's task. Rows with equal prompt, ground truth and data source have the same key."""
     return write_json([row.prompt, row.ground_truth, row.data_source])
 
 

@@ -120,7 +120,7 @@ def _continued(trajectories: Sequence[Trajectory], prompt: Sequence[int]) -> Tra
 
 
 def _author(messages: Sequence[Message]) -> Author:
-    """Return the author of the messages after the previous answer: `tool` if one is a tool message, else `user`."""
+    """Return the author of the messages after the previous answer: `tool` if there is a tool message, else `user`."""
     roles = [message["role"] for message in messages[:-1]]
     last = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return Author.TOOL if "tool" in roles[last + 1 :] else Author.USER

@@ -14,7 +14,7 @@ STALENESS = Metric(
 STALENESS_MAX = Metric("staleness/max", "versions", "largest staleness of a group", report=Line("Staleness", "maximum"))
 GROUPS_OF_AGE = Metric("staleness/<age>", "share", "trained groups with this staleness")
 TOKENS_OF_AGE = Metric(
-    "staleness/tokens_lag_<age>", "share", "tokens of valid rollouts that were sampled this many policy versions ago"
+    "staleness/tokens_lag_<age>", "share", "sampled tokens with this age in policy versions (valid rollouts only)"
 )
 IN_FLIGHT = Metric("staleness/in_flight", "groups", "groups still in progress when a step takes its groups")
 REQUEUED = Metric(
@@ -70,7 +70,7 @@ SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all grou
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")
 PASS_RATE = Metric("curriculum/pass_rate", "share", "mean pass rate of the rows whose pass rate is known")
 DRAWN_SHARE = Metric(
-    "curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks that a pass over the rows reached"
+    "curriculum/drawn_share", "share", "rows drawn, as a share of the rows visited; the other visited rows were skipped"
 )
 WAITING = Metric("online/waiting", "tasks", "tasks that rollouts added and that are not drawn yet")
 ADDED = Metric("online/added", "tasks", "tasks added in this step")

@@ -12,6 +12,6 @@ EXITED = Metric("harness/exit_errors", "share", "harnesses that ended by themsel
 FAILED = Metric(
     "harness/failed",
     "share",
-    "dropped rollouts: the harness sent no request, or ended with an error under `on_exit: fail`",
+    "dropped rollouts: the harness sent no request, or ended with an error and `on_exit` is `fail`",
 )
 STOPPED = Metric("harness/stopped", "share", "harnesses that were stopped at a limit or deadline")

@@ -65,7 +65,7 @@ SKIPPED_UPDATES = Metric(
 ACCURACY = Metric(
     "actor/accuracy",
     "share",
-    "pairs whose chosen answer has the higher implicit reward or score; labels that a reward model predicts correctly",
+    "pairs whose chosen answer has the higher implicit reward or score; for labels: correct predictions",
     console=Row("preference", "{} right"),
     report=Line("Pairs ranked correctly", "training"),
 )

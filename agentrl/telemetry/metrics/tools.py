@@ -18,7 +18,7 @@ COST = Metric(
     "USD",
     "price of all sandboxes since the run started or resumed, validations included; only kinds of sandbox with a price",
 )
-MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "sessions of MCP servers that were opened")
+MCP_OPENED = Metric("tools/mcp_sessions_opened", "", "opened sessions of MCP servers")
 MCP_REOPENED = Metric("tools/mcp_sessions_reopened", "", "opened sessions that replaced a lost session")
 MCP_CALLS = Metric("tools/mcp_calls", "calls", "calls of tools of MCP servers")
 MCP_CALL_S = Metric("tools/mcp_call_s", "s", "duration of calls of MCP tools, summed over all")

@@ -21,7 +21,7 @@ from agentrl.types.task import Task
 WAIT_S = 600.0
 """Maximum seconds that a rollout waits for a free slot."""
 CLOSE_S = 10.0
-"""Maximum seconds that the end of the run waits until all sessions have ended."""
+"""Maximum seconds that the run, at its end, waits for all sessions to end."""
 
 
 class ServerEnvironment(BindsSeveral):

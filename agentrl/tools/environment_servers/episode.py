@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ServerEpisode(RolloutState):
     """One rollout on a server. Actions run one at a time.
 
-    After an action that did not end in time, the state of the server is unknown. Further actions are then not run. They
-    end with a `tool_error`, and the reward of the rollout is unknown.
+    If the server fails during an action, or the action does not end in time, the state of the server is unknown. Then
+    further actions are not run but end with a `tool_error`, and the reward of the rollout is unknown.
     """
 
     def __init__(self, bound: BoundServer, data: AgentData) -> None:

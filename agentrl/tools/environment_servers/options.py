@@ -21,7 +21,9 @@ _FILE = (".yaml", ".yml")
 
 def _no_password(url: str) -> str:
     if "@" in url or "?" in url:
-        raise ValueError("expected an address without a password and without a query: 'api_key_env' names a key")
+        raise ValueError(
+            "expected an address without a password and without a query; 'api_key_env' names the variable of a key"
+        )
     return url
 
 
@@ -50,7 +52,7 @@ class OpenEnvOptions(ServerOptions):
     description: Text | None = None
     """Description of this tool; null: the server's description of the action."""
     observation: Text | None = None
-    """Field of the observation that the model reads. null: the only field, or all fields as JSON."""
+    """Field of the observation that the model reads. null: the text of a single field, else all fields as JSON."""
     reward: Literal["sum", "last"] = "sum"
     """Reward of a rollout: the sum of the rewards of all steps, or the reward of the last step."""
     reset: tuple[Text, ...] = ()

@@ -80,7 +80,7 @@ class Episode(RolloutState):
                 raise
 
     async def reward(self) -> float | None:
-        """Call the method `reward`; return None if there is no such method or it returns None.
+        """Call the method `reward`; return None if the method does not exist or returns None.
 
         Raises:
             InfraError: the reward is unknown, because `reward` timed out or an earlier call did not end.

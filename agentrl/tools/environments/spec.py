@@ -191,7 +191,7 @@ def _flag_problems(example: object) -> Iterator[str]:
 
 
 def _close_example(close: Callable[[], object] | None) -> None:
-    """Close the checked example, on a thread, because `close` may be async.
+    """Close the example object after the checks, on a thread, because `close` may be async.
 
     Errors are expected, because `reset` was never called.
     """
@@ -214,4 +214,4 @@ async def _awaited(closing: Awaitable[object]) -> None:
 
 
 _CLOSE_S = 10.0
-"""Maximum seconds that `close` of the checked example may take."""
+"""Maximum seconds that `close` of the example object may take."""

@@ -42,7 +42,7 @@ class McpConnections:
         """Run one call.
 
         Args:
-            server: position of the server in the list.
+            server: position of the server in `servers`.
 
         Raises:
             InfraError: the server failed.

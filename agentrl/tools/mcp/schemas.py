@@ -29,7 +29,7 @@ _CHECKED = frozenset(
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords that `checked_schema` keeps unchanged. Checking them takes time that is linear in schema and arguments."""
+"""Keywords that `checked_schema` keeps unchanged. The time to check them is linear in the sizes of schema and call."""
 
 
 class SchemaRefusedError(Exception):
@@ -106,7 +106,7 @@ class _References:
         self._num_nodes: dict[str, int] = {}
 
     def num_nodes(self, value: JsonValue, inside: tuple[str, ...]) -> int:
-        """Count the nodes of `value` with references replaced; `inside`: the references that contain `value`."""
+        """Count the nodes of `value` with references replaced; `inside`: the references that led to `value`."""
         total = 1
         reference = value.get("$ref") if isinstance(value, dict) else None
         if isinstance(reference, str) and reference not in inside:
@@ -133,8 +133,8 @@ class _References:
 def checked_schema(schema: ToolSchema) -> ToolSchema:
     """Return the schema for checking calls: the parts of `schema` that are quick to check.
 
-    The server checks all other parts. For example, patterns and references are omitted here, because those of a hostile
-    schema could make one check take forever.
+    The server checks all other parts. For example, patterns and references are omitted here, because a hostile
+    schema could use them to make one check take forever.
     """
     parameters = _checkable(schema.function.parameters)
     try:

@@ -24,7 +24,7 @@ _TYPES: Mapping[str, Kind] = {
     "sse": "sse",
 }
 _OF_OTHER_CLIENTS = frozenset({"autoApprove", "alwaysAllow", "description", "trust"})
-"""Keys of other clients that are ignored: they control the approval of calls in a client, or have no effect."""
+"""Ignored keys: in other clients, they control the approval of calls or have no effect."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)(?::-([^}]*))?\}")
 
 

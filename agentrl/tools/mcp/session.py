@@ -1,4 +1,4 @@
-"""A session of an MCP server. The same asyncio task opens and closes the session, as the SDK requires."""
+"""A session of an MCP server. The same asyncio task opens and closes the session, because the SDK requires this."""
 
 from __future__ import annotations
 

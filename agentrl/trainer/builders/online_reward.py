@@ -76,6 +76,6 @@ class _Scores:
 
 
 def _total_updates(config: RunConfig, online: OnlineRewardConfig) -> int:
-    """Return the number of updates for the learning-rate schedule, assuming a full buffer in each round."""
+    """Return the number of updates for the learning-rate schedule, as if the replay buffer were full from the start."""
     rounds = (config.trainer.total_training_steps or 1) // online.every
     return max(1, rounds * online.epochs * ceil(online.buffer / online.batch_size))

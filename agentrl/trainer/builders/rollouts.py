@@ -231,7 +231,7 @@ def _measure(
     toolbox: Toolbox,
     interactions: Mapping[str, BaseInteraction] | None,
 ) -> tuple[Measure, RowCheck]:
-    """Return the `Measure` of prompt lengths, which also checks each measured row, and the row check that it uses."""
+    """Return (the `Measure` of prompt lengths, its `RowCheck`). Measuring a row also checks the row."""
     rows = RowCheck(chat, toolbox, config, interactions)
 
     def length_of(task: Task) -> int:

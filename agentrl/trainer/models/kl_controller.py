@@ -19,7 +19,7 @@ FILE = "kl_control.json"
 
 
 class KLFeedback:
-    """Sets the coefficient of the next step from the KL measured in each step. Checkpoints save the coefficient."""
+    """Sets the coefficient for the next step from the KL measured in this step. Checkpoints save the coefficient."""
 
     def __init__(self, reward: KLReward) -> None:
         self._reward = reward

@@ -23,7 +23,7 @@ FILE = "reward_scores.json"
 """File in a checkpoint: the last scores of the held-out rows."""
 
 Figures = Callable[[Sequence[Sample], Sequence[float]], Metrics]
-"""Maps samples (with advantages) and the concatenated scores of all tokens with loss mask 1 to metrics."""
+"""Function (samples with advantages, one list of the scores of all their tokens with loss mask 1) -> metrics."""
 
 
 class RewardModelCheck:
@@ -103,7 +103,7 @@ def of_labels(samples: Sequence[Sample], scores: Sequence[float]) -> Metrics:
 
 
 def judged(probabilities: Sequence[float], labels: Sequence[float]) -> Metrics:
-    """Return `accuracy`, `ece` and `brier` of probabilities; `auc` if there are both successes and failures.
+    """Return `accuracy`, `ece` and `brier` of probabilities, and `auc` if there are both successes and failures.
 
     A label of 0.5 or more is a success.
     """

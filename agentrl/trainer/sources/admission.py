@@ -40,8 +40,8 @@ class Admissions:
 
     A group that would be older than S at the next step is stopped. Its task is requeued ahead of all tasks that never
     started. If stopped tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a
-    step waits until the task's group is ready. At most G last chances start under one version, so that one step can
-    take all of them; other last chances wait for the next version. So no task is requeued twice.
+    step waits until the task's group is ready. At most G requeued tasks start under one version, so that one step can
+    take all their groups; further requeued tasks wait for the next version. So no task is requeued twice.
 
     Args:
         draw_at: returns the draw at a position of the data.
@@ -57,7 +57,7 @@ class Admissions:
         ready: finished task -> the oldest version that sampled any of its tokens.
         num_requeued: number of requeued tasks.
         cut_off: task requeued since the caller last cleared this mapping -> the reason (see `_cut_off`).
-        num_filtered: number of tasks filtered since the last step was taken.
+        num_filtered: number of tasks filtered since the last call of `take`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Admissions:
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
         """Mark the task as ready; `oldest_version` sampled its group's oldest token. A requeued task is ignored."""
         if (start_version := self.under_way.pop(ticket, None)) is not None:
-            # for a last chance at most its start version, because `_num_last_chances` counts by start version
+            # `_num_last_chances` counts a requeued task by its start version, so no newer version is stored
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
@@ -173,7 +173,7 @@ class Admissions:
 
     @property
     def _num_last_chances(self) -> int:
-        """Number of last chances started under the current version."""
+        """Number of requeued tasks, under way or ready, that started under the current version."""
         started = [*self.under_way.items(), *self.ready.items()]
         return sum(ticket.last_chance and version == self.version for ticket, version in started)
 

@@ -1,4 +1,4 @@
-"""Collects the rollouts of a step that are not trained on, with reasons."""
+"""Collects the rollouts that a step does not train on, with reasons."""
 
 from __future__ import annotations
 

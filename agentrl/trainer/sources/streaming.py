@@ -37,8 +37,8 @@ class StreamingSource:
         group_of: builds a group from the rollouts of a task.
         group_filter: rejects groups; a rejected group is replaced immediately. None: all groups pass.
         drop: records the group of a requeued task; its unfinished rollouts have the stop reason `aborted`.
-        num_rollouts: number of rollouts in a group. Other attempts, such as ReMax's greedy rollout, are not
-            passed to `drop`. None: all attempts are rollouts of the group.
+        num_rollouts: number of rollouts in a group. Attempts beyond this number, such as ReMax's greedy rollout, are
+            not passed to `drop`. None: all attempts are rollouts of the group.
     """
 
     live = True

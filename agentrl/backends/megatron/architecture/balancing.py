@@ -108,7 +108,7 @@ def balanced_routers(chunk: nn.Module) -> list[BalancedRouter]:
 
 
 def collect_losses(routers: Sequence[BalancedRouter], config: TransformerConfig) -> dict[str, float]:
-    """Return the mean of each loss over the layers of the complete model; reset the sums.
+    """Return the mean of each loss over the layers of the complete model; clear `BalancedRouter.losses`.
 
     All processes call this together.
     """

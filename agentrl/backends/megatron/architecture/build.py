@@ -65,7 +65,7 @@ def build_chunks(
 
 
 def padded_vocabulary(hf: PretrainedConfig, config: TransformerConfig) -> int:
-    """Return the rows of the embedding: the vocabulary, padded to a multiple of the tensor-parallel size.
+    """Return the embedding's number of rows: the vocabulary size, padded to a multiple of the tensor-parallel size.
 
     Raises:
         ConfigError: the last process would have only rows that are padding.

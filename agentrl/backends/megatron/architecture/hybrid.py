@@ -27,7 +27,7 @@ PARTS_OF_A_LAYER = 2
 
 
 def layer_of(part: Any, chunk: nn.Module) -> int:  # Any: megatron-core is untyped
-    """Return the layer of the complete model, from 0, that a layer or router of megatron-core belongs to."""
+    """Return the index, in the complete model, of the layer to which a layer or router of megatron-core belongs."""
     return int(part.layer_number - 1) // (PARTS_OF_A_LAYER if isinstance(chunk, HybridChunk) else 1)
 
 
@@ -114,7 +114,7 @@ class _Stack(HybridStack):  # type: ignore[misc]  # megatron-core is untyped
 
 
 def pattern(config: TransformerConfig) -> str:
-    """Return the kinds of the layers of all stages: `*-*-|*E*E` has two stages; `*` attention, `-` MLP, `E` experts."""
+    """Return a symbol per layer (`*` attention, `-` MLP, `E` experts), and `|` between stages: `*-*-|*E*E`."""
     attention = Symbols.MLA if config.multi_latent_attention else Symbols.ATTENTION
     layers = [attention + (Symbols.MOE if sparse else Symbols.MLP) for sparse in _has_experts(config)]
     num_chunks = config.virtual_pipeline_model_parallel_size

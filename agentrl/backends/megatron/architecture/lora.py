@@ -97,8 +97,7 @@ class LowRank(nn.Module):
     def _joined(self, low: Tensor) -> Tensor:
         """Return A x, [S, 1, R], for the positions of the output; `low` is A x as computed on this process.
 
-        In a column-parallel module, the processes exchange A x like the module's input. In a row-parallel module, they
-        exchange A x like the module's output.
+        The processes exchange A x in the same way as the module's input (column-parallel) or output (row-parallel).
         """
         found: Tensor = low
         if self._is_column and self._divides_positions:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe")
-"""Values of `model_type` in a Hugging Face configuration that this backend trains."""
+"""Model families that this backend trains: values of `model_type` in a Hugging Face configuration."""
 BRIDGED = ("gemma", "mistral")
-"""Values of `model_type` that this backend trains with megatron-bridge, which maps architecture and weights."""
+"""Model families that this backend trains with megatron-bridge, which maps architecture and weights."""
 _EXPERT_BIAS = ("deepseek_v3", "glm4_moe")
 _MIXTURES = ("qwen3_moe", *_EXPERT_BIAS)
 _OPTIONS: dict[str, tuple[object, ...]] = {

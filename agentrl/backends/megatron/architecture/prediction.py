@@ -28,8 +28,8 @@ SEPARATE = "grad_norm_group"
 class PredictionLayers(nn.Module):
     """The layers on the last pipeline stage. Layer k, from 1, predicts the token k + 1 positions ahead.
 
-    A layer joins the state of a position and the embedding of the token k positions ahead, each normalized, by a linear
-    projection of [embedding, state]. A transformer layer and a norm follow. The state is the output of the previous
+    A layer normalizes the state of a position and the embedding of the token k positions ahead, and applies a linear
+    projection to [embedding, state]. A transformer layer and a norm follow. The state is the output of the previous
     layer after its norm; for the first layer, it is the output of the model after its last norm, as in vLLM and SGLang.
 
     Args:

@@ -49,7 +49,7 @@ class PassValue(Generic[Value]):
 
 @contextmanager
 def forward_of(values: Iterable[PassValue[Any]]) -> Iterator[None]:  # Any: values of several types
-    """End the forward pass of these values at the end of the `with` block."""
+    """Call `end` of each value at the end of the `with` block."""
     try:
         yield
     finally:

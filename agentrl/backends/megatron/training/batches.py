@@ -55,7 +55,7 @@ class PackedBatch:
 
 
 def padded_lengths(batch: MicroBatch, num_slices: int, multiple: int, at_least: int = 0) -> list[int]:
-    """Return the padded length of each sample of a micro-batch, summed over the processes that divide the sample.
+    """Return the padded length of each sample of a micro-batch: its number of positions on all processes together.
 
     Args:
         num_slices: number of processes that divide the positions of each sample.

@@ -44,7 +44,7 @@ class Head(Protocol):
 
         Args:
             layer: the layer after the last block.
-            weight: the weight that the layer uses, if it is another layer's (tied embeddings); else None.
+            weight: with tied embeddings, the other layer's weight, which `layer` uses; else None.
         """
         ...
 

@@ -19,7 +19,7 @@ def divided_logprobs(
     """Return the log-probability of each target, [N], and the entropy in nats, [N].
 
     Args:
-        group: the processes that have the other columns. All get the same result.
+        group: the processes that together have all columns. All of them get the same result.
         first: the number of the first column of `logits_NV`.
     """
     shifted_N = targets_N - first

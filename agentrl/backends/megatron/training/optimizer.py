@@ -92,7 +92,10 @@ class LayoutOptimizer:
         self._optimizer.zero_grad()
 
     def sum_gradients(self) -> None:
-        """Sum all processes' gradients. megatron-core also updates expert biases, which a skipped `step` restores."""
+        """Sum the gradients of all processes.
+
+        megatron-core also updates the routers' expert biases here. If `step` skips its update, it restores the biases.
+        """
         changes = get_model_config(self._chunks[0]).moe_router_bias_update_rate
         biases = (bias for chunk in self._chunks for _, bias in expert_biases(chunk)) if changes else ()
         self._biases = [(bias, bias.clone()) for bias in biases]
@@ -224,8 +227,8 @@ def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-co
 def mark_for_muon(chunk: nn.Module) -> None:
     """Mark parameters so that Muon treats a chunk's weights like the weights of a transformers model.
 
-    In transformers, gate and up projection are two matrices, and the experts are one three-dimensional weight, which
-    AdamW updates.
+    In transformers, gate and up projection are two matrices. The experts are one three-dimensional weight. AdamW
+    updates this weight, because Muon updates only matrices.
     """
     for name, value in chunk.named_parameters():
         marked: Any = value  # Any: megatron-core's attributes of parameters
@@ -236,7 +239,7 @@ def mark_for_muon(chunk: nn.Module) -> None:
 
 
 def _values(inner: Any) -> list[Tensor]:
-    """Return all parameters (or their float32 copies) that an optimizer updates, on this and other processes."""
+    """Return the parameters of an optimizer (or their float32 copies), including those that other processes update."""
     if isinstance(inner, DistributedOptimizer):
         return [value for buffer in inner.buffers for value in buffer.params]
     return [value for group in inner.param_groups for value in group["params"]]

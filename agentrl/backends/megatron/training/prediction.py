@@ -1,4 +1,4 @@
-"""Loss that trains the layers for multi-token prediction, so that they stay in step with the policy.
+"""Loss that trains the layers for multi-token prediction, so that they keep predicting the changing policy.
 
 The gradient stops at the states, the embedding and the head of the policy, so the policy's own gradient is unchanged.
 
@@ -42,7 +42,7 @@ def num_trained(request: ModelRequest, source: Source) -> int:
 
 
 def check_same_layers(same: bool, *, trained: bool) -> None:
-    """Check that layers for multi-token prediction are trained exactly if the resumed run trained them.
+    """Check that this run trains the layers for multi-token prediction if and only if the resumed run trained them.
 
     Args:
         trained: whether this run trains them.
@@ -108,7 +108,7 @@ class PredictionLoss:
         return self._factor * loss
 
     def _embed(self, input_ids: Tensor, *, sliced: bool, **_: object) -> Tensor:
-        """Return embeddings, [S, 1, H], of `input_ids`, [1, S], without gradient; `sliced`: this process's slice."""
+        """Return embeddings, [S, 1, H], of `input_ids`, [1, S], without gradient; if `sliced`, this process's slice."""
         rows_RH = self._embedding
         assert rows_RH is not None
         shifted_S = input_ids[0] - self._columns.rank() * len(rows_RH)

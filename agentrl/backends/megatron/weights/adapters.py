@@ -87,7 +87,7 @@ class Adapters:
         return replace(part, name=f"{module}.base_layer.{kind}") if module in self.modules else part
 
     def _adapted(self, parameter: Mapped) -> Mapping[str, Sequence[Part]]:
-        """Return adapted Hugging Face module -> the parts of a weight that belong to the module."""
+        """Return the parts of a weight, grouped by the adapted Hugging Face module that they belong to."""
         found: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parameter.parts:
             module, _, kind = part.name.rpartition(".")

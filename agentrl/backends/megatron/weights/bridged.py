@@ -34,7 +34,7 @@ class _Task:
 
     Attributes:
         names: names of these weights in the checkpoint, in the order of `roles`.
-        roles: the mapping's own names for these weights, such as the keys q, k and v; None if it uses one weight.
+        roles: the mapping's own names for these weights, such as q, k and v; None if the mapping uses one weight.
     """
 
     name: str
@@ -50,7 +50,10 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive rows of a parameter: consecutive rows of one weight, or of a range of the weight's columns."""
+    """Consecutive rows of a parameter, which are consecutive rows of one weight.
+
+    If `columns` is set, the parameter contains only these columns of the rows.
+    """
 
     weight: int
     start: int
@@ -119,7 +122,7 @@ def _module(chunk: LanguageModule, name: str) -> nn.Module:
 
 
 def _known_runs(task: _Task, known: dict[object, list[_Run] | None]) -> list[_Run] | None:
-    """Return the result of `_runs`. All layers and experts are alike, so the bridge converts only one of them."""
+    """Return the result of `_runs`, which is computed only once for parameters that differ only in layer or expert."""
     key = re.sub(r"\d+", "*", task.complete_name), task.shapes, task.value.shape
     if key not in known:
         known[key] = _runs(task)
@@ -169,10 +172,12 @@ def _joined_rows(rows: Sequence[tuple[int, int, int]], columns: tuple[int, int] 
 def _line(
     task: _Task, dim: int, numbers: Callable[[int, int], Tensor], chosen: Sequence[int] | None = None
 ) -> list[int]:
-    """Return the number in each row (dim 0) or column (dim 1) of the parameter; empty if numbers within one differ.
+    """Fill the weights with numbers, and return the number in each row (dim 0) or column (dim 1) of the parameter.
+
+    The result is empty if a row (or column) of the parameter contains different numbers.
 
     Args:
-        numbers: (position of a weight among the weights, its length) -> the numbers of all its rows or columns.
+        numbers: (index of a weight, its number of rows or columns) -> a number for each of its rows or columns.
         chosen: the rows that are read; None: all rows.
     """
     given = [numbers(index, shape[dim]) for index, shape in enumerate(task.shapes)]

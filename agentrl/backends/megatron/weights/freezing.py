@@ -74,7 +74,7 @@ def fingerprint(weights: Weights) -> str:
 
 
 def _sum_of(values: Tensor, box: Box, shape: Sequence[int]) -> int:
-    """Return a sum over values, modulo 2^64: the bits of a value times a number that depends on its position."""
+    """Return the sum, modulo 2^64, of the bits of each value times a number that depends on the value's position."""
     rows = values.reshape(-1, box[-1][1])
     bits = rows.view({2: torch.int16, 4: torch.int32}[rows.element_size()])
     starts = _starts(box, shape).to(rows.device)
@@ -88,7 +88,7 @@ def _sum_of(values: Tensor, box: Box, shape: Sequence[int]) -> int:
 
 
 def _starts(box: Box, shape: Sequence[int]) -> Tensor:
-    """Return where each row of a box starts in the flat weight, as if the box began at column 0."""
+    """Return the position in the flat weight of column 0 of each row of a box, even if the box lacks this column."""
     found = torch.zeros(1, dtype=torch.long)
     for (first, length), size in zip(box[:-1], shape[:-1], strict=True):
         found = (found[:, None] * size + torch.arange(first, first + length)).flatten()

@@ -1,7 +1,7 @@
 """Map each parameter of megatron-core on this process to the parts of Hugging Face weights that it holds.
 
-Every parameter consists of parts; each is a box of one checkpoint weight. So weights, gradients and optimizer state are
-read and written part by part, and no process needs a complete weight.
+Every parameter consists of parts. Each part is a box of one checkpoint weight: a range in each dimension. So weights,
+gradients and optimizer state are read and written part by part, and no process needs a complete weight.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A parameter, or a buffer that belongs to the checkpoint, and its parts."""
+    """A parameter (or a buffer that checkpoints contain), with its parts."""
 
     name: str
     value: Tensor
@@ -138,7 +138,7 @@ _EXPERT_OUTPUT = re.compile(r"(mlp\.experts\.\d+)\.linear_fc2")
 
 
 class Placement:
-    """Where this process is among the processes that share a parameter, or have copies of it.
+    """Place of this process among the processes that have a part or a copy of the same parameter.
 
     Attributes:
         rank: number of this process among the tensor-parallel processes that share the layer.

@@ -91,7 +91,7 @@ class Weights:
 
     @property
     def saved_names(self) -> list[str]:
-        """`checkpoint_names`, and names that engines do not get: those of trained layers for multi-token prediction."""
+        """`checkpoint_names`, then the names of trained layers for multi-token prediction, which engines do not get."""
         return self._saved
 
     def trained(self, names: Sequence[str]) -> list[str]:
@@ -101,7 +101,7 @@ class Weights:
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
     def freeze_all_but(self, names: Collection[str]) -> None:
-        """Mark all weights except `names` as frozen; `frozen` then contains their names without adapters."""
+        """Mark all weights except `names` as frozen. `frozen` gets the names that they have in the base model."""
         others = {*self.memory_names} - {*names}
         self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
 
@@ -118,13 +118,13 @@ class Weights:
         return [part.view(self.readable(value)) for value, part in self._own.get(name, ()) if part.is_first]
 
     def place(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy complete weights, named as in a checkpoint or as in memory, over the parts of this process."""
+        """Overwrite the parts of this process with complete weights, under their names in a checkpoint or in memory."""
         for name, complete in weights.items():
             for value, part in self._own.get(name, ()):
                 write_to(part, value, complete[_slices(part.box)])
 
     def read(self, saved: SavedBoxes, new: Collection[str] = ()) -> None:
-        """Replace the weights on all processes by the weights of a checkpoint, except the weights of adapters.
+        """Replace the weights of the model (not of its adapters) on all processes by the weights of a checkpoint.
 
         Args:
             new: weights that the checkpoint lacks; they become 0.

@@ -21,7 +21,7 @@ def ask(module: str, question: Mapping[str, object]) -> dict[str, Any]:  # Any: 
     """Ask the child process `python -m module`, which runs until this process ends.
 
     Raises:
-        EndedError: the child process ended. The next question starts a new one.
+        EndedError: the child process ended. The next call of `ask` starts a new process.
     """
     try:
         return _process(module).ask(question)

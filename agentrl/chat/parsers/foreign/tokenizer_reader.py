@@ -23,8 +23,8 @@ TEMPLATE = "response_template"
 _GUARD = "\x00"
 """Text appended to a turn: a call that continues into this text is not closed."""
 _LOOSE = ("xml-inline", "kv-lines")
-"""Types of content that can be read even if it is truncated: then an unclosed call may lack arguments. Truncated JSON
-cannot be read."""
+"""Types of content that can be read even if the content is truncated: a call that is not closed is then read, perhaps
+without all arguments. Truncated JSON cannot be read."""
 
 
 def read_turn(kind: str, spec: Mapping[str, Any], text: str) -> dict[str, object]:  # Any: JSON of the model's files

@@ -33,7 +33,7 @@ class Draft:
     def leave_out(self, targets: Iterable[str], why: str) -> None:
         """Drop the agentrl keys `targets`, because verl does not read the keys from which their values came.
 
-        Record the reason `why` for each of these keys that the user gave.
+        If the user gave such a verl key, record it as ignored, with the reason `why`.
         """
         for target in targets:
             dropped, source = self.values.pop(target, None) is not None, self.source_keys.get(target, "")

@@ -116,7 +116,7 @@ GENERATION = KeyTable(
     "generation",
     adjust_generation,
 )
-"""Keys of `main_generation`, from `generation.yaml` (older verl). For agents and tools, set agentrl's keys."""
+"""Keys of `main_generation`, from `generation.yaml` (older verl), which has no keys for agents and tools."""
 
 
 def generation_table(keys: Sequence[str], base: str | None = None) -> KeyTable:

@@ -27,7 +27,7 @@ _SIZES = {
     "expert_model_parallel_size": 1,
     "expert_tensor_parallel_size": None,
 }
-"""Size of a layout -> its default, which is the same in verl and agentrl."""
+"""Name of a parallel size -> its default, which is the same in verl and agentrl."""
 _WITHOUT_PREFIXES = ("pipeline_model_parallel_size", "context_parallel_size")
 """If one of these sizes is above 1, prefixes are not shared. verl never shares prefixes."""
 _OVERRIDES = (
@@ -63,7 +63,7 @@ _DEFERRED = {
     f"{_CRITIC}.megatron.param_offload": "critic.param_offload",
     f"{_CRITIC}.megatron.optimizer_offload": "critic.optimizer_offload",
 }
-"""verl's Megatron key -> agentrl's key. FSDP has the same options; these keys are read only if verl uses Megatron."""
+"""verl's Megatron key -> agentrl's key. Read only if verl uses Megatron; otherwise verl's FSDP keys are read."""
 
 
 def _offload(section: str) -> Iterator[Row]:
@@ -182,7 +182,7 @@ _MAPPED = frozenset(row.key for row in (*MEGATRON_ACTOR, *MEGATRON_REF, *MEGATRO
 
 
 def adjust_megatron(draft: Draft) -> None:
-    """With another strategy, drop Megatron's options. With Megatron, check the layouts and drop unread options.
+    """If the strategy is megatron, check the layouts and drop unread options; otherwise, drop Megatron's options.
 
     Raises:
         ConfigError: reference, critic and policy have different layouts or strategies.

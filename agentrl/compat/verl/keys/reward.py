@@ -107,7 +107,7 @@ REWARD: tuple[Row, ...] = (
 
 
 def adjust_reward(draft: Draft) -> None:
-    """Check the reward manager. Drop options that this manager does not read in verl either."""
+    """Check the reward manager, and drop the options that it does not read in verl."""
     values = draft.values
     name = str(values.get(f"{_MANAGER}.name", "naive"))
     own = values.get(f"{_MANAGER}.source") == "importlib"

@@ -85,7 +85,7 @@ class Fixed:
 
     Args:
         instead: what to use in place of a refused value.
-        notice: message for an allowed value; empty for none.
+        notice: message for an allowed value; if empty, there is no message.
     """
 
     key: str

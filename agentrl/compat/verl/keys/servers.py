@@ -58,7 +58,7 @@ _OPTIONS: Mapping[str, tuple[Callable[[object], Options], str]] = {
     "cudagraph_capture_sizes": (_as("cuda_graph_bs_decode"), "`cuda_graph_bs_decode`"),
     "engine_kwargs.sglang": (lambda value: dict(value) if isinstance(value, Mapping) else {}, "passed unchanged"),
 }
-"""verl's key -> (function that converts the value to server options, names of the options for the documentation)."""
+"""verl's key -> (function that converts the value to server options, text for the documentation)."""
 
 _SETTINGS: Mapping[str, tuple[str, str]] = {
     "free_cache_engine": (
@@ -139,7 +139,10 @@ def _to_sglang(draft: Draft) -> None:
 
 
 def _drop_unset(draft: Draft) -> None:
-    """Drop verl's `trainer.device` as device of the engine; if servers already run, also drop verl's default dtype."""
+    """Drop the engine's device if its value came from verl's `trainer.device`.
+
+    If servers already run, also drop the engine's dtype if its value is verl's default.
+    """
     if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
     if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:

@@ -69,7 +69,7 @@ class KeyTable:
 
 @cache
 def own_keys() -> frozenset[str]:
-    """agentrl's keys. Keys that do not exist in verl may be combined with verl's keys."""
+    """agentrl's keys. A command with verl's keys may also set agentrl's keys that verl does not have."""
     return frozenset(key for key, _ in config_fields())
 
 

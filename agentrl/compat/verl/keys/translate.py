@@ -64,7 +64,7 @@ def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[
 
 
 def _class_of_verls(key: str, value: object) -> bool:
-    """Whether the key is a section's `_target_` and names a class of verl; verl's YAML files contain such keys."""
+    """Whether the key is a section's `_target_`, with a class of verl as value; verl's YAML files contain such keys."""
     return key.endswith("_target_") and str(value).startswith("verl.")
 
 

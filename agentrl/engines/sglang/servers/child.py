@@ -19,7 +19,7 @@ POLL_S = 0.5
 
 
 def die_with_parent() -> None:
-    """Make Linux kill the server when the only thread of this process ends. Runs in the child before `exec`."""
+    """Make Linux kill the server when this program's only thread ends. Runs in the server's process, before `exec`."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

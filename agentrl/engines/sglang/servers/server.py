@@ -161,7 +161,7 @@ class LocalServer:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_end(self, timeout_s: float) -> None:
-        """Wait until no process of the group is left. The server's children end last, and keep port and memory."""
+        """Wait until no process of the group is left: the server's children end last, and hold port and memory."""
         assert self._process is not None
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:

@@ -90,8 +90,8 @@ def check_loader(replica: Replica) -> None:
 class DeltaTransfer(BucketTransfer):
     """Weight transfer of changed values, see `WeightTransfer`.
 
-    Each server keeps the last weights in its host memory, with a checksum for each bucket. If the server is new or lost
-    an update, a checksum is not the one that this process expects. Then the complete bucket is sent.
+    Each server keeps the last weights in its host memory, with a checksum for each bucket. If the checksum is not the
+    one that this process expects, because the server is new or lost an update, the complete bucket is sent.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
@@ -128,7 +128,7 @@ class DeltaTransfer(BucketTransfer):
     def metrics(self) -> Mapping[str, float]:
         """Return the bytes sent and the seconds spent on comparing since the start.
 
-        Once weights were sent twice, also return the fraction of words that differ between the last two versions.
+        After at least two updates, also return the fraction of words that differ between the last two versions.
         """
         compared = sum(update.num_compared for update in self._updates)
         share = sum(update.num_changed for update in self._updates) / compared if compared else None
@@ -136,7 +136,7 @@ class DeltaTransfer(BucketTransfer):
         return counters if share is None else {**counters, "weight_changed_share": share}
 
     async def _wrong(self, replica: Replica) -> list[int]:
-        """Return the numbers of the buckets whose current content the replica does not hold."""
+        """Return the indices of the buckets whose current content the replica does not hold."""
         body = {"name": server_loader.CHECKSUMS}
         held = await replica.client.post_for_list("/get_weights_by_name", body)
         expected = [update.checksum for update in self._updates]

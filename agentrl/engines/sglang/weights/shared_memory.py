@@ -19,7 +19,7 @@ FOLDER = Path("/dev/shm")
 def allocate(num_bytes: int) -> Tensor:
     """Return uninitialised bytes in shared memory, or in private memory if the system has too little shared memory.
 
-    torch starts a helper process. It frees the memory when no process uses it any more, even if the trainer was killed.
+    torch starts a helper process, which frees the memory when no other process uses it, even if the trainer was killed.
     """
     if not FOLDER.is_dir() or shutil.disk_usage(FOLDER).free < num_bytes:
         return in_own_memory(num_bytes)

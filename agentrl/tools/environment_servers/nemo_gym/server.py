@@ -49,7 +49,7 @@ class NemoGymServer:
 
 def _client(options: NemoGymOptions, api_key: str) -> aiohttp.ClientSession:
     proxy = environment_proxy(options.url)
-    # the client keeps no cookies, because each rollout has its own
+    # the client keeps no cookies, because each session keeps its own cookies
     return open_session(options.max_sessions, api_key or None, proxy, keeps_cookies=False)
 
 
