@@ -22,7 +22,7 @@ from agentrl.audit.long_tasks import without_request
 from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
-OWN_WORDING = "the custom loop's own conversation class writes them"
+OWN_WORDING = "the custom loop's own conversation class writes these messages"
 _OLDER_FORMATS = (None, "hermes", "react")
 _UNKNOWN_FORMAT = "unknown call format '{}'"
 

@@ -16,13 +16,14 @@ from agentrl.algos.advantages.members import AdvantageBatch, Members
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """The trained tokens of valid rollouts.
+    """The trained tokens of M valid rollouts (members): one sequence of up to N tokens for each.
 
     Attributes:
         of_row: [B], the member of each row.
         trained: [B, T] bool.
-        place: [B, T], sequence index of the last trained token at or before each token; 0 if there is none.
-        there: [M, N] bool, whether the sequence has a token at each index.
+        place: [B, T], index in the member's sequence of the last trained token at or before each token; 0 if there is
+            none.
+        there: [M, N] bool, whether each member's sequence has a token at each index.
     """
 
     of_row: Tensor

@@ -44,7 +44,7 @@ class Admissions:
     take all their groups; further requeued tasks wait for the next version. So no task is requeued twice.
 
     Args:
-        draw_at: returns the draw at a position of the data.
+        draw_at: returns the task that is drawn at a position of the data (`Draw`).
         over_sampling: additional admitted tasks, as a share of G.
         num_steps: steps of the run; tasks that no step would take are not drawn. None: unlimited.
         max_drawn: if this many groups are filtered or ready, a step uses the ready groups, even if they are fewer than
