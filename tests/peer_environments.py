@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+
+from agentrl.utils.network import free_port
 
 ROOT = Path(__file__).parents[1]
 START_S = 300.0
@@ -60,9 +61,3 @@ def wait_for(process: subprocess.Popen[bytes], port: int, path: str, log: Path) 
         finally:
             connection.close()
     raise AssertionError(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from agentrl.cluster.actors import own_address
-from agentrl.utils.network import interface_of
+from agentrl.utils.network import free_port, interface_of
 
 READ_BYTES = 2**16
 PIECES = 100
@@ -51,9 +50,7 @@ class NodeProcess:
     def place(self) -> tuple[str, int]:
         """Return the address of this node, and a free port on it."""
         address = own_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return address, probe.getsockname()[1]
+        return address, free_port(address)
 
     def start(self, module: Sequence[str], file: bytes, folder: str, environment: Mapping[str, str]) -> None:
         """Start `python -m module PATH` in `folder`, where PATH is a new file with the content `file`.

@@ -1,14 +1,17 @@
-"""Network interfaces of this machine."""
+"""Network interfaces and ports of this machine."""
 
 from __future__ import annotations
 
 import fcntl
+import random
 import socket
 import struct
 from contextlib import suppress
 
 SIOCGIFADDR = 0x8915
 """The ioctl request for the IPv4 address of an interface (`man 7 netdevice`)."""
+_ports: set[int] = set()
+"""Ports that `free_port` returned."""
 
 
 def interface_of(address: str) -> str | None:
@@ -20,3 +23,14 @@ def interface_of(address: str) -> str | None:
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     return None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a free port. It is below the range that the system gives to other programs; no port is returned twice."""
+    numbers = random.SystemRandom()  # other processes of a run may have the same seed
+    while True:
+        port = numbers.randrange(20000, 30000)
+        with socket.socket() as probe:
+            if port not in _ports and probe.connect_ex((host, port)):
+                _ports.add(port)
+                return port

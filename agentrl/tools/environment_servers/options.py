@@ -21,9 +21,7 @@ _FILE = (".yaml", ".yml")
 
 def _no_password(url: str) -> str:
     if "@" in url or "?" in url:
-        raise ValueError(
-            "expected an address without a password and without a query: 'api_key_env' is for keys"
-        )
+        raise ValueError("expected an address without a password and without a query: 'api_key_env' is for keys")
     return url
 
 

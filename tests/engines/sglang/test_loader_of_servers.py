@@ -10,8 +10,8 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.sglang.client import RefusedError, ServerError
 from agentrl.engines.sglang.health import HealthMonitor
 from agentrl.engines.sglang.loader import load_sglang_engine
-from agentrl.engines.sglang.servers.server import free_port
 from agentrl.engines.sglang.weights.delta import LOADER
+from agentrl.utils.network import free_port
 
 
 def test_an_unreachable_address_is_reported_with_its_key(tmp_path):

@@ -13,8 +13,8 @@ from sglang_subjects import WEIGHTS, ask, fake_servers, open_fake_engine
 
 from agentrl.engines.base import FinishReason
 from agentrl.engines.sglang.client import ServerClient, ServerError
-from agentrl.engines.sglang.servers.server import free_port
 from agentrl.types.trajectory import VersionSpan
+from agentrl.utils.network import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 

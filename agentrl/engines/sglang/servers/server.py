@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,10 +19,10 @@ from agentrl.engines.sglang.client import ServerClient, ServerError
 from agentrl.engines.sglang.servers import child as launch
 from agentrl.engines.sglang.servers.command import LOOPBACK, server_command, server_environment
 from agentrl.engines.sglang.servers.log import startup_error
+from agentrl.utils.network import free_port
 
 POLL_S = 0.2
 KILL_S = 5.0
-_ports: set[int] = set()
 
 
 class LocalServer:
@@ -186,14 +184,3 @@ def _signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def free_port(host: str = LOOPBACK) -> int:
-    """Return a free port below the system's range for outgoing connections. No port is returned twice."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if port not in _ports and probe.connect_ex((host, port)):
-                _ports.add(port)
-                return port
