@@ -68,7 +68,8 @@ def test_the_figures_follow_from_the_formulas():
     copied = 2 * HIDDEN * 2  # one key and value per query head
     assert f"samples x the longest x layers x {copied:,} in bfloat16" in DOCUMENT
     assert f"({2 * kv_width * 2} on a CPU)" in DOCUMENT
-    assert f"a token takes {57_408 / copied:.1f} times that" in DOCUMENT
+    assert f"activations of one token need {57_408 / copied:.1f} times the memory of one copied key" in DOCUMENT
     num_tokens, num_keys = 2048 + 32 * 16, 31 * (2048 + 16)
-    assert f"as {num_keys // 16:,} tokens, in addition to {num_tokens:,} packed tokens" in DOCUMENT
+    assert f"the activations of {num_keys // 16:,} tokens, in addition to" in DOCUMENT
+    assert f"of the {num_tokens:,} packed tokens" in DOCUMENT
     assert f"needs {16384 * LAYERS * 57_408 / 1e9:.1f} GB for activations alone" in DOCUMENT
