@@ -124,8 +124,7 @@ def reward_table(found: OffPolicy) -> Table:
     notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective (Kish). The mean ratio should be 1."]
     if found.uncovered:
         notes.append(
-            "The mean ratio is not near 1: the checkpoint would rarely generate these rollouts."
-            " The intervals ignore this."
+            "The mean ratio is not near 1: the rollouts are not typical of the checkpoint. The intervals ignore this."
         )
     if not found.by_turn:
         notes.append("Per decision equals ordinary: in some rollouts the turn rewards do not sum to the score.")
