@@ -147,7 +147,7 @@ def check_installed(name: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is missing
+    except ModuleNotFoundError:  # the package that contains the module is missing
         return False
 
 

@@ -28,7 +28,7 @@ class Kind(StrEnum):
     CONFLICT = "conflict"
     NOT_SUPPORTED = "not_supported"
     NOT_FOUND = "not_found"
-    """A file, a folder or a name."""
+    """A file, a folder or a name that does not exist."""
     OTHER = "other"
 
 
@@ -61,11 +61,13 @@ class Problem:
 
 
 class ConfigError(AgentRLError):
-    """Invalid keys, values or combinations in the configuration, in arguments, or in a file that one of these names.
+    """Invalid keys, values or combinations of them.
 
-    An error consists of problems, one per line. A problem about a key names the key and the kind: `ConfigError.at`.
-    A problem about anything else, for example a command-line argument, a file or a Python object, has no key:
-    `ConfigError.keyless`. Helpers that do not know the key also raise a keyless error; the caller adds the key.
+    They are in the configuration, in arguments, or in a file that the configuration or an argument names.
+
+    An error consists of problems, one per line. `ConfigError.at` creates an error about a key: the problem contains the
+    key and the kind. `ConfigError.keyless` creates an error about anything else, for example a command-line argument, a
+    file or a Python object. Helpers that do not know the key also raise a keyless error; the caller adds the key.
     """
 
     def __init__(self, first: Problem, *others: Problem) -> None:

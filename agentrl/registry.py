@@ -33,7 +33,7 @@ _PREFIX = "agentrl_user_"
 
 
 class Registry(Generic[T]):
-    """Names of one kind of component.
+    """Finds the objects of one kind of component by name.
 
     Args:
         kind: kind of the registered objects, for error messages ("agent loop").
@@ -159,7 +159,7 @@ _GIVEN: dict[str, object] = {}
 
 def give(item: object) -> str:
     """Register `item` under a generated name in this process; return the name (`module:qualified name` if possible)."""
-    named = item if hasattr(item, "__qualname__") else getattr(item, "func", type(item))  # func: a partial's function
+    named = item if hasattr(item, "__qualname__") else getattr(item, "func", type(item))  # `func` of a partial
     name = f"{getattr(named, '__module__', None) or '__main__'}:{getattr(named, '__qualname__', 'object')}"
     _GIVEN[name] = item
     return name

@@ -3,13 +3,14 @@
     OMP_NUM_THREADS=1 python benchmarks/agent_loop.py [--peers] [--rollouts 1,100] [--turns 3,30] [--all] [--profile]
 
 In each turn a scripted model calls a tool. The call is parsed and run (an async function, outside the training event
-loop). Its result is rendered and appended. The last turn is the answer. Rollouts run concurrently, ten per prompt. "In
-place" runs tools without the tool thread; the difference is the cost of switching to that thread.
+loop). Its result is rendered and appended. The last turn is the answer. Rollouts run concurrently, ten per prompt. The
+row "agentrl, in place" runs tools without the tool thread. Its difference from the row "agentrl" is the cost of
+switching to that thread.
 
-`--peers` also measures verl and TRL, alternating with agentrl, each in its own process and environment. They get the
-same conversation, tokenizer, tool and number of turns. `peers/verl_loop.py` and `peers/trl_loop.py` list the parts that
-are not measured. For agentrl, sampling and the reward are not measured. Figures are medians of five runs, or of one run
-with more than 10,000 turns. 1,000 rollouts of 100 turns take minutes and run only with `--all`.
+`--peers` also measures verl and TRL, alternating with agentrl, each in its own process and environment. All three get
+the same conversation, tokenizer, tool and number of turns. `peers/verl_loop.py` and `peers/trl_loop.py` list the parts
+that are not measured. For agentrl, sampling and the reward are not measured. Figures are medians of five runs; runs
+with more than 10,000 turns are not repeated. 1,000 rollouts of 100 turns take minutes and run only with `--all`.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ async def rollouts(
 
 
 async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
-    """Time of the scripted engine alone."""
+    """Return the (wall-clock, CPU) microseconds per turn of the scripted engine alone."""
     engine = ScriptedEngine(Script(chat, 100))
     sampling = SamplingParams(stop_token_ids=chat.stop_token_ids, max_new_tokens=1000)
     with Stopwatch(10_000) as spent:
@@ -124,7 +125,7 @@ async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
 
 
 def peer(name: str, tokenizer: Path, stack: ExitStack) -> Measure:
-    """Measure a peer's loop in its own process, which ends with the stack."""
+    """Return a function that measures a peer's loop in its own process. The process ends when `stack` is closed."""
     command = [peer_python(name), PEERS / f"{name}_loop.py", tokenizer]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
     stack.callback(process.wait)
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--turns", default="3,10,30,100")
     parser.add_argument("--peers", action="store_true", help="verl and TRL too")
     parser.add_argument("--all", action="store_true", help="1,000 rollouts of 100 turns too")
-    parser.add_argument("--profile", action="store_true", help="where the time of the loop goes, instead")
+    parser.add_argument("--profile", action="store_true", help="print a profile of agentrl's loop, not the table")
     arguments = parser.parse_args()
     chat = ChatFormat(family_tokenizer("chatml"))
     sides = {"agentrl": ours(chat, Toolbox), "agentrl, in place": ours(chat, InlineToolbox)}

@@ -1,7 +1,7 @@
 """Compare advantages with verl's and TRL's on random batches in float64.
 
-A case holds an input for a peer and agentrl's result. The results of `cases` must agree. `differences` are cases with a
-known different result in the peer, and the reason.
+A case holds an input for a peer (verl or TRL) and agentrl's result. In `cases`, the peer must give the same result. In
+`differences`, the peer is known to give another result; each of these cases has a reason.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ KEYS = {"gdpo_reward_keys": ["exact", "format"]}
 WEIGHTS = {**KEYS, "gdpo_reward_weights": [1.0, 0.3]}
 Asked = tuple[str, str, dict[str, object], dict[str, object]]
 VERL: list[Asked] = [
-    # row of the table, verl's name, verl's options, ours
+    # row of the table, verl's name, verl's options, agentrl's options
     ("grpo", "grpo", {"norm_adv_by_std_in_grpo": True}, {}),
     ("grpo", "grpo_vectorized", {}, {}),
     ("dr_grpo", "grpo", {"norm_adv_by_std_in_grpo": False}, {}),
@@ -174,7 +174,10 @@ def _trl(row: str, name: str, options: dict[str, object], batch: int, rewards: l
 
 
 def _answer(name: str, options: dict[str, object], batch: int, *, by_token: bool) -> Callable[[], Numbers]:
-    """Return a function that computes advantages and returns of all trained tokens, or the advantage of each row."""
+    """Return a function. With `by_token`, it computes all trained tokens' advantages, then their returns.
+
+    Without `by_token`, it computes the advantage of each row.
+    """
 
     def answer() -> Numbers:
         read = BATCHES[batch]

@@ -4,8 +4,8 @@
     python benchmarks/algorithm_agreement.py --write     # also updates the columns of docs/algorithms.md
 
 A result is a list of numbers: a loss with its gradient for every token, or the advantages of every token. The
-difference of two results is the largest difference of a number, relative to the largest number. Known differences of
-the peers are listed in docs/algorithms.md with the reason.
+difference of two results is the largest difference between two corresponding numbers, divided by the largest number of
+the peer (verl or TRL). docs/algorithms.md lists the known differences of the peers, with the reasons.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def differences(part: str, ask: Ask, folder: Path) -> Iterator[tuple[Case, float
 
 
 def relative(ours: Numbers, theirs: Numbers) -> float:
-    """Largest difference of a number, relative to the peer's largest number."""
+    """Largest difference between corresponding numbers, divided by the peer's largest number."""
     distance = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
     return distance / max(max(map(abs, theirs)), 1e-12)
 

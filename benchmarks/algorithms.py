@@ -100,7 +100,7 @@ def line(name: str, rows: Sequence[Row]) -> str:
 
 
 def picture(histories: Mapping[str, Sequence[Row]]) -> str:
-    """One panel per algorithm; the curve of the first algorithm is in the background of each."""
+    """One panel per algorithm; the curve of the first algorithm is in the background of each panel."""
     curves = {name: [(step, 0.0, value) for step, value in success(rows).items()] for name, rows in histories.items()}
     first = next(iter(curves))
     body = []

@@ -81,7 +81,7 @@ def measure(run: Path) -> None:
     num_rollouts, num_tokens = (ledger.findings[name].num_checked for name in ("groups", "segments"))
     problems = sum(found.num_problems for found in ledger.findings.values())
     print(f"{num_rollouts:,} rollouts, {num_tokens:,} tokens and segments, {problems} problems")
-    print(f"{num_rollouts / seconds:,.0f} rollouts/s of processor time ({num_rollouts / waited:,.0f} on the wall)")
+    print(f"{num_rollouts / seconds:,.0f} rollouts/s of CPU time ({num_rollouts / waited:,.0f}/s of wall-clock time)")
 
 
 if __name__ == "__main__":

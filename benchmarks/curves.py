@@ -17,7 +17,7 @@ Curve = Sequence[tuple[float, float, float]]
 
 
 def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> str:
-    """Both panels; each key of `curves` has one color and one line per seed."""
+    """Return an SVG of both panels; each key of `curves` has one color and one line per seed."""
     panels = (chart(curves, 0, "Success by steps", "step"), chart(curves, 1, "Success by time", "seconds of training"))
     apart = max(60, *(9 * len(name) for name in curves))
     left = WIDTH - apart * (len(curves) - 1) / 2
@@ -27,7 +27,7 @@ def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> str:
 
 
 def chart(curves: Mapping[str, Sequence[Curve]], axis: int, title: str, x_name: str) -> str:
-    """One panel: success over steps (`axis` 0) or seconds (1)."""
+    """Return one panel: success over steps (`axis` 0) or over seconds (`axis` 1)."""
     lines = [(name, [(point[axis], point[2]) for point in curve]) for name, seeds in curves.items() for curve in seeds]
     series = [Series(name, points) for name, points in lines]
     drawing = draw(Chart(title, series, percent, "success on held-out tasks"), x_name)

@@ -2,8 +2,8 @@
 
     python benchmarks/engine_decode.py [--deterministic] [--model FOLDER] [--device cuda] [--rows 32 128]
 
-In each repeat, both sample the same number of tokens from the same prompts at temperature 1. The engine also returns a
-log-probability for every token. The script prints the medians over the repeats and their ratio.
+In each repeat, the engine and `generate` sample the same number of tokens from the same prompts at temperature 1. The
+engine also returns a log-probability for every token. The script prints the medians over the repeats and their ratio.
 """
 
 from __future__ import annotations

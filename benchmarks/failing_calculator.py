@@ -11,7 +11,7 @@ from agentrl.utils.shipped import shipped
 
 
 class FailingCalculator(BaseTool):
-    """Configuration: `rate`, the share of calls that fail. Which calls fail follows from the rollout's seed."""
+    """Configuration: `rate`, the share of calls that fail. The rollout's seed determines which calls fail."""
 
     deterministic = True
 

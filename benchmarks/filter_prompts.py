@@ -3,7 +3,7 @@
     python benchmarks/filter_prompts.py --rows 50000 --threads 2
 
 The tokenizer is a byte-level BPE of 8,000 tokens, trained on the documentation. The prompts consist of words
-from it.
+from the documentation.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Overhead of the gateway: a request over HTTP against calling the session, and memory a session.
+"""Overhead of the gateway: time per HTTP request compared with a direct call of the session, and memory per session.
 
 python benchmarks/gateway.py [--requests 500] [--sessions 1 16 64 256] [--kilobytes 1 20 86]
 
-The session answers at once with a short turn that calls a tool. Each line compares three: calling the session in Python
-(`call`), the same HTTP server with a handler that reads the body and answers a constant (`constant`), and the gateway.
-The server and its clients are two processes; each of the sessions has one request at a time. `overhead` is the
-gateway's median less the two others'. CPU is that of the server's process. Bodies are Chat Completions requests in the
-form of coding agents: a system prompt, tools, and a conversation with calls and results.
+The session immediately answers with a short turn that calls a tool. Each line compares three times: a call of the
+session in Python (`call`), a request to the same HTTP server with a handler that only reads the body and returns a
+constant answer (`constant`), and a request to the gateway. The server runs in one process, and its clients run in
+another process. Each session has one request at a time. `overhead` is the gateway's median minus the medians of `call`
+and `constant`. CPU is the CPU time of the server's process per request. Bodies are Chat Completions requests like those
+of coding agents: a user message, tools, and a conversation with calls and results.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ANSWER = TurnAnswer(
 
 
 class Instant:
-    """A session that answers at once."""
+    """A session that answers immediately."""
 
     def __init__(self) -> None:
         self.num_turns = 0
@@ -53,7 +54,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Load:
-    """What a client process sends, and where."""
+    """The requests that a client process sends, and their addresses."""
 
     urls: list[str]
     body: bytes
@@ -62,7 +63,7 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=500, help="of each measurement; at least one a session")
+    parser.add_argument("--requests", type=int, default=500, help="requests per measurement, at least one per session")
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--kilobytes", type=int, nargs="+", default=[1, 20, 86])
     arguments = parser.parse_args()
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def body_of(num_bytes: int) -> bytes:
-    """A request of `num_bytes` bytes."""
+    """Return the body of a request, with `num_bytes` bytes."""
     parameters = {"type": "object", "properties": {"command": {"type": "string", "description": "A command.\n" * 10}}}
     tool = {
         "type": "function",
@@ -115,7 +116,7 @@ async def measure(body: bytes, num_sessions: int, num_requests: int) -> None:
 
 
 async def call_ms(body: bytes, num_calls: int) -> float:
-    """Milliseconds of a call of the session, with the request as read."""
+    """Return the median milliseconds of a call of the session with a parsed request."""
     session, request = Instant(), CHAT_COMPLETIONS.read(read_body(body)).request
     took = [await timed(lambda: session.answer(request)) for _ in range(num_calls)]
     return median_ms(took)
@@ -123,7 +124,7 @@ async def call_ms(body: bytes, num_calls: int) -> float:
 
 @asynccontextmanager
 async def constant_server():
-    """The address of a server of aiohttp that reads a body and answers a constant."""
+    """Yield the address of an aiohttp server that reads each body and returns a constant answer."""
     answer = dumped(CHAT_COMPLETIONS.read({"messages": [{"role": "user", "content": ""}]}).reply.body(ANSWER))
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -140,7 +141,10 @@ async def constant_server():
 
 
 async def requests(load: Load) -> tuple[list[float], float, float]:
-    """(seconds of each request, seconds of all, CPU seconds of this process), with clients in another process."""
+    """Send the requests from another process.
+
+    Return the seconds of each request, the seconds of all requests together, and the CPU seconds of this process.
+    """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=client_process, args=(load, sender))
@@ -166,7 +170,7 @@ async def send_all(load: Load, sender: Any) -> None:
                 await response.read()
                 assert response.status == 200, await response.text()
 
-        await asyncio.gather(*map(ask, load.urls))  # connections, and the caches of both sides
+        await asyncio.gather(*map(ask, load.urls))  # opens the connections, and fills the caches of both processes
         sender.send(None)
         left, took = [None] * load.num_requests, list[float]()
 
@@ -196,7 +200,7 @@ def cpu() -> float:
 
 
 def memory_a_session(num_sessions: int = 1000) -> float:
-    """Kilobytes that the server keeps for an open session, without the session itself."""
+    """Return the kilobytes that the server keeps for an open session, without the session itself."""
     server, sessions = GatewayServer(), [Instant() for _ in range(num_sessions)]
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

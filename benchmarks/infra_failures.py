@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/infra_failures.py --out outputs/infra [--rate 0.05] [--steps 30] [--seeds 0,1,2]
 
-One cold start (SFT, seed 0), then for each seed two GRPO runs of `--steps` steps that differ only in the tool: the
-calculator, and the calculator with `InfraError` in a share of its calls (`failing_calculator.py`). Both models
-are tested with the calculator itself, on `--tasks` test tasks with two samples each. A finished part is not run again.
+The script makes one cold start (SFT, seed 0). Then it makes two GRPO runs of `--steps` steps for each seed. The two
+runs differ only in the tool: one run uses the calculator, and the other run uses a calculator that raises `InfraError`
+in a share of its calls (`failing_calculator.py`). The models of both runs are tested with the calculator that does not
+fail, on `--tasks` test tasks with two samples each. A finished part is not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FAILING = Path(__file__).with_name("failing_calculator.py")
 
 
 def agentrl(command: str, folder: Path, *words: str) -> Path:
-    """Run a command that writes into `folder`, unless it did so before; return the folder."""
+    """Run a command that writes into `folder`, unless the folder is already complete; return the folder."""
     if not (folder / "done").exists():
         where = f"trainer.default_local_dir={folder}"
         subprocess.run([sys.executable, "-m", "agentrl", command, *words, where], check=True, stdout=subprocess.DEVNULL)

@@ -8,11 +8,13 @@ rollout samples and discards before its first turn (median 4, at most 128). They
 so they are equal in each run. The trained tokens are those of the original task. See tail/slow_task.py.
 
 A run is timed from its first rollout to the end of its last update. It does not validate; saved checkpoints are
-evaluated afterwards. The work-conserving bound for N steps is N / max(L, E, T / C) steps per second:
+evaluated afterwards. The work-conserving bound (no part waits while it has work) for N steps is N / max(L, E, T / C)
+steps per second:
 
-- L: seconds of learner and publishing, measured in the on-policy run, where nothing else computes at that time
-- E: seconds that the engine computes for N steps, measured with the rollouts of five steps started together and no
-  tool latency
+- L: seconds of the learner and of publishing for N steps, measured in the on-policy run; in that run, nothing
+  else computes at the same time
+- E: seconds that the engine computes for N steps, measured in a run without tool latency that starts the rollouts of
+  five steps together
 - T: sum of the seconds of all rollouts; at most C = 16 x 8 x (max_staleness + 1) rollouts run concurrently
 
 Engine and learner share a process and its interpreter lock. If they cannot run in parallel, the bound is
@@ -124,7 +126,7 @@ def table(runs: Mapping[str, Result]) -> list[str]:
 
 
 def ratios(runs: Sequence[Mapping[str, Result]]) -> list[str]:
-    """Ratio of steps per second to on-policy training, with the lowest and the highest pair."""
+    """One line per staleness: speed relative to staleness 0 (on-policy), as median, minimum and maximum of pairs."""
     lines = []
     for side in SIDES:
         each = [pair["staleness 0"].wall_s / pair[side].wall_s for pair in runs]

@@ -1,10 +1,11 @@
-"""Overhead of a call of an MCP tool: agentrl's toolbox against the SDK's client, over stdio and HTTP.
+"""Measure the overhead of MCP tool calls: agentrl's toolbox compared with the SDK's client, over stdio and HTTP.
 
 python benchmarks/mcp_calls.py [--calls 500] [--at-once 1 32 100]
 
-The server is one of the SDK in a process of its own; its tool returns its argument. Both sides use one session for all
-calls. CPU is that of the calling process. The last line of each kind opens a session for each of several rollouts, as
-`sessions: rollout` does. The first line is the cost of one process of `examples/mcp/calculator_server.py`.
+The server is built with the SDK and runs in a separate process. Its tool returns the argument of the call. Toolbox and
+client each use one session for all calls. `CPU ms` is the CPU time of the calling process per call. For stdio and for
+HTTP, the last line shows the time of several rollouts, each with its own session, as with `sessions: rollout`. The
+first line of the output is the cost of one process of `examples/mcp/calculator_server.py`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def cost_of_a_process() -> str:
-    """Memory and CPU time of a server that answers one message and ends."""
+    """Return a line with the memory and the CPU time of a server process that answers one message and ends."""
     about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "benchmark", "version": "1"}}
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about})
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -110,7 +111,7 @@ async def measure(kind: str, server: dict[str, Any], folder: str, arguments: arg
 
 
 async def times(call: Call, num_calls: int, at_once: int) -> tuple[list[float], float]:
-    """(seconds of each call, seconds of all)."""
+    """Return the seconds of each call, and the seconds from the start of the first call to the end of the last."""
     left, took = [None] * num_calls, list[float]()
 
     async def worker() -> None:

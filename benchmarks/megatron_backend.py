@@ -4,9 +4,10 @@
 
 - train: tokens/s of `train_step`: the torch backend and Megatron in one process, and Megatron with two data-parallel
   processes, one core each, in turn.
-- publish: reading all weights from two processes (TP 2, EP 2) and loading them into another model, beside a plain copy.
-- files: loading a model from a folder and writing it, beside safetensors alone.
-- calls: what a step costs rank 0 besides the computation (as in benchmarks/several_devices.py).
+- publish: reading all weights from two processes (TP 2, EP 2) and loading them into another model, compared with a
+  plain copy.
+- files: loading a model from a folder and writing the model, compared with safetensors alone.
+- calls: time that rank 0 needs for a step besides the computation (as in benchmarks/several_devices.py).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def request_of(folder: Path, size: str, *, trainable: bool = True, **layout: obj
 
 
 def one_process(connection: Connection, folder: Path, size: str, samples: list[Sample]) -> None:
-    """Answer the name of a backend with the seconds of one step, until the connection is closed."""
+    """Receive names of backends, and answer each with the seconds of one step, until an empty name comes."""
     torch.set_num_threads(1)
     request = request_of(folder, size)
     backends = {
@@ -78,7 +79,7 @@ def one_process(connection: Connection, folder: Path, size: str, samples: list[S
 
 
 def train(ranks: Ranks, folder: Path) -> None:
-    """All take the same steps in turn; the first of each is not counted."""
+    """The three backends take the same steps in turn; the first round is not counted."""
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 32, 160)):
         request, samples = request_of(folder, size), make_samples(num_samples, num_tokens)
         with another_process(one_process, folder, size, samples) as other:
@@ -115,7 +116,7 @@ def publish(ranks: Ranks, folder: Path) -> None:
 
 
 def files(ranks: Ranks, folder: Path) -> None:
-    """Loading builds the model too; so does the rest of a folder that is written."""
+    """Loading also builds the model. Writing also includes the other files of the folder."""
     for size, layout in (("500M", {"tensor_model_parallel_size": 2}), ("MoE", {"expert_model_parallel_size": 2})):
         request = request_of(folder, size, trainable=False, **layout)
         source = folder / size / "model.safetensors"

@@ -5,9 +5,11 @@
 The models have random weights, which change neither memory nor times. A step has two micro-batches of samples with 256
 prompt and 768 trained tokens each.
 
-- Memory: the most that torch allocates during a step, and what it holds between steps. Both without CUDA's own memory.
-- Times: the median of three steps after one that is not counted, and of a pass that scores the same samples.
-- Sampling: 128 requests at a time, 512 prompt tokens, 128 sampled tokens.
+- Memory: the maximum that torch allocates during a step, and the memory that torch holds between steps. Neither number
+  includes CUDA's own memory.
+- Times: the median of three training steps, and the time of one pass that scores the same samples. A first step and a
+  first pass are not counted.
+- Sampling: 128 requests at a time, each with 512 prompt tokens and 128 sampled tokens.
 """
 
 from __future__ import annotations
@@ -96,7 +98,10 @@ GIB = 2.0**30
 
 
 def saved(folder: Path, model: str) -> Path:
-    """Save a model with random weights, made on the GPU."""
+    """Return the folder of a model with random weights.
+
+    If the folder does not exist, create the model on the GPU and save it.
+    """
     path = folder / model
     if not path.exists():
         torch.manual_seed(0)
@@ -126,7 +131,10 @@ def config_for(path: Path, max_tokens: int, keys: Sequence[str]) -> RunConfig:
 
 
 def samples_of(config: RunConfig) -> list[Sample]:
-    """Samples of `LENGTH` computed tokens, whose first token differs: they share no prefix."""
+    """Return samples of `LENGTH` + 1 tokens; the last token is only predicted.
+
+    The first tokens differ, so the samples share no prefix.
+    """
     count, generator = config.data.train_batch_size, torch.Generator().manual_seed(0)
     rows = torch.randint(1000, 100_000, (count, LENGTH + 1), generator=generator)
     rows[:, 0] = torch.arange(count)
@@ -140,7 +148,10 @@ def samples_of(config: RunConfig) -> list[Sample]:
 
 
 def seconds_of(work: Callable[[], object], repeats: int = 3) -> float:
-    """Median seconds after a call that is not counted. Results are numbers, so the GPU has finished."""
+    """Return the median seconds of `repeats` calls, after a first call that is not counted.
+
+    Each counted call ends when the GPU has finished.
+    """
     work()
     times = []
     for _ in range(repeats):
@@ -163,7 +174,7 @@ def measure(name: str, folder: Path, hardware: str) -> None:
 
 
 class Steps(NamedTuple):
-    """Bytes and seconds of training steps."""
+    """Measured bytes and seconds of a training step; `scored` is the seconds of a scoring pass."""
 
     peak: int
     held: int
@@ -207,12 +218,12 @@ def report(
 
 
 def planned(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples as the plan has them: positions in place of tokens."""
+    """Return the samples as `agentrl plan` needs them: with positions in place of token ids."""
     return [replace(sample, token_ids=range(LENGTH)) for sample in samples]
 
 
 def flops_of(shape: Shape, count: int) -> float:
-    """FLOPs of a forward pass."""
+    """Return the FLOPs of a forward pass over `count` samples."""
     return count * (
         LENGTH * (body_flops_per_token(shape) + head_flops_per_token(shape)) + attention_flops(shape, LENGTH)
     )
@@ -223,7 +234,7 @@ def without_runtime(parts: Mapping[str, float]) -> float:
 
 
 def sampled(model: str, folder: Path, hardware: str, rows: int = 128, prompt: int = 512, new: int = 128) -> None:
-    """Print predicted and measured seconds of a decode step, and the seconds of publishing the weights."""
+    """Print predicted and measured seconds of decoding and prefill, and measured seconds of publishing weights."""
     path = saved(folder, model)
     made = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, device_map="cuda").eval()
     made.generation_config.eos_token_id = None
@@ -245,7 +256,10 @@ def sampled(model: str, folder: Path, hardware: str, rows: int = 128, prompt: in
 
 
 async def ask(engine: TorchEngine, contexts: Sequence[Sequence[int]], new: int, turn: int) -> float:
-    """Return the seconds until all have `new` tokens. Their KV is not used again: each call has other contexts."""
+    """Return the seconds until `new` tokens are sampled for each of the contexts.
+
+    Each call puts another token before the contexts, so no call uses the KV of an earlier call.
+    """
     params = [SamplingParams(max_new_tokens=new, seed=number) for number in range(len(contexts))]
     changed = [[200 + new + 500 * turn, *ids] for ids in contexts]
     started = time.perf_counter()

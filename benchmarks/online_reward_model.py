@@ -19,7 +19,7 @@ from pathlib import Path
 from vs_trl import ENVIRONMENT, ROOT, start_of
 
 SIDES = {"calculator": "val/success", "calculator_online": "val/reward/rule"}
-"""Experiment -> metric of the success by the rule."""
+"""Experiment -> metric with the success rate that the rule determines."""
 POINTS = 5.0
 
 
@@ -57,7 +57,7 @@ def train(start: Path, experiment: str, num_steps: int, seed: int) -> Path:
 
 
 def end(folder: Path, metric: str) -> float:
-    """Return the final success by the rule; print its values during the run and the metrics of the reward model."""
+    """Return the final success rate by the rule; print this rate during the run, and the reward model's metrics."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
         if metric in row:

@@ -1,10 +1,11 @@
-"""Compare the bytes that `agentrl plan` predicts with those of tiny models on the CPU.
+"""Compare the memory that `agentrl plan` predicts with the memory that tiny models use on the CPU.
 
     python benchmarks/plan_memory.py [LAYOUT ...]                    # torch, FSDP2, Ulysses
     .venv-megatron/bin/python benchmarks/plan_memory.py megatron     # TP, PP, EP, DP; needs `make megatron`
 
-Measured on rank 0: weights, gradients and optimizer as the bytes of their tensors; activations as the largest sum of
-distinct memory that autograd keeps at a time, without weights (torch.autograd.graph.saved_tensors_hooks).
+The memory is measured on rank 0. For weights, gradients and optimizer, it is the bytes of their tensors. For
+activations, it is the largest amount of memory that autograd keeps at the same time, without weights; memory that
+several tensors share is counted once (torch.autograd.graph.saved_tensors_hooks).
 """
 
 from __future__ import annotations
@@ -116,11 +117,11 @@ MEGATRON: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "Megatron, multi-token prediction, TP 2": ("ahead", 2, (PREDICTING, TENSOR)),
 }
 PARTS = {"weights": 0.05, "gradients": 0.05, "optimizer": 0.05, "activations": 0.15}
-"""Part -> largest relative error."""
+"""Part -> largest allowed relative error."""
 
 
 class Kept:
-    """Counts the memory that autograd keeps for backward passes, without weights, which FSDP2 gathers for a while."""
+    """Counts the memory that autograd keeps for backward passes, without the weights, even while FSDP2 gathers them."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules, self._uses = modules, Counter[int]()
@@ -154,7 +155,10 @@ class Kept:
 
 
 class _Recomputed(checkpoint._recomputation_hook):
-    """Counts what a checkpoint of torch keeps when it computes a layer again. These tensors pass no other hook."""
+    """Counts the tensors that torch's gradient checkpointing keeps when it computes a layer again.
+
+    The hooks of `Kept.counting` do not get these tensors.
+    """
 
     def __init__(self, kept: Kept, frame: weakref.ref[Any], gid: int) -> None:
         super().__init__(frame, gid)
@@ -164,7 +168,7 @@ class _Recomputed(checkpoint._recomputation_hook):
     def _count(self, value: Tensor) -> Tensor:
         try:
             return self._keep(value)
-        finally:  # the last tensor ends the computation by an exception
+        finally:  # for the last tensor, `_keep` raises an exception to end the computation
             of = self._frame()
             holder = of.weak_holders[of.recomp_counter[self._gid] - 1]()
             if holder is not None and (handle := holder.handles.get(self._gid)):
@@ -172,7 +176,7 @@ class _Recomputed(checkpoint._recomputation_hook):
 
 
 class _Box(list[Tensor]):
-    """A list that weak references can follow."""
+    """A list to which weak references are possible."""
 
 
 def _memory(value: Tensor) -> int:
@@ -211,7 +215,7 @@ def _num_bytes(values: Sequence[Tensor]) -> int:
 
 @contextmanager
 def ranks_of(folder: Path, size: int) -> Iterator[Ranks]:
-    """Join ranks; this process is rank 0."""
+    """Start the other ranks and join them; this process is rank 0."""
     os.environ |= {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path(), "RANK": "0"}
     others = [
         subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)})
@@ -227,7 +231,7 @@ def ranks_of(folder: Path, size: int) -> Iterator[Ranks]:
 
 
 def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megatron: bool) -> RunConfig:
-    """Return a configuration whose mini-batch is one sample for every copy of the model; two with pipeline stages."""
+    """Return a configuration whose mini-batch has one sample per copy of the model and pipeline stage."""
     path = folder / name
     if not path.exists():
         torch.manual_seed(0)
@@ -249,7 +253,7 @@ def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megat
 
 
 def add_predicting_layer(path: Path, num_layers: int, hidden: int) -> None:
-    """Add the weights of a layer for multi-token prediction, which transformers does not write."""
+    """Add the weights of a layer for multi-token prediction, because transformers does not write these weights."""
     file, last, new = path / "model.safetensors", f"model.layers.{num_layers - 1}.", f"model.layers.{num_layers}."
     weights = load_file(file)
     weights |= {new + name.removeprefix(last): value for name, value in weights.items() if name.startswith(last)}
@@ -267,7 +271,7 @@ def predicted(config: RunConfig, model: str) -> Mapping[str, float]:
 
 
 def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:
-    from plan_memory import measured  # other ranks import it under this name
+    from plan_memory import measured  # other ranks import `measured` from the module of this name
 
     request = ModelRequest(config.model, config.actor, total_updates=1)
     if has_layouts(config):
@@ -284,7 +288,7 @@ def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:
 
 
 def samples_of(count: int) -> list[Sample]:
-    """Samples of `LENGTH` computed tokens; the second half is trained."""
+    """Random samples of `LENGTH` + 1 tokens; the model computes `LENGTH` of them, and the second half is trained."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 500, (count, LENGTH + 1), generator=generator).tolist()
     half = LENGTH // 2
@@ -319,7 +323,7 @@ def alone(config: RunConfig) -> dict[str, int]:
 
 
 def measure(name: str) -> None:
-    """Measure one layout, in a process of its own; print its row."""
+    """Measure one layout and print its row; `main` starts a new process for each layout."""
     is_megatron = name in MEGATRON
     model, size, keys = (MEGATRON if is_megatron else PLAIN)[name]
     with tempfile.TemporaryDirectory() as folder:

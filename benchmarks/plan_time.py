@@ -5,12 +5,13 @@
 
 START is the folder of a quickstart (outputs/quickstart), with `task` and the cold-started model in `sft`.
 
-processes: a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is for the
-quickstart's steps of 16 x 8 rollouts, in one and two processes, with the lengths that they have. Runs alternate.
+processes: in each round, a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is
+for the quickstart's steps of 16 x 8 rollouts, in one process and in two processes. It uses the rollout lengths of the
+run that it predicts. The order of the two runs alternates from round to round.
 
-tail: before each run, one without tool latency at staleness 0 calibrates the hardware figures. The prediction is for
-the long-tail benchmark: lengths of that run, and latencies and discarded tokens of tail/slow_task.py, at staleness 0, 1
-and 4.
+tail: before each run, a calibration run without tool latency at staleness 0 calibrates the hardware figures. The
+prediction is for the long-tail benchmark at staleness 0, 1 and 4. It uses the rollout lengths of the calibration run,
+and the latencies and discarded tokens of tail/slow_task.py.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def tail(start: Path, arguments: argparse.Namespace) -> None:
 
 
 def calibrated(start: Path, name: str, num_rows: int) -> tuple[Calibration, TailLengths]:
-    """Run without latencies, and return the hardware figures and the lengths with latencies."""
+    """Run without latencies; return the calibrated hardware figures, and the measured lengths with added latencies."""
     measured = read_run(str(slow_run(start, name, 10, "trainer.max_staleness=0", late=False).folder))
     config = config_of(start, "rollout.deterministic=false")
     still = TailLengths(measured.lengths, num_rows, late=False)

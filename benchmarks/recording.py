@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/recording.py [--rollouts 100] [--turns 30] [--repeats 5]
 
 The rollouts are those of `agent_loop.py`: a scripted model calls a tool in every turn but the last. Runs with and
-without recording alternate. "A record" is one operation alone, without the turn around it: the most exact figure,
-because the time of whole turns varies more than the recording takes. All times are CPU times.
+without recording alternate. "A record" is one operation alone, without the turn around it. This figure is the most
+exact one, because the time of a turn varies by more than the time of its recording. All times are CPU times.
 """
 
 from __future__ import annotations

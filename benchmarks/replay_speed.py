@@ -2,9 +2,9 @@
 
     python benchmarks/replay_speed.py [run's folder]
 
-Without a folder, the script creates 40 steps of 128 rollouts. Each has 3 turns, 2 tool calls and about 110 tokens of
-the calculator task's tokenizer. The target for reading and building a reward's input is 20,000 rollouts per second.
-Each figure is the best of 5 passes. The first figures are without a reward, the later ones include a reward.
+Without a folder, the script creates 40 steps of 128 rollouts. Each rollout has 3 turns, 2 tool calls and about 110
+tokens of the calculator task's tokenizer. The target for reading and building a reward's input is 20,000 rollouts per
+second. Each figure is the best of 5 passes. The first two figures are without a reward, the last two include a reward.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def measure(run: SavedRun) -> None:
     function = FunctionReward(one, {}, 60.0, "one")
     print(f"{num:,} rollouts of {run.description}; text as scored in training: {all(score(Nothing()))}")
     for label, work in (
-        ("reading what rescore reads", read),
-        ("and building what a reward is shown", view),
-        ("and checking it, with a reward that costs nothing", lambda: score(Nothing())),
+        ("reading the columns that rescore reads", read),
+        ("and building a reward's input", view),
+        ("and checking it, with a reward that does nothing", lambda: score(Nothing())),
         ("and a function that returns 1.0, on a thread", lambda: score(function)),
     ):
         speed = rollouts_a_second(num, work)

@@ -3,9 +3,9 @@
     python benchmarks/sandboxes.py --rollouts 1 32 256 --calls 1000
     python benchmarks/sandboxes.py --peer jupyter     # also Jupyter kernels, in an environment of their own
 
-The call adds 1 to a variable that the rollout keeps. `python -c` starts a new interpreter for each call and keeps
-nothing. With E2B, the client runs against the test server on this machine, alone and below agentrl: the difference is
-what agentrl adds. Needs bubblewrap and the extra `e2b`; run it from a clone.
+Each call adds 1 to a variable that is kept between the calls of a rollout. One of the measured ways is the exception:
+`python -c` starts a new interpreter for each call, so no variable is kept. With E2B, the client runs against the test server on this machine, alone and below agentrl: the difference is
+the time that agentrl adds. Needs bubblewrap and the extra `e2b`; run it from a clone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed."""
+    """Return the quantile: about this share of the values is below it."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
@@ -60,7 +60,7 @@ async def timed(call: Callable[[], Awaitable[T]], into: list[float]) -> T:
 
 
 async def all_at_once(calls: Sequence[Callable[[], Awaitable[object]]], repeats: int) -> tuple[list[float], float]:
-    """Repeat each call, one after another; different calls run at the same time."""
+    """Run all calls at the same time, each `repeats` times in sequence. Return (durations, total seconds)."""
     times: list[float] = []
 
     async def repeat(call: Callable[[], Awaitable[object]]) -> None:
@@ -73,7 +73,7 @@ async def all_at_once(calls: Sequence[Callable[[], Awaitable[object]]], repeats:
 
 
 async def local(num_rollouts: int, num_calls: int) -> None:
-    """Local sandboxes, one for each rollout."""
+    """Measure local sandboxes, one for each rollout."""
     provider, starts = LocalProvider(LocalSandbox()), list[float]()
     sandboxes = [await timed(provider.start, starts) for _ in range(num_rollouts)]
     try:
@@ -86,7 +86,7 @@ async def local(num_rollouts: int, num_calls: int) -> None:
 
 
 async def python_c(num_rollouts: int, num_calls: int) -> None:
-    """A new interpreter for each call."""
+    """Measure calls that each start a new interpreter."""
 
     async def call() -> None:
         process = await asyncio.create_subprocess_exec(
@@ -99,7 +99,7 @@ async def python_c(num_rollouts: int, num_calls: int) -> None:
 
 
 async def e2b(url: str, num_calls: int) -> None:
-    """E2B's client alone and below agentrl, in turn, so that both meet the same load of the machine."""
+    """Measure E2B's client alone and below agentrl, in turn, so that the machine has the same load for both."""
     provider = E2BProvider(E2BSandbox(api_url=url, sandbox_url=url))
     raw_starts, starts, raw_times, times = list[float](), list[float](), list[float](), list[float]()
     create = partial(CodeInterpreter.create, api_key=KEY, api_url=url, sandbox_url=url)
@@ -118,7 +118,7 @@ async def e2b(url: str, num_calls: int) -> None:
 
 
 def jupyter(num_rollouts: int, num_calls: int) -> None:
-    """Jupyter kernels, one for each rollout."""
+    """Measure Jupyter kernels, one for each rollout."""
     script = Path(__file__).parent / "peers/jupyter_kernels.py"
     command = [peer_python("jupyter"), script, str(num_rollouts), str(num_calls)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -128,8 +128,8 @@ def jupyter(num_rollouts: int, num_calls: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, nargs="+", default=[1, 32, 256])
-    parser.add_argument("--calls", type=int, default=1000, help="calls of each line, over all rollouts")
-    parser.add_argument("--peer", choices=["jupyter"], help="another system, which is installed at its first use")
+    parser.add_argument("--calls", type=int, default=1000, help="number of calls per printed line, over all rollouts")
+    parser.add_argument("--peer", choices=["jupyter"], help="measure this system too; it is installed at its first use")
     options = parser.parse_args()
     os.environ["E2B_API_KEY"] = KEY
     for num_rollouts in options.rollouts:

@@ -1,12 +1,14 @@
-"""Measure training with two processes (FSDP2), one core each, beside one process.
+"""Compare training with two processes (FSDP2), one core each, to training with one process.
 
     python benchmarks/several_devices.py [train] [calls] [split] [publish] [save]
 
-- train: tokens/s of `train_step`, one process, two, two with `actor.reshard_after_forward=false`, and two that exchange
-  nothing, in turn, for the quickstart's model and one of 107M parameters.
-- calls: what a step costs rank 0 besides the computation: samples are assigned, pickled, sent, and answers read.
-- split: seconds of assigning 1,000 to 100,000 samples to 8 ranks.
-- publish: reading all weights of a sharded model and loading them into another model, beside a plain copy.
+- train: tokens/s of `train_step`, for the quickstart's model and for a model of 107M parameters. The script measures
+  four cases: one process, two processes, two processes with `actor.reshard_after_forward=false`, and two processes that
+  exchange nothing.
+- calls: time that rank 0 spends on a step in addition to the computation: it assigns, pickles and sends the samples,
+  and reads the answers.
+- split: time to assign 1,000 to 100,000 samples to 8 ranks.
+- publish: time to read all weights of a sharded model and load them into another model, compared with a plain copy.
 - save: seconds that a step waits for a checkpoint, with and without `trainer.async_save`.
 """
 
@@ -59,7 +61,7 @@ LOSS = PolicyLoss("vanilla")
 
 @contextmanager
 def ranks_of(folder: Path) -> Iterator[Ranks]:
-    """Join ranks; this process is rank 0."""
+    """Yield the joined ranks: this process is rank 0, new processes are the other ranks."""
     os.environ |= {"WORLD_SIZE": str(NUM_RANKS), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
     others = [
         subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)})
@@ -86,7 +88,7 @@ def make_request(folder: Path, size: str, *, trainable: bool = True) -> ModelReq
 
 
 def make_samples(num_samples: int, num_tokens: int, seed: int = 0) -> list[Sample]:
-    """Samples of half to all of `num_tokens`; the second half of each is trained."""
+    """Return samples of `num_tokens` / 2 to `num_tokens` tokens; the second half of each sample is trained."""
     draw = random.Random(seed)
     found = []
     for number in range(num_samples):
@@ -108,10 +110,11 @@ def median_s(work: Callable[[], object], repeats: int = NUM_REPEATS) -> float:
 
 
 def train(ranks: Ranks, folder: Path) -> None:
-    """All take the same steps in turn, after a short one that is not counted.
+    """Measure `train_step`: in each round, every case runs the same step, one case after another.
 
-    The last is two processes that each train a model of their own at the same time: they exchange nothing, so their
-    speed is the most that this machine gives two processes.
+    Before the rounds, every case runs a short step that is not measured. In the last case, two processes each train
+    their own model at the same time. These processes exchange nothing, so their speed is the highest that two processes
+    can reach on this machine.
     """
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 128, 160)):
         request, samples = make_request(folder, size), make_samples(num_samples, num_tokens)
@@ -124,7 +127,7 @@ def train(ranks: Ranks, folder: Path) -> None:
             for _ in range(NUM_REPEATS):
                 found = [median_s(partial(step, backend, samples), 1) for backend in (one, two, complete)]
                 other.send("step")
-                found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)  # two steps were made
+                found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)  # mean time / 2 steps
                 rounds.append(tuple(found))
         close(one, two, complete)
         names = ("one process", "two processes", "two without resharding", "two processes with a model each")
@@ -136,7 +139,7 @@ def without_resharding(request: ModelRequest) -> ModelRequest:
 
 
 def train_alone(connection: Connection, folder: Path, size: str, samples: list[Sample]) -> None:
-    """Answer each message but an empty one with the seconds of one step."""
+    """Run a step for each message and answer with its seconds; end at an empty message."""
     torch.set_num_threads(1)
     request = make_request(folder, size)
     backend = load_torch_backend(request.model, request.actor, total_updates=100, seed=0)
@@ -147,7 +150,7 @@ def train_alone(connection: Connection, folder: Path, size: str, samples: list[S
 
 @contextmanager
 def another_process(work: Callable[..., None], *arguments: object) -> Iterator[Connection]:
-    """Call `work` in a new process with a connection, which gets an empty message at the end."""
+    """Call `work` in a new process; yield a connection to it, and send an empty message at the end."""
     own, other = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=work, args=(other, *arguments))
     process.start()
@@ -157,7 +160,7 @@ def another_process(work: Callable[..., None], *arguments: object) -> Iterator[C
 
 
 def report(what: str, names: Sequence[str], num_tokens: int, rounds: Sequence[tuple[float, ...]]) -> None:
-    """Print tokens/s, and the ratios to the first name, from the seconds of each round."""
+    """Print the tokens/s of each name, and its speed relative to the first name, from the seconds of each round."""
     for number, name in enumerate(names):
         ratios = sorted(each[0] / each[number] for each in rounds)
         speed = num_tokens / statistics.median(each[number] for each in rounds)
@@ -217,7 +220,7 @@ def save(ranks: Ranks, folder: Path) -> None:
 
 
 def in_background(backend: Backend, folder: Path) -> tuple[float, float]:
-    """Seconds until the next step may start, and until all files are written; no step runs meanwhile."""
+    """Return the seconds until the next step may start, and until all files are written. No step runs meanwhile."""
     folder.mkdir()
     started = time.perf_counter()
     files = asyncio.run(backend.begin_save(folder))
@@ -237,7 +240,7 @@ PARTS = {part.__name__: part for part in (train, calls, split, publish, save)}
 
 
 def run(parts: dict[str, Callable[[Ranks, Path], None]], names: Sequence[str]) -> None:
-    """Run the named parts, or all."""
+    """Run the named parts; all parts if `names` is empty."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, ranks_of(Path(root)) as ranks:
         for name in names or parts:

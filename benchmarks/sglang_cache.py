@@ -2,10 +2,10 @@
 
     python benchmarks/sglang_cache.py [--steps 3]
 
-The rollouts use the cold-started model, 16 tasks x 8 at a time. The context of a later turn has an old part (prompt,
-earlier turns and tool answers) and a new part (the last tool answer with its template tokens). New tokens are cached
-only if another rollout of the group got the same tool answer earlier. So the script reports two cached shares of later
-turns: of the complete context, and of the old part.
+The rollouts use the cold-started model, 16 tasks x 8 rollouts at a time. The context of a later turn has an old part
+(prompt, earlier turns and tool answers) and a new part (the last tool answer with its template tokens). New tokens are
+cached only if another rollout of the group got the same tool answer earlier. So the script reports two cached shares of
+later turns: of the complete context, and of the old part.
 """
 
 from __future__ import annotations

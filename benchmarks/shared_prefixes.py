@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
     python benchmarks/shared_prefixes.py --device cuda --max-tokens 16384     # FlexAttention, compared with copied keys
 
-The steps run in pairs, one of each kind. The script prints the medians of the seconds and of the ratios of the pairs.
+The steps run in pairs: one step of each of the two compared kinds. The script prints the median seconds of each kind,
+and the median of the ratio of the two times in a pair.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Shape:
 
 SHAPES = [
     Shape("16 groups, prompt 54, traces of about 90", 16, (51, 57), (20, 52)),
-    Shape("the same, 20 tokens after the prompt alike", 16, (51, 57), (20, 52), 20),
+    Shape("the same, first 20 response tokens shared", 16, (51, 57), (20, 52), 20),
     Shape("4 groups, prompt 512, response 128", 4, (512, 512), (128, 128)),
 ]
 
@@ -104,7 +105,7 @@ def load(path: Path, kind: str, device: str, max_tokens: int) -> TorchBackend:
 
 def seconds(backend: TorchBackend, samples: list[Sample]) -> float:
     start = time.perf_counter()
-    asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))  # returns numbers, so a GPU has finished
+    asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))  # returns numbers, so a GPU has finished by then
     return time.perf_counter() - start
 
 

@@ -3,7 +3,8 @@
     python benchmarks/store_write.py outputs/quickstart/rl [folder]
 
 Each step of the run is written several times, with its advantages and provenance. Each file is synced, so the time
-depends on the folder's disk (default: a temporary folder). The last figure is the one that the run itself measured.
+depends on the folder's disk (default: a temporary folder). The last line shows the share of the step's duration that
+the run itself measured for writing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NUM_STEPS, NUM_REPEATS = 20, 5
 
 
 def samples(store: TrajectoryStore, step: int) -> Iterator[Sample]:
-    """The trained samples of a step: its trajectories that have advantages, in order."""
+    """Yield the trained samples of a step, in order: one for each trajectory that has advantages."""
     kept = {f"{stored.task.uid}/{stored.number}": stored for stored in store.scan(steps=[step])}
     taken: dict[str, int] = {}
     for sample in samples_of(store.groups(step)):
@@ -36,7 +37,7 @@ def samples(store: TrajectoryStore, step: int) -> Iterator[Sample]:
 
 
 def write_times_s(store: TrajectoryStore, steps: list[int], folder: Path) -> list[list[tuple[float, float]]]:
-    """Wall-clock and CPU seconds of each write, by repeat."""
+    """Return the (wall-clock, CPU) seconds of each write: one list per repeat."""
     loaded = [(step, store.groups(step), list(samples(store, step))) for step in steps]
     target = TrajectoryStore(folder, provenance=store.provenance(steps[0]))
     target.write(*loaded[0])  # the first write loads libraries
@@ -50,7 +51,7 @@ def write_times_s(store: TrajectoryStore, steps: list[int], folder: Path) -> lis
         repeats.append(times)
     size = sum(path.stat().st_size for path in folder.iterdir()) / len(steps)
     same = all(target.groups(step) and _bytes(target, step) == _bytes(store, step) for step in steps)
-    print(f"{len(loaded[0][1])} groups a step, {size / 1e3:.0f} kB a file; read back as they were: {same}")
+    print(f"{len(loaded[0][1])} groups per step, {size / 1e3:.0f} kB per file; files read back unchanged: {same}")
     return repeats
 
 

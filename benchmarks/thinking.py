@@ -2,12 +2,17 @@
 
     OMP_NUM_THREADS=1 python benchmarks/thinking.py [--pairs 5] [--groups 4]
 
-A scripted model thinks in every turn and answers several questions of a user; both settings sample the same turns. The
-template is like Qwen3's: it drops thoughts before the last question. For each number of questions and of words per
-thought, the script prints trajectories per rollout, trained tokens, prompt tokens that further trajectories repeat, the
-share of trained tokens whose context differs between the settings, the longest context, and the seconds of CPU time of
-a training step with and without `actor.share_prefixes`. The steps of all settings alternate; ratios are medians over
-the rounds.
+A scripted model thinks in every turn and answers several questions of a user. With `strip` and `keep`, the model writes
+the same turns. The template is like Qwen3's: it drops thoughts before the last question.
+
+For each case (number of questions, words per thought), the script prints:
+
+- the share of trained tokens whose context differs between `strip` and `keep`
+- trajectories per rollout, trained tokens, prompt tokens that further trajectories repeat, and the longest context
+- the CPU time of a rollout, and of a training step with and without `actor.share_prefixes`
+
+In each round, every combination of `thinking` and `actor.share_prefixes` runs one training step. Printed times of steps
+and ratios are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -64,7 +69,7 @@ class Questions(BaseInteraction):
 
 
 def turns(number: int, num_words: int, draw: random.Random) -> list[str]:
-    """What the model writes in each turn of a rollout."""
+    """Return the text that the model writes in each turn of a rollout."""
     thoughts = [" ".join(draw.choices(WORDS, k=num_words)) for _ in range(number)]
     return [f"<think>\n{each}\n</think>\n\nThe answer is {draw.randrange(1000)}." for each in thoughts]
 
@@ -91,7 +96,7 @@ async def rolled_out(thinking: str, number: int, num_words: int, num_groups: int
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers of tokens of some rollouts."""
+    """Counts of rollouts, trajectories and tokens."""
 
     num_rollouts: int
     num_trajectories: int

@@ -4,7 +4,8 @@
 
 The script writes 100,000 synthetic rollouts with the store (128 per step: 3 turns, 2 tool calls, about 90 tokens, see
 benchmarks/store.py) and starts the server. Times are measured inside the page, from the start of the navigation or the
-click to the frame in which the rows are drawn. `cold` starts while the server still reads the files.
+click to the frame in which the rows are drawn. For the time `cold`, the page is opened while the server still reads the
+files.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SORT = """(column) => new Promise((done) => {
     requestAnimationFrame(look);
 })"""
 FILTERS = {"stop": "finished", "tool": "calculator", "outcome": "ok", "step_min": "100", "reward_min": "0.5"}
-"""The page waits 120 ms for further typing in the last two fields."""
+"""Filter -> value. After a change of `step_min` or `reward_min`, the page waits 120 ms for further typing."""
 
 
 def write_rollouts(folder: Path, num_rollouts: int) -> None:
@@ -74,7 +75,7 @@ def server(folder: Path) -> Iterator[str]:
 
 
 def first_page(page: Page, address: str) -> float:
-    """Milliseconds from the start of the navigation to rows."""
+    """Return the milliseconds from the start of the navigation until the rows are drawn."""
     page.goto("about:blank")
     page.goto(f"{address}#/rollouts")
     return float(page.wait_for_function(ROWS_DRAWN, polling="raf").json_value())

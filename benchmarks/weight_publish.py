@@ -3,13 +3,13 @@
     python benchmarks/weight_publish.py [460k | 100M | 500M] [--folder FOLDER] [--changed SHARE]
 
 A Qwen3 of that size with random weights is saved in the folder (by default a temporary one) and served on this
-machine's CPU. Each transfer method then updates it with new float32 weights; the server is paused and its cache
-flushed. The first update of each method is not counted, because it creates the process group. The ratio is relative to
-copying every tensor once into new memory.
+machine's CPU. Each transfer method then updates the server with new float32 weights. During an update, the server is
+paused and its cache is flushed. The first update of each method is not counted, because it creates the process group.
+The ratio is relative to copying every tensor once into new memory.
 
 With `--changed`, the server has bfloat16 weights. Before each update, this share of the values changes. `group` sends
-all values, `delta` only the changed ones (`rollout.weight_sync=delta`). The times for slower links are computed: the
-measured time on this machine, and the bytes divided by the speed of the link.
+all values, `delta` only the changed ones (`rollout.weight_sync=delta`). The time for a slower link is computed as the
+measured time on this machine plus the bytes divided by the speed of the link.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def send(model: PreTrainedModel, replica: Replica, folder: Path, way: str,
 
 
 def change(model: PreTrainedModel, share: float) -> None:
-    """Change a share of the values by 2 %: in bfloat16 at least one step."""
+    """Change a share of the values by 2 %, so that their bfloat16 values change by at least one rounding step."""
     for _, value in changing_weights(model) if share else ():
         value *= 1 + 0.02 * (torch.rand(value.shape) < share)
 

@@ -78,7 +78,7 @@ Row = tuple[str, ...]
 
 
 def page() -> str:
-    """The page: the frame, with the tables and an example."""
+    """Return the page: the text of `FRAME` with the tables and an example inserted."""
     sys.path.append(str(ROOT / "tests/chat"))  # the tokenizers of the tests
     from public_templates import NAMES, public_tokenizer
 
@@ -121,7 +121,7 @@ def _without_tools(found: ModelCheck) -> Row | None:
 
 def _refusals(found: Mapping[str, ModelCheck]) -> str:
     if not any(map(_refused, found.values())):
-        return "Every other of these templates is accepted with tools."
+        return "All other templates on this page are accepted with tools."
     return "These models are refused with tools:\n\n" + _table(("model", "reason"), found, _refused)
 
 
@@ -132,7 +132,7 @@ def _refused(found: ModelCheck) -> Row | None:
 
 
 def _short(reason: str) -> str:
-    """A reason without the list of formats and the text that no format reads."""
+    """Return a reason without two details: the list of formats, and the text that no format can read."""
     return re.sub(r"^(no built-in format) \(.*", r"\1 reads the chat template's calls", reason, flags=re.DOTALL)
 
 
@@ -142,7 +142,7 @@ def _others(chosen: Iterable[str | None]) -> Iterator[tuple[str, ...]]:
 
 
 def _family(name: str) -> str:
-    """The models of a template; `_v2` is a later version of the same template."""
+    """Return the models of a template; the ending `_v2` marks a later version of the template."""
     base, _, version = name.rpartition("_v")
     return f"{FAMILIES[base]} (template {version})" if base and version.isdigit() else FAMILIES[name]
 
@@ -161,7 +161,7 @@ def _example(chat: ChatFormat, found: ModelCheck) -> str:
 
 
 def _table(head: Sequence[str], found: Mapping[str, ModelCheck], row_of: Callable[[ModelCheck], Row | None]) -> str:
-    """A table of models, without those that have no row; models with equal rows share one."""
+    """Return a table of models. Models with equal rows share a row; models without a row are omitted."""
     rows: dict[Row, list[str]] = {}
     for name in sorted(found, key=_family):
         if (row := row_of(found[name])) is not None:

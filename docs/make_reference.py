@@ -52,7 +52,7 @@ _FIELDS = ("Args", "Attributes", "Raises", "Returns")
 
 
 def page() -> str:
-    """The whole page: the frame, with each `<!-- name -->` replaced by what the code says."""
+    """Return docs/reference.md: the text of `FRAME`, in which text from the code replaces each `<!-- name -->`."""
     parts = {
         "configuration": _configuration(),
         "task columns": _table(("column", "type", "meaning"), _columns(columns.TASK)),
@@ -95,13 +95,13 @@ def page() -> str:
 
 
 def metrics_page() -> str:
-    """The page of metrics: the frame, with one table for each module of declarations."""
+    """Return docs/metrics.md: the text of `METRICS_FRAME`, with one table for each module that declares metrics."""
     tables = (f"## {_title(topic)}\n\n{_metrics(_declared(topic))}" for topic in TOPICS)
     return METRICS_FRAME.read_text(encoding="utf-8").replace("<!-- metrics -->", "\n\n".join(tables))
 
 
 def _title(topic: types.ModuleType) -> str:
-    """The docstring of a module of declarations without "Metrics of" and its last full stop."""
+    """Return the first sentence of the docstring of a module, without "Metrics of" and without the period."""
     text = (topic.__doc__ or "").partition(". ")[0].removeprefix("Metrics of ").removesuffix(".")
     return text[:1].upper() + text[1:]
 
@@ -137,13 +137,13 @@ def _type(field: FieldInfo) -> str:
 
 
 def _bounded(text: str, metadata: Iterable[object]) -> str:
-    """The type with its limits: a field's own, or those of a type such as PositiveInt."""
+    """Return the type with its limits; the limits come from the field, or from a type such as PositiveInt."""
     limits = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     found = [(sign, getattr(each, name, None)) for each in metadata for name, sign in limits.items()]
     return " ".join([text, *(f"{sign} {limit}" for sign, limit in found if limit is not None)])
 
 
-def _type_text(annotation: Any) -> str:  # Any: a type, however it is written
+def _type_text(annotation: Any) -> str:  # Any: a type annotation of any form
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _bounded(_type_text(arguments[0]), annotation.__metadata__)
@@ -179,7 +179,7 @@ def _fields_of(section: type[ToolOptions]) -> Iterator[tuple[str, ...]]:
 
 
 def _typed_dict(kind: type) -> Iterator[tuple[str, ...]]:
-    """Fields with the docstring under each, which Python itself forgets."""
+    """Yield name, type and docstring of each field. Python does not keep these docstrings, so the source is parsed."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
     for field, text in zip(definition.body, definition.body[1:], strict=False):
@@ -188,7 +188,7 @@ def _typed_dict(kind: type) -> Iterator[tuple[str, ...]]:
 
 
 def _members(kind: type[enum.StrEnum]) -> str:
-    """Members with the comment behind each."""
+    """Return a table of the members, with the comment after each member."""
     comments = dict(re.findall(r'^    (\w+) = ".*?"(?:  # (.*))?$', inspect.getsource(kind), flags=re.MULTILINE))
     return _table(("value", "meaning"), ((_code(m.value), _sentence(comments.get(m.name, ""))) for m in kind))
 
@@ -252,7 +252,7 @@ def _named(annotation: object) -> str:
 
 
 def _text(doc: str) -> str:
-    """A docstring: its sentences, and `Attributes:`, `Args:`, `Raises:` as lists; indented examples as code."""
+    """Return a docstring as Markdown: `Args:`, `Attributes:`, `Raises:` become lists, indented examples become code."""
     blocks = []
     for block in re.split(r"\n\n+", doc):
         head, _, rest = block.partition("\n")
@@ -272,7 +272,7 @@ def _entries(text: str) -> str:
 
 
 def _line(doc: str | None) -> str:
-    """All of a short docstring on one line."""
+    """Return a short docstring as one line."""
     text = re.sub(r"\n\n(Args|Raises|Returns):\n", r" \1: ", doc or "")
     return " ".join(text.split())
 

@@ -6,5 +6,5 @@ import re
 
 
 def on_page_markdown(markdown: str, config: dict[str, str], **_: object) -> str:
-    """The page with `../FILE` in links replaced by the file's address."""
+    """Return the page; in links, the address of the file in the repository replaces `../FILE`."""
     return re.sub(r"\]\(\.\./([^)]+)\)", rf"]({config['repo_url']}/blob/main/\1)", markdown)

@@ -84,7 +84,7 @@ class Conversation:
         bindings.conversations.append(self)
         self.trajectory.messages += (first := self.opening(messages))
         prompt_ids = bindings.chat.start(first, self.template_schemas, bindings.images)
-        self._opening_lengths = len(first), len(prompt_ids)  # in messages, in tokens
+        self._opening_lengths = len(first), len(prompt_ids)  # number of messages, number of tokens
         self._append_segment(Author.PROMPT, prompt_ids, image_names(first))
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 

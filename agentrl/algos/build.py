@@ -32,7 +32,7 @@ class BuiltAlgorithm:
     """An algorithm composed of functions; see `Algorithm`.
 
     Attributes:
-        keep: selects, from the samples with advantages, those that the loss reads; None: all.
+        keep: selects the samples that the loss reads, after the advantages are set; None: all samples.
         kl_reward: the KL penalty on rewards; None if there is none.
     """
 

@@ -121,8 +121,10 @@ class AuditedTrajectory:
         first_turn: number of the first model turn: the number of model turns in all trajectories that this trajectory
             continues; 0 for a branch.
         parent: the trajectory that this trajectory continues.
-        branches: whether its prompt copies the beginning of `parent`; only a branch may have a later `parent`.
-        rendered: whether its prompt is the history of `parent`, rendered again. Both trajectories are one conversation.
+        branches: whether its prompt copies the beginning of `parent`. Only the `parent` of a branch may have a higher
+            number than the trajectory itself.
+        rendered: whether its prompt is the history of `parent`, rendered again. If so, this trajectory and `parent`
+            belong to one conversation.
         first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the
             trajectory's own prompt is the first prompt.
         opened_with_task: whether the first messages come from the task.
@@ -166,7 +168,10 @@ class AuditedRollout:
 
     @property
     def own(self) -> bool:
-        """Whether the rollout is read from its operations: custom agent loops, and task folders of several steps."""
+        """Whether the audit reads the rollout from its operations.
+
+        This is true for custom agent loops, and for task folders of several steps.
+        """
         return self.kind == "own"
 
     @property

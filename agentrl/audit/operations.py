@@ -191,7 +191,7 @@ def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: R
 
 
 def _started(rollout: AuditedRollout, first: Operation, opening: Opening) -> bool:
-    """Whether a model turn of a later trajectory started the opened one, and ended before the opening."""
+    """Whether a model turn of a later trajectory started the opened trajectory, and ended before the opening."""
     ended = rollout.operations[: max(0, first.num_before)]
     turns = [(each.trajectory, each.first_segment) for each in ended if each.kind == "model_turn"]
     return (opening.parent, opening.segment) in turns and first.trajectory < (opening.parent or 0)

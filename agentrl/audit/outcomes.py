@@ -61,13 +61,13 @@ class CallLimits:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _num_left_beside(self, num_left: int, turn: Turn, made: Sequence[Call]) -> int:
-        """Number of calls that were left; if fewer calls ran, parallel conversations may have used the others."""
+        """Return `num_left`, or less if parallel conversations may have used some of these calls."""
         ran = sum(call.outcome != "limit_error" for call in made)
         parallel = self._known.limit("max_parallel_calls") or 1
         return num_left if ran >= min(parallel, num_left, len(made)) else max(ran, num_left - turn.num_beside)
 
     def _ended(self, number: int, made: Sequence[Call]) -> bool:
-        """Whether a custom loop passed calls to the tools after the conversation ended, for example by a user turn."""
+        """Whether a custom loop passed calls to the tools after the conversation had ended (a user turn may end it)."""
         last = number == len(self._trajectory.turns) - 1
         return self._rollout.own and last and bool(made) and all(call.result == ENDED for call in made)
 

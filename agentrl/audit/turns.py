@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """Text of a turn after `AuditedTrajectory.opened`; only the turn's text if the run did not separate thoughts."""
+    """Return `trajectory.opened` plus the turn's text; only the turn's text if the run did not separate thoughts."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 

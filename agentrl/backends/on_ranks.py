@@ -54,7 +54,7 @@ class HeldModel(HeldWeights, Protocol):
         ...
 
     def place(self, weights: dict[str, Tensor]) -> None:
-        """Overwrite this rank's parts of the given complete weights."""
+        """Overwrite this rank's parts of the model with values from the complete weights `weights`."""
         ...
 
     @property

@@ -54,7 +54,7 @@ def _words(num_layers: int) -> IntArray:
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
     """Return the indices of the sequences in lexicographic order.
 
-    So among all earlier sequences, the direct predecessor has the longest common prefix with a sequence.
+    In this order, no earlier sequence shares a longer prefix with a sequence than its direct predecessor does.
     """
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 

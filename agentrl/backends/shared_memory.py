@@ -50,7 +50,7 @@ class HeldWeights(Protocol):
         ...
 
     def own_parts(self, name: str) -> Sequence[Tensor]:
-        """Return this rank's parts of a weight, in the order of its views in `places`."""
+        """Return this rank's parts of a weight, in the order of the rank's views in `places`."""
         ...
 
 

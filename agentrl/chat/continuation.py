@@ -25,7 +25,7 @@ class Continuations:
         """Return the tokens of `messages` and the generation prompt, which follow the end-of-turn token.
 
         The end-of-turn token is encoded together with this text and then dropped, because some tokenizers encode the
-        start of a text differently.
+        start of a text differently than the same characters inside a text.
 
         Args:
             history: the conversation up to the model turn; if empty, the model turn is the first one.
@@ -52,7 +52,7 @@ class Continuations:
         return encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
 
     def known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """Return the cached shape of `messages` and its frame; None if such messages cannot be cached."""
+        """Return the cached shape of `messages` and its frame (see `Frame`); None if the shape cannot be cached."""
         tools: Hashable = bool(schemas)
         if schemas and self._template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])

@@ -77,7 +77,7 @@ class TextEncoder:
 
     @cached_property
     def _decodes_plainly(self) -> bool:
-        """Whether the tokenizer's class does not override decoding, so the fast tokenizer can decode directly."""
+        """Whether the fast tokenizer can decode directly, because the tokenizer's class does not override decoding."""
         methods = [getattr(type(self._tokenizer), name) for name in ("decode", "_decode")]
         return all(method.__module__.startswith("transformers.tokenization_utils") for method in methods)
 
@@ -203,7 +203,8 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
     """
     if not tokenizer.is_fast:
         return list(text)
-    valid = text.encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark, so the length is equal
+    # a lone surrogate becomes one question mark, so `valid` and `text` have the same length
+    valid = text.encode("utf-8", "replace").decode()
     encoded = tokenizer(valid, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     starts = accumulate((start for start, _ in encoded["offset_mapping"]), max)
     return [text[start:end] for start, end in pairwise([0, *list(starts)[1:], len(text)])]

@@ -119,7 +119,7 @@ class ChatFormat:
         """
         try:
             return opened_thoughts(self.template)
-        except TemplateError:  # the run's messages will raise the same error
+        except TemplateError:  # rendering the run's messages will raise this error again
             return ""
 
     def history(self, messages: Sequence[Message]) -> list[Message]:

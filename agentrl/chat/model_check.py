@@ -180,5 +180,5 @@ def _conversation(
 
 
 def _has_thoughts(chat: ChatFormat) -> bool:
-    """Whether the template reads thoughts, in a field of a message or in its text."""
+    """Whether the template reads thoughts, in a field or in the text of a message."""
     return field_of(chat.template) is not None or THINK_END in str(chat.tokenizer.chat_template)

@@ -37,10 +37,10 @@ def answers_of_tools(number: int) -> list[Message]:
 
 
 def turn_of(answers: Sequence[Message], last: Message = PLAIN_TURN) -> Message:
-    """Return a model turn whose calls these messages of tools answer; `TURN` is the argument of its last call.
+    """Return a model turn with one call for each of the tool messages `answers`; the last call has the argument `TURN`.
 
     Args:
-        last: a model turn; its calls provide the names and ids of answers that have none.
+        last: a model turn. If an answer has no name or no id, a call of this turn provides it.
     """
     made = [_call("f", CALL_ID), *last.get("tool_calls", ())]
     calls = []

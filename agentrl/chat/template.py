@@ -230,11 +230,14 @@ class Template:
         return self._differ(lambda probe: [self.follow(probe, OTHER_TOOLS, earlier) for earlier in histories])
 
     def _differ(self, variants: Callable[[Sequence[Message]], list[str]]) -> bool:
-        """Whether `variants` returns different texts for one of these: one tool answer; two answers; a user message."""
+        """Whether `variants` returns texts that differ from each other, for at least one probe.
+
+        The probes are one tool answer, two tool answers, and a user message.
+        """
         for probe in (answers_of_tools(1), answers_of_tools(2), [USER]):
             try:
                 found = variants(probe)
-            except TemplateError:  # the run's messages will raise the same error
+            except TemplateError:  # rendering the run's messages will raise this error again
                 continue
             if len(set(found)) > 1:
                 return True

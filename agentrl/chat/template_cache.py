@@ -59,7 +59,7 @@ def key_of(messages: Sequence[Message]) -> tuple[tuple[str, ...], ...]:
 
 
 def values_of(messages: Sequence[Message]) -> list[str] | None:
-    """Return the field values of the messages, without roles; None if shapes do not support a value."""
+    """Return the field values of the messages, without roles; None if a value cannot be part of a shape."""
     values: list[str] = []
     for message in messages:
         for key, value in message.items():

@@ -85,7 +85,7 @@ def _backend(name: str) -> list[Problem]:
 
 def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:
     if config.data.custom_cls.path is not None:
-        return  # the custom class interprets these names
+        return  # the custom class interprets the names of the data files
     mode = config.trainer.mode
     unread = {"val_only": "eval", "rollout_only": "rollout", "train_only": "eval"}.get(mode, purpose)
     for key in ("data.train_files", "data.val_files"):

@@ -210,7 +210,7 @@ def _shape(config: RunConfig) -> Shape:
 
 
 def _lengths(file: Path | None, measured: Measured | None, config: RunConfig) -> Lengths:
-    """Return the lengths in the file, else those of the saved run. Without both, assume lengths and print them."""
+    """Return the lengths in the file, else the lengths of the saved run; with neither, assume and print lengths."""
     if file is not None:
         return _read_lengths(file)
     if measured:

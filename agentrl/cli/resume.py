@@ -46,7 +46,10 @@ def _folder(path: Path) -> Path:
 
 
 def _start(folder: Path) -> dict[str, object]:
-    """Return the resume keys. A run without a checkpoint restarts, from the configured checkpoint if there is one."""
+    """Return the values of `trainer.resume_mode` and `trainer.resume_from_path` that must change.
+
+    A run without a checkpoint restarts, from the configured checkpoint if there is one.
+    """
     if newest(folder):
         return {"resume_mode": "auto", "resume_from_path": None}
     trainer = config_in(folder).get("trainer")

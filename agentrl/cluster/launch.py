@@ -26,7 +26,7 @@ POOLS = "AGENTRL_POOLS"
 SILENT_S = 30.0
 """Seconds without a sign of life after which a rank is killed."""
 CHECK_S = 1.0
-"""Maximum seconds that one check adds to the silence: more time passes only if the machine is suspended or busy."""
+"""Maximum seconds that one check adds to the silence. A longer time means that the machine was suspended or busy."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 

@@ -142,7 +142,7 @@ class ChildProcess:
 
     def _has_ended(self) -> bool:
         """Whether the process has ended. The process stays a zombie until `close`, so that its id is not reused."""
-        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has it since Python 3.13
+        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has waitid since Python 3.13
             return self._process.poll() is not None
         with suppress(ChildProcessError):
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

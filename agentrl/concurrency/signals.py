@@ -26,7 +26,7 @@ INTERRUPTED = 130
 """Exit status of a command ended by Ctrl-C."""
 
 _words: list[Callable[[], str]] = []  # global, because signals are per process
-_asked_by: list[int] = []  # the first signal that the process received
+_asked_by: list[int] = []  # the received signals; the first one sets the exit status
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def ended_by_signals() -> Iterator[None]:
         raise
     finally:
         stop.announced = False
-        atexit.register(signal.signal, signal.SIGINT, at_exit)  # registered last, called first
+        atexit.register(signal.signal, signal.SIGINT, at_exit)  # registered last, so it runs before other exit handlers
         signal.signal(signal.SIGTERM, earlier)
         signal.set_wakeup_fd(earlier_writer)
         watchdog.finish()

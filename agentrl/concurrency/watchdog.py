@@ -31,7 +31,7 @@ class Watchdog:
         self._failed = False
 
     def enter(self, name: str, deadline_s: float) -> int | None:
-        """Register a call with its timeout. Return its slot for `leave`; None if there is no watchdog or free slot."""
+        """Register a call with its timeout. Return its slot for `leave`; None without a watchdog or a free slot."""
         if self._process is None and not self._start():
             return None
         try:
@@ -54,7 +54,7 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """Stop the watchdog process. The process that starts next also ends the run if signals are not handled.
+        """Stop the watchdog process. The next watchdog process also ends the run if the run does not handle a signal.
 
         Each signal is a byte in `pipe`; a byte that stays unread is a signal that is not handled.
         """

@@ -60,7 +60,7 @@ class OptimConfig(Section):
 
 
 class PolicyLossConfig(Section):
-    """The policy loss and its options. An option that is null has the default of the loss."""
+    """The policy loss and its options. A null option takes the default of the chosen loss."""
 
     loss_mode: Annotated[str, code("policy loss")] | None = None
     """Name of a loss (vanilla, gspo, cispo, ...) or file.py:function; null: the loss of algorithm.name."""

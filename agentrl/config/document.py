@@ -29,7 +29,8 @@ def redacted(config: RunConfig) -> dict[str, JsonValue]:
 def without_secrets(values: Mapping[str, JsonValue], section: type[Section] = RunConfig) -> dict[str, JsonValue]:
     """Nested configuration values without secrets.
 
-    Whether a key is secret: for known keys, their mark decides; for unknown keys, the name decides.
+    The mark of a known key (`agentrl.config.uses`) says whether its value is secret. For an unknown key, its name
+    decides.
     """
     result: dict[str, JsonValue] = {}
     for name, value in values.items():

@@ -24,9 +24,9 @@ class MegatronConfig(Section):
     virtual_pipeline_model_parallel_size: PositiveInt | None = None
     """Number of separate groups of layers per stage, for the interleaved pipeline schedule (VPP); null: 1."""
     num_layers_in_first_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the first pipeline stage. null: as many as in each other stage without a set number."""
+    """Number of layers in the first pipeline stage. null: all stages without a set number get equally many layers."""
     num_layers_in_last_pipeline_stage: PositiveInt | None = None
-    """Number of layers in the last pipeline stage. null: as many as in each other stage without a set number."""
+    """Number of layers in the last pipeline stage. null: all stages without a set number get equally many layers."""
     context_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples together, each for a slice of the positions (CP)."""
     expert_model_parallel_size: PositiveInt = 1

@@ -141,7 +141,7 @@ def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
         prompt = context - response
     if min(prompt, response) < 1 or prompt + response > context:
         if not config.algorithm.live:
-            return []  # samples from files may be longer than the context
+            return []  # no error: samples from files are allowed to be longer than the context
         raise ConfigError.at(
             "data.max_response_length",
             Kind.CONFLICT,

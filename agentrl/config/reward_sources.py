@@ -29,7 +29,7 @@ from agentrl.errors import suggestion
 GuardName = Literal["repetition", "length", "format_only", "grader_injection", "answer_spam"]
 GUARDS: tuple[GuardName, ...] = ("repetition", "length", "format_only", "grader_injection", "answer_spam")
 TAKEN = frozenset({"score", "mean", "std", "baseline", "guards_penalty"})
-"""Reserved names: they have another meaning in a rollout or in its metrics."""
+"""Names that a component must not have, because they already have a meaning in a rollout or in its metrics."""
 
 Range = tuple[float, float]
 
@@ -98,7 +98,8 @@ class ComponentConfig(Section):
     """Components with a priority are alternatives, computed in this order (1 before 2). The first component whose
     value reaches its verdict_from gives the verdict. Only the verdict counts."""
     verdict_from: float | None = None
-    """Minimum value of a verdict. If the value is lower, the component with the next priority is computed."""
+    """Minimum value with which this component gives the verdict. If its value is lower, the component with the next
+    priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}
     """Further keyword arguments of the function. For judge and reward_model: keys of reward.judge or
     reward.reward_model, with their values for this component."""

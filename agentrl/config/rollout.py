@@ -123,7 +123,7 @@ class MultiTurnConfig(Section):
 
     format: Annotated[str, code("tool parser")] = "auto"
     """Format of tool calls: a built-in format such as hermes, sglang/NAME (a parser of SGLang), or a registered name.
-    auto: the built-in format that reads the calls that the chat template writes."""
+    auto: the built-in format of the calls that the chat template writes."""
     tool_config_path: CodeFile | None = None
     """YAML file of tools, in verl's format or in agentrl's short form."""
     function_tool_path: CodeFile | None = None

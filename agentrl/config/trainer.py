@@ -16,7 +16,7 @@ Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many), ADDRES
 
 
 def _ours(mode: object) -> object:
-    """Accept verl's name for `path`."""
+    """Accept verl's name of the mode `path`."""
     return "path" if mode == "resume_path" else mode
 
 

@@ -75,7 +75,7 @@ def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], check
     readable: object = values
     for error in errors:
         readable = _without(readable, [str(part) for part in error["loc"]])
-    assert isinstance(readable, dict)  # an error's location has at least one part
+    assert isinstance(readable, dict)  # `_without` returns a dict for a mapping
     model = readable.get("model")
     readable["model"] = {"path": "none", **(model if isinstance(model, dict) else {})}
     try:

@@ -63,7 +63,8 @@ class Inbox:
     """Thread-safe collection of the rows that rollouts added and that are not checked yet.
 
     Args:
-        most: maximum number of rows per rollout. With a limit per rollout, the kept rows do not depend on timing.
+        most: maximum number of rows per rollout. Because the limit is per rollout, the timing of rollouts does not
+            affect which rows are kept.
     """
 
     def __init__(self, most: int) -> None:

@@ -39,7 +39,7 @@ class SamplingParams:
     """How to sample one completion.
 
     Attributes:
-        temperature: divides the logits; 0 is greedy (log-probabilities are then those of temperature 1).
+        temperature: divides the logits; 0 is greedy, with log-probabilities of temperature 1.
         top_p, top_k, min_p: parameters of the truncations with these names; 1.0, -1 and 0.0 disable them.
         max_new_tokens: maximum number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
@@ -65,7 +65,8 @@ class GenerateRequest:
     Attributes:
         token_ids: the full context, [T]; at least one token.
         session: name of the conversation; the engine keeps the KV between requests of one session.
-        deadline_s: timeout in seconds; None means no timeout. On timeout, the tokens so far are returned as an `abort`.
+        deadline_s: timeout in seconds; None means no timeout. On timeout, the completion has the tokens sampled so far
+            and the finish reason `abort`.
         priority: requests with higher priority are scheduled first, if the engine supports priorities.
         images: data URLs, in the order of their positions in the context; an engine without image support raises
             ValueError.
@@ -107,14 +108,15 @@ class Completion:
 
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
-"""Counters of an embedded engine, see `Engine.metrics`. Remote engines do not count steps."""
+"""Counters of an embedded engine, which runs in this process; see `Engine.metrics`. Remote engines do not count
+steps."""
 
 
 class Engine(Protocol):
     """Samples tokens. All methods are safe to call from one event loop at any time.
 
     A request that can never be served raises ValueError immediately and does not affect other requests. Examples: an
-    empty context, a context longer than the model's, a token id outside the vocabulary.
+    empty context, a context longer than the model allows, a token id outside the vocabulary.
     """
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -138,7 +140,10 @@ class Engine(Protocol):
         ...
 
     async def abort(self, session: str) -> None:
-        """End the session's running request, which returns its tokens so far as an `abort`. Drop the session's KV."""
+        """End the session's running request with the finish reason `abort`, and drop the session's KV.
+
+        The completion has the tokens sampled so far.
+        """
         ...
 
     async def release(self, session: str) -> None:
@@ -146,7 +151,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all requests as `abort` and free all resources. A second call does nothing."""
+        """End all requests with the finish reason `abort`, and free all resources. A second call does nothing."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -175,7 +180,7 @@ class Colocated(Engine, Protocol):
 
 
 async def load_engine(config: RunConfig, chat: ChatFormat) -> Engine:
-    """Create the engine `rollout.engine`.
+    """Create the engine that `rollout.engine` names.
 
     Raises:
         AgentRLError: the engine or the model cannot be used as configured.

@@ -123,7 +123,7 @@ class ScriptedEngine:
         task = asyncio.ensure_future(self._turn(self._resumed))
         self._sessions[task] = request.session
         if self._resumed is None:
-            self._answering.add(task)  # not added by the task itself: a pause may begin before the task's first step
+            self._answering.add(task)  # added here, because a pause may begin before the task's first step
         try:
             await asyncio.wait({task}, timeout=request.deadline_s)
             return task.done() and not task.cancelled()

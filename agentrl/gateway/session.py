@@ -53,7 +53,7 @@ class Session:
             after that.
         failure: the engine's error, if sampling failed.
         hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. During the wait, the
-            caller stops the program. So what the program does after the rollout's end does not depend on timing.
+            caller stops the program. So timing does not decide what the program does after the rollout's end.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Session:
         try:
             return await asyncio.shield(turn.task)
         except asyncio.CancelledError:
-            if turn.task.cancelled():  # by `close`, not because the client disconnected
+            if turn.task.cancelled():  # `close` cancelled the turn; the client did not disconnect
                 raise RequestError(Refusal.ENDED, "the rollout has ended") from None
             raise
 
@@ -162,7 +162,7 @@ class Session:
         return self._tree.place(messages, request.tools), messages
 
     def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
-        """Return the place and the new tokens. If the template cannot continue the parent, a conversation begins."""
+        """Return a request's place and new tokens. If the template cannot continue the parent, begin a conversation."""
         if place.parent and (new := messages[place.num_known :]):
             following = self._renderer.following(place.parent, new, request.tools)
             if following is not None:

@@ -60,7 +60,10 @@ class TaskHarness:
         return Ended(None, "" if result is None else self._ended(result).output)
 
     def _ended(self, result: RunResult) -> Ended:
-        """Read the report, which follows `_mark` in the output; the harness does not know this mark."""
+        """Read the report, which follows `_mark` in the output.
+
+        The harness does not know this mark, so it cannot forge a report.
+        """
         output, found, report = result.output.rpartition(self._mark)
         if not found:
             return Ended(None, result.output)

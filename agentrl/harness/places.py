@@ -170,7 +170,7 @@ def _own_path() -> str:
 
 
 def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
-    """Folders that a harness may need: those of its settings, of its programs and of this Python."""
+    """Folders that a harness may need: the folders of its settings, of its programs and of this Python."""
     yield from (harness.folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix))
     yield from (Path(folder) for folder in _own_path().split(os.pathsep) if folder)
     if template:
@@ -178,7 +178,7 @@ def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
 
 
 def _below_tmp(folders: list[Path]) -> list[str]:
-    """Return those of `folders` that exist below /tmp, where the place's own /tmp would hide them; parents first."""
+    """Return the `folders` that exist below /tmp, parents first. The place's own /tmp would hide these folders."""
     found = {folder.absolute() for folder in folders if Path("/tmp") in folder.absolute().parents}
     return sorted(str(folder) for folder in found if folder.is_dir())
 

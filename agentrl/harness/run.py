@@ -141,7 +141,7 @@ class HarnessRun:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
-            self._folder.chmod(0o711)  # for sandboxes that run as another user; requests need a key anyway
+            self._folder.chmod(0o711)  # lets sandboxes of another user connect; requests need a key
         return self._folder / "socket"
 
     def _new_server(self) -> GatewayServer:

@@ -60,7 +60,7 @@ class ModelUserConfig(Section):
     max_cost: PositiveFloat | None = None
     """Maximum cost of all requests of this process, in the currency of `prices`."""
     score: Code | None = None
-    """ask: the user model scores the model's last turn. Otherwise: a function that scores the turn. null: score 0."""
+    """ask: the user model scores the model's last turn. null: score 0. Other value: a function that scores the turn."""
     score_range: Annotated[tuple[float, float], AfterValidator(_ordered)] = (0.0, 10.0)
     """With `score: ask`: lowest and highest score that the user model may give."""
     temperature: NonNegativeFloat | None = 1.0

@@ -17,7 +17,7 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Author
 
 _TOO_LONG = "\n0" * 2**18
-"""Used in place of a recorded answer that was so long that no token was left for the model; it was not saved."""
+"""Text in place of a recorded answer that was not saved because it left no token for the model's reply."""
 
 
 class RecordedAnswers:
@@ -44,7 +44,10 @@ class RecordedAnswers:
 
 
 class RecordedSession(InteractionSession):
-    """Returns recorded answers while the conversation equals the recorded one; after that, the interaction answers."""
+    """Returns recorded answers while the conversation equals the recorded one.
+
+    After that, the interaction answers, or `respond` raises an error if `RecordedAnswers.unrecorded` is a list.
+    """
 
     def __init__(
         self,

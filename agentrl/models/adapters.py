@@ -236,7 +236,7 @@ class _InputDtypeLinear(nn.Linear):
 
 
 def _check_options(adapter: Adapter, config: ModelConfig) -> None:
-    """Reject a configured rank or alpha that differs from the saved adapter's: the configured value has no effect."""
+    """Reject a configured rank or alpha that differs from the saved adapter's, because such a value has no effect."""
     fields = type(config).model_fields
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)

@@ -22,7 +22,8 @@ PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""Arguments that can be ignored: windows are read from the masks at load, and the others matter only in training."""
+"""Arguments that can be ignored. Sliding windows are read from the masks when the model is loaded. The other arguments
+do not change the result in evaluation mode."""
 
 
 class UnfaithfulError(Exception):
@@ -68,7 +69,7 @@ def check_understood(layer: object, attention_mask: Tensor | None, others: Mappi
 def explicit_attention(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
-    """Attention computed step by step, for soft-capped scores (Gemma 2) or a learned sink per head (gpt-oss).
+    """Compute attention step by step, for soft-capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
         query: [R, K, Q, D], Q = C * G queries: for each of the C tokens, the G heads that share a key head.

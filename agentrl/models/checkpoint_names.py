@@ -26,6 +26,9 @@ def checkpoint_weights(model: PreTrainedModel, weights: Iterable[tuple[str, Tens
 
 
 def _layer(name: str) -> str:
-    """model.layers.0.mlp.experts.down_proj -> model.layers.0; names outside any layer stay unchanged."""
+    """Return the layer of a weight: model.layers.0.mlp.experts.down_proj -> model.layers.0.
+
+    A name outside any layer is returned unchanged.
+    """
     found = _LAYER.match(name)
     return found[0] if found else name

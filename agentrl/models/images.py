@@ -45,7 +45,7 @@ class ImageInputs:
         self._known = lru_cache(maxsize=1024)(self._tokens)  # rollouts of the same task share their prompt's images
 
     def tokens(self, place: str, data: bytes) -> Sequence[int]:
-        """Return the token ids for an image where the template wrote `place`.
+        """Return the token ids of an image; they replace `place`, which the template wrote.
 
         Raises:
             ImageError: the processor rejects the image.
@@ -67,7 +67,7 @@ class ImageInputs:
         return {name: value for name, value in made.items() if name not in _OF_TEXT}
 
     def types(self, place: str, data: bytes) -> dict[str, Tensor]:
-        """Return the type of each of an image's N tokens, [N], under each name in `TYPES` that the model uses."""
+        """Return the [N] types of an image's N tokens, under each name in `TYPES` that the model uses."""
         made = self._processed(place, [data])
         return {name: torch.tensor(made[name][0]) for name in TYPES if name in made}
 

@@ -1,4 +1,7 @@
-"""Lengths and seconds of a finished or running run, read from its folder. No code that the run names is executed."""
+"""Lengths and seconds of a finished or running run, read from its folder.
+
+The run's configuration may name code; this code is not executed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Configuration and device of a saved run, for a plan. No code or server that the run names is used."""
+"""Configuration and device of a saved run, for a plan.
+
+The saved configuration may name code and servers; this code is not executed, and these servers are not contacted.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Chart(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether text can replace the chart, because its lines are flat and cover more than one step."""
+        """Whether text replaces the chart: no line changes, a line has more than one step, and `always` is False."""
         return not self.always and self.is_flat and any(len(series.points) > 1 for series in self.series)
 
 

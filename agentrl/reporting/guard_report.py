@@ -62,7 +62,7 @@ class Tally:
 
     Attributes:
         raised: scores of the rollouts that raised the guard.
-        others: scores of all other rollouts.
+        others: scores of the rollouts that the guard checked, and that did not raise it.
         num_rewarded: number of rewarded rollouts that raised the guard.
     """
 
@@ -94,8 +94,9 @@ class Disagreements:
 def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -> Disagreements:
     """Find the suspects in groups of saved rollouts, and count how often each guard was raised.
 
-    A rollout counts as rewarded if its score reaches `threshold`, or is above the mean score of the other rollouts in
-    its group, because training then makes the rollout more likely. Rollouts without a score are skipped.
+    A rollout counts as rewarded if its score reaches `threshold`. A rollout also counts as rewarded if its score is
+    above the mean score of the other rollouts in its group, because training makes such a rollout more likely. Rollouts
+    without a score are skipped.
     """
     found = Disagreements()
     for group in groups:

@@ -75,7 +75,7 @@ class Mixture:
             close_reward(reward)
 
     async def _ask_all(self, call: _Call) -> dict[str, Values]:
-        """Return the values of the components with a verdict. Components run concurrently unless one needs another."""
+        """Return the values of components with a verdict. A component waits only for components that it depends on."""
         asked: dict[str, asyncio.Task[Values | None]] = {}
         try:
             async with asyncio.TaskGroup() as together:
@@ -107,7 +107,10 @@ class Mixture:
         return values is not None and (least is None or values["score"] >= least)
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
-        """Return the component with a priority that counts: the first to reach `verdict_from`, else the last."""
+        """Return, of the components with a priority, the one that counts.
+
+        It is the first one that reaches its `verdict_from`; if none does, it is the last one with a verdict.
+        """
         with_score = [name for name in self._ranked if name in found]
         sure = [name for name in with_score if self._is_sure(name, found[name])]
         return sure[0] if sure else with_score[-1] if with_score else None

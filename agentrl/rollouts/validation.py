@@ -79,7 +79,7 @@ def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) ->
 
 
 def _check_same(segment: Segment, sampled: list[Segment]) -> None:
-    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # usually true, which saves comparing values
+    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # usually the same list: no values to compare
     if not same and list(segment.logprobs or ()) != [logprob for part in sampled for logprob in part.logprobs or ()]:
         raise ValueError("log-probabilities of sampled tokens are not the engine's")
     if any(part.temperature != segment.temperature for part in sampled):

@@ -24,7 +24,7 @@ _VERL = re.compile(r"global_step_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The value of a validation metric at a step; usually the highest value of the run."""
+    """The value of a validation metric at a step, for example the highest value of the run."""
 
     metric: str
     value: float

@@ -105,7 +105,10 @@ class ReproducibilityReport:
         return [*self._settings, *changed, *ended]
 
     def _evictions(self, step: int, split: str) -> Iterator[Entry]:
-        """Yield an entry per conversation evicted since the last call: a recomputed KV cache may differ slightly."""
+        """Yield an entry for each conversation that the engine evicted since the last call.
+
+        An eviction ends reproducibility, because the recomputed KV cache of the conversation may differ slightly.
+        """
         before, self._evicted = self._evicted, self._num_evicted()
         for _ in range(round(self._evicted - before)):
             yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}

@@ -60,7 +60,7 @@ def run_alone(job: dict[str, Any], known: set[int]) -> dict[str, Any]:
     Args:
         known: processes that existed before the first program.
     """
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the program cannot read the job in this process
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that the program cannot read this process's job
     if not end_others(known):
         return {"alone": False}
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -24,7 +24,7 @@ from agentrl.sandboxes.start_rate import StartRate
 
 _LOGGER = logging.getLogger(__name__)
 MAX_IDLE_S = 600.0
-"""A prewarmed sandbox that waited longer is replaced, because services end sandboxes after some time."""
+"""A prewarmed sandbox that waited longer than this is replaced, because services end sandboxes after some time."""
 
 
 @dataclass(eq=False, slots=True)

@@ -157,7 +157,7 @@ class ProcessSandbox:
         return SandboxEndedError(reason)
 
     async def _reply(self, number: str) -> Mapping[str, JsonValue]:
-        """Read a reply. It is not trusted, because any program in the sandbox could have written it."""
+        """Read a reply. The reply is not trusted, because any program in the sandbox could have written it."""
         assert self._process.stdout is not None
         try:
             reply = parse(await self._process.stdout.readline())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-_JOINERS = "\u200c\u200d"  # needed in several scripts and in emoji
+_JOINERS = "\u200c\u200d"  # needed in several writing systems and in emoji
 
 
 def visible(text: str) -> str:

@@ -44,8 +44,8 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
 def _belongs_to(sample: Sample, rollout_id: str, trajectory: Trajectory, is_only: bool) -> bool:
     """Whether `sample` was made from `trajectory`.
 
-    If a rollout has several trajectories, the loss masks are compared too, because two trajectories may have the same
-    tokens. One of the two may have no sample, because none of its tokens is trained on.
+    If a rollout has several trajectories, the loss masks are compared too. Two trajectories may have the same tokens,
+    and one of these trajectories may have no sample, because none of its tokens is trained on.
     """
     return (
         sample.rollout_id == rollout_id

@@ -55,7 +55,8 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # a dictionary is slower, and makes token ids larger, which zstd compresses well
+        # a dictionary would be slower, and token ids would need more space, because zstd alone compresses them well
+        use_dictionary=False,
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:

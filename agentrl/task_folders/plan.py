@@ -93,7 +93,7 @@ def _not_supported(task: TaskFolder) -> Iterator[str]:
 
 
 def _of_phases(place: str, agent: AgentPart, verifier: VerifierPart) -> dict[str, bool]:
-    """Return key (with the prefix `place`) -> whether its value is not supported, for agent and verifier."""
+    """Return each key of agent and verifier, with the prefix `place` -> whether its value is not supported."""
     wrong = {
         "agent.network_mode": agent.network_mode == "allowlist",
         "verifier.network_mode": verifier.network_mode == "allowlist",

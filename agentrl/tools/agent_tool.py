@@ -47,7 +47,7 @@ class AgentTool(BindsItself):
 
 
 class BoundAgentTool(BoundTool):
-    """A bound `AgentTool`. The agent loop runs its calls, see `ToolSession.view`."""
+    """A bound `AgentTool`. The agent loop runs the calls of this tool; see `ToolSession.view`."""
 
     def __init__(self, options: SubAgentConfig, deadline_s: float, offload: Offload) -> None:
         text: JsonValue = {

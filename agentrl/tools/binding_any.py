@@ -35,7 +35,7 @@ def states_of(tools: Mapping[str, BoundTool], further: Iterable[OpensState] = ()
     """Return the states that a rollout with these tools opens, without duplicates.
 
     Args:
-        further: see `opened_always`.
+        further: more states to open; see `opened_always`.
     """
     found = (tool.state for tool in tools.values() if tool.state is not None)
     return list(dict.fromkeys((*found, *further)))

@@ -97,7 +97,8 @@ class RecordedToolbox(Toolbox):
 
     - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
     - `stub`: the answer says that the call was not recorded; the outcome is `tool_error`, and the rollout continues
-    - `live`: the call runs in the toolbox `live`; calls with a recorded answer did not run there and had no effect
+    - `live`: the call runs in the toolbox `live`; calls with a recorded answer do not run there, so
+      the effects of these calls are missing
 
     Args:
         schemas: tool schemas of the saved run.

@@ -112,8 +112,8 @@ class _InSandbox(ToolInstance):
     """The tool in the sandbox of one rollout.
 
     Args:
-        stoppable: whether the sandbox keeps running after a call is cancelled (at the rollout's deadline), because the
-            task's tests need the sandbox.
+        stoppable: whether the sandbox keeps running after a call is cancelled (at the rollout's deadline). True for a
+            task folder, because the task's tests still need the sandbox.
     """
 
     def __init__(self, tool: BoundSandboxTool, owner: str, *, stoppable: bool) -> None:

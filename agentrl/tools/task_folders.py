@@ -184,7 +184,7 @@ class TaskFolderState(RolloutState):
         return None
 
     async def _in_sandbox(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
-        """Do the work in the sandbox, or in a new one if the sandbox has ended.
+        """Run `work` in the sandbox; if the sandbox has ended, run it in a new sandbox.
 
         Raises:
             InfraError: the work failed.

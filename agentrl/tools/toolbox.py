@@ -307,7 +307,7 @@ class ToolSession:
     async def _released(self, name: str, release: Running[None]) -> None:
         try:
             await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
-        except Exception as error:  # the failure only leaves resources open
+        except Exception as error:  # a failed release has one effect: resources stay open
             self._toolbox.log_once(f"releasing {name}", error)
 
 

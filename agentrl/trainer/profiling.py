@@ -71,7 +71,7 @@ class NsysRange:
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]  # untyped in torch
 
     def write(self, file: Path) -> None:
-        """See `Trace.write`: nothing to do."""
+        """Do nothing: nsys writes the report."""
 
 
 TRACES: dict[Profiler, type[Trace]] = {"torch": TorchTrace, "nsys": NsysRange}

@@ -34,9 +34,9 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (how opening messages and
             answers are worded: `chat`, `react`, `gateway`, or `own` for a user's class), `call_format`, `tools`,
             `template_tools` (the tools that the chat template shows), `schemas` (the schemas of the tools, only if
-            `form` is `gateway`), `remark` (a note for the viewer). `parent` is the trajectory that a restart, a
-            re-rendered history or a branch continues, or that started a sub-agent; `segment` is the segment of the
-            turn that started the sub-agent.
+            `form` is `gateway`), `remark` (a note for the viewer), `parent` (the index of the trajectory that a
+            restart, a re-rendered history or a branch continues, or that started a sub-agent), `segment` (only for a
+            sub-agent: the index of the segment with the turn that started the sub-agent).
     """
 
     kind: OperationKind

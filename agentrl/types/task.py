@@ -123,7 +123,8 @@ def read_tool_options(extra_info: Mapping[str, JsonValue]) -> ToolOptions:
     """Read `tool_config` and `tool_selection` (verl's name for `available_tools`) from `extra_info`.
 
     Raises:
-        DataError: an unknown key (the message suggests the nearest key), an invalid value, or two tool selections.
+        DataError: an unknown key (the message suggests the nearest key), an invalid value, or two different tool
+            selections.
     """
     config, selection = extra_info.get(_KEY), extra_info.get("tool_selection")
     if config is None and selection is None:

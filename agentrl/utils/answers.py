@@ -76,7 +76,7 @@ def tagged(text: str, tag: str = "answer") -> str | None:
 
 
 def answer_line(text: str) -> str | None:
-    """Return the rest of the line after the last `Answer:`, without emphasis marks; None if there is none.
+    """Return the rest of the line after the last `Answer:`, without emphasis marks; None if `Answer:` is missing.
 
     DAPO's prompts ask for this format (Yu et al. 2025, arXiv:2503.14476).
     """

@@ -44,7 +44,7 @@ def hub_folder(name: str, key: str, *, downloaded: bool = False) -> Path:
 
     Args:
         key: the configuration key that contains the name.
-        downloaded: the files are in the cache, so the hub is not asked.
+        downloaded: whether the files are already in the cache; if so, the hub is not asked.
 
     Raises:
         ConfigError: the hub has no such model, cannot be reached, or has the model without safetensors files.

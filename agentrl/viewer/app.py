@@ -143,7 +143,7 @@ def _rollout(run: ViewedRun, request: Request) -> Mapping[str, object]:
 
 
 def _snapshot(run: ViewedRun) -> Snapshot:
-    run.index.start()  # with many runs, only requested runs are read
+    run.index.start()  # with many runs, the first request for a run starts its index
     run.index.wait(FIRST_FILE_S)
     return run.index.snapshot()
 
@@ -154,7 +154,10 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 
 
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
-    """Return the positions of matching rows, and how many of the index's parts were searched (all, without a text)."""
+    """Return the positions of matching rows, and the number of searched parts of the index.
+
+    If the request has no text to search for, this is the number of all parts.
+    """
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
         mask, searched = run.search(text).mask(snapshot.parts)
@@ -173,7 +176,7 @@ def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:
 
 
 def _words(request: Request) -> dict[str, str]:
-    """Query parameters of the URL. The page escapes lone surrogates as `store.text` does; the escapes are undone."""
+    """Query parameters of the URL, without the escapes of lone surrogates that the page adds (as `store.text` does)."""
     return {name: original(value) for name, value in request.query_params.items()}
 
 

@@ -35,7 +35,7 @@ def shown_rows(table: pa.Table, rows: pa.Array) -> list[Mapping[str, object]]:
     return [{name: _shown(value) for name, value in row.items()} for row in taken]
 
 
-_choices: WeakKeyDictionary[Snapshot, dict[str, object]] = WeakKeyDictionary()  # does not keep old snapshots in memory
+_choices: WeakKeyDictionary[Snapshot, dict[str, object]] = WeakKeyDictionary()  # weak: does not keep old snapshots
 
 
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:

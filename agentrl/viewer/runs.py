@@ -24,7 +24,7 @@ MAX_RUNS = 100
 """Maximum number of runs from a folder of runs; the newest runs are used."""
 
 DEPTH = 3
-"""Depth of the search for runs in a folder: `outputs/<experiment>/<time>` needs two levels."""
+"""Number of folder levels that are searched for runs. The runs `outputs/<experiment>/<time>` need two levels."""
 
 _MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES)
 """A folder that contains any of these is a run folder. At least one of them exists even before the first step."""

@@ -37,7 +37,10 @@ class Search:
         self._thread: Thread | None = None
 
     def mask(self, parts: Sequence[Part]) -> tuple[pa.Array, int]:
-        """Return the mask of matching rows of `parts` and the number of searched parts; search the other parts, too."""
+        """Return the mask of matching rows of `parts`, and the number of parts that are already searched.
+
+        The other parts are searched in the background.
+        """
         with self._lock:
             self._asked = time.monotonic()
             found = [self._found.get(part) for part in parts]

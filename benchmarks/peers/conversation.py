@@ -1,6 +1,6 @@
-"""Shared by all sides of `agent_loop.py`: one conversation, one tool, and the protocol of a measurement.
+"""Code that `agent_loop.py` shares with the peers: one conversation, one tool, and the protocol of a measurement.
 
-Imports only the standard library, because each peer runs it in its own environment.
+Imports only the standard library, because each peer (verl, TRL) runs this code in its own environment.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Stopwatch:
 
 
 def serve(measure: Callable[[int, int], Stopwatch], versions: dict[str, str]) -> None:
-    """Print the versions, then one result per line `num_rollouts num_turns` on standard input; all as JSON."""
+    """Print the versions, then read requests from standard input and print one result for each request.
+
+    A request is a line `num_rollouts num_turns`. All output is JSON.
+    """
     measure(2, 3)  # warm-up
     print(json.dumps(versions), flush=True)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The peers that benchmarks compare with, each in its own virtual environment, created on first use."""
+"""Virtual environments of the peers: packages that agentrl is compared or tested with. Created on first use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ CACHE = HERE.parents[1] / ".cache/peers"
 def peer_python(name: str) -> Path:
     """Return the Python interpreter of the peer's environment, which does not contain agentrl.
 
-    `<name>.txt` in this folder lists the packages to install; those that this environment has in a version that
-    fits (torch above all) are shared, not installed again. The packages of `<name>.alone.txt`, if it exists, are then
-    installed without their dependencies. If `<name>.python.txt` exists, it names the Python of the environment, which
-    then shares nothing.
+    `<name>.txt` in this folder lists the packages to install. If the current environment has one of them in a version
+    that fits, the peer's environment uses that copy, and the package (above all torch) is not installed again. If
+    `<name>.alone.txt` exists, its packages are installed after that, without their dependencies. If `<name>.python.txt`
+    exists, it names the Python that creates the peer's environment. Such an environment uses no package of the current
+    environment.
     """
     own_python = HERE / f"{name}.python.txt"
     installs = [(HERE / f"{name}.txt", []), (HERE / f"{name}.alone.txt", ["--no-deps"])]
@@ -29,13 +30,13 @@ def peer_python(name: str) -> Path:
     made_from, python = folder / "made_from.txt", folder / "bin/python"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may create it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may need the same environment at the same time
         if not made_from.exists() or made_from.read_text() != wanted:
             print(f"installing {name} into {folder}", file=sys.stderr)
             creator, version = sys.executable, {}
             if own_python.exists():
                 creator = own_python.read_text().strip()
-                version = {"PYENV_VERSION": creator.removeprefix("python")}  # for pyenv, which may not offer it
+                version = {"PYENV_VERSION": creator.removeprefix("python")}  # if pyenv manages this Python, select it
             subprocess.run([creator, "-m", "venv", "--clear", folder], check=True, env={**os.environ, **version})
             if not own_python.exists():
                 own_packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
@@ -47,7 +48,10 @@ def peer_python(name: str) -> Path:
 
 
 def install(command: list[str | Path]) -> None:
-    """Run pip. Its words are printed only if it fails: it always complains that shared packages want other versions."""
+    """Run pip. Print its error output only if it fails.
+
+    Even if pip succeeds, its error output says that shared packages need other versions.
+    """
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         print(done.stderr, file=sys.stderr)

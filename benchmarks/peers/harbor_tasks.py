@@ -1,10 +1,11 @@
-"""Task folders and rewards as the package harbor reads them. The first argument is a JSON file:
+"""Read task folders and rewards with the package harbor. The first argument is a JSON file:
 
 {"folders": [path, ...], "rewards": [[text of reward.txt or null, text of reward.json or null], ...],
  "steps": [[strategy or null, min_reward, [rewards of a step or null, ...]], ...]}
 
-The last line of the output is JSON: {"folders": [...], "rewards": [...], "steps": [...]}, each entry null where harbor
-refuses. An entry of steps is [whether the last step ends the task, rewards of the task or null].
+The last line of the output is JSON: {"folders": [...], "rewards": [...], "steps": [...]}. An entry of folders or
+rewards is null if harbor does not accept it. An entry of steps is [whether the last step ends the task, rewards of the
+task or null].
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harbor.verifier.verifier import Verifier
 
 
 def read(folder: str) -> dict[str, object] | None:
-    """What harbor reads from a folder that it accepts."""
+    """Return the values that harbor reads from a task folder; None if harbor does not accept the folder."""
     if not Task.is_valid_dir(Path(folder)):
         return None
     task = Task(Path(folder))
@@ -50,7 +51,7 @@ def read(folder: str) -> dict[str, object] | None:
 
 
 def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
-    """What harbor reads from the files of a verifier; None if it fails."""
+    """Return the rewards that harbor reads from the files of a verifier; None if harbor fails or finds no reward."""
     with tempfile.TemporaryDirectory() as folder:
         paths = TrialPaths(Path(folder))
         paths.verifier_dir.mkdir(parents=True, exist_ok=True)
@@ -62,13 +63,13 @@ def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
             setattr(verifier, name, paths)
         try:
             parse = verifier._parse_reward_json if paths.reward_json_path.exists() else verifier._parse_reward_text
-            return VerifierResult(rewards=parse()).rewards or None  # without a number there is no score
+            return VerifierResult(rewards=parse()).rewards or None  # no rewards: the task has no score
         except Exception:  # of several kinds
             return None
 
 
 class Steps(SimpleNamespace):
-    """What harbor's trial of several steps knows, without an environment."""
+    """Stand-in for harbor's `MultiStepTrial`: the attributes that its reward methods use, without an environment."""
 
     result_of_trial = MultiStepTrial._select_multi_step_reward
     _aggregate_step_rewards = MultiStepTrial._aggregate_step_rewards

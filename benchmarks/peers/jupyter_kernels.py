@@ -1,4 +1,6 @@
-"""Time starts and calls of Jupyter kernels: `python jupyter_kernels.py NUM_KERNELS NUM_CALLS`; prints JSON.
+"""Measure the starts and the calls of Jupyter kernels: `python jupyter_kernels.py NUM_KERNELS NUM_CALLS`.
+
+Prints the times in seconds as JSON.
 
 Each kernel is a process of this machine without isolation; `jupyter_client` starts it and sends code over ZeroMQ.
 """

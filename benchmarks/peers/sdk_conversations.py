@@ -1,8 +1,8 @@
-"""Conversations of OpenAI's and Anthropic's SDKs with a gateway; prints what the SDKs made of its answers as JSON.
+"""Use a gateway through OpenAI's and Anthropic's SDKs, and print the answers that the SDKs return, as JSON.
 
 python sdk_conversations.py questions.json    # {"url": …, "slow_url": …, "wrong_url": …, "png": base64 of an image}
 
-`slow_url` is a gateway that sends signs of life before each answer, `wrong_url` one with an unknown key.
+`slow_url` belongs to a gateway that sends keep-alive messages before each answer. `wrong_url` contains an unknown key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def chat_turns(ask: Callable[..., Any]) -> list[Any]:
-    """A call, its result, an answer: the conversation is sent back as the SDK holds it."""
+    """Ask for a tool call, then send its result and ask for text. The call is sent back as the SDK returned it."""
     messages: list[Any] = [{"role": "user", "content": "call"}]
     first = ask(messages=messages)
     calls = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in first.choices[0].message.tool_calls]

@@ -1,9 +1,10 @@
-"""Run by TRL's interpreter: compute the advantages of its trainers for given rewards.
+"""Run by TRL's interpreter: compute the advantages of TRL's trainers for given rewards.
 
     python trl_advantages.py QUESTIONS     ->     JSON: for each question a list with the advantages of all rollouts
 
-TRL has no separate function for advantages. The code is in the middle of `_generate_and_score_completions`, from the
-mask of rollouts without a score to the advantages. These lines are extracted from TRL's source and run without changes.
+TRL has no separate function for advantages: the method `_generate_and_score_completions` computes them. The lines that
+do this, from `unscorable_mask` (rollouts without a score) to the advantages, are extracted from TRL's source and run
+without changes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     .cache/peers/trl/bin/python benchmarks/peers/trl_calculator.py --model FOLDER --train FILE --out FILE
 
-The clock wraps TRL's methods and does not change its results. `--save-every` saves the model between steps.
+Time is measured by code that wraps TRL's methods and does not change their results. `--save-every` saves the model
+between steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
 sys.path.append(str(Path(__file__).parents[2] / "examples/calculator"))
-from reward import compute_score  # the same reward; the example's tool needs agentrl, which is not installed here
+from reward import compute_score  # only the reward: the example's tool needs agentrl, which is not installed here
 
 OPERATION = re.compile(r"\s*(-?\d{1,9})\s*([-+*])\s*(-?\d{1,9})\s*")
 
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--micro", type=int, default=16, help="rollouts a forward pass in training")
+    parser.add_argument("--micro", type=int, default=16, help="rollouts per forward pass in training")
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

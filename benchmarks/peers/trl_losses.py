@@ -1,9 +1,9 @@
-"""Run by TRL's interpreter: compute its trainers' losses for given log-probabilities.
+"""Run by TRL's interpreter: compute the losses of TRL's trainers for given log-probabilities.
 
-    python trl_losses.py QUESTIONS     ->     JSON: for each question one list with the value and the gradient
+    python trl_losses.py QUESTIONS     ->     JSON: for each question one list with the loss and its gradient
 
 A trainer's `_compute_loss` is called with a stub instead of the trainer. The stub holds the settings and replaces the
-model. The loss itself is TRL's code.
+model. The loss itself is TRL's code. For DPO, the list also has the metrics of the rewards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the loss of TRL's RewardTrainer on pairs of token sequences and the norm of its gradient, as JSON."""
+"""Compute the loss of TRL's RewardTrainer on pairs of token sequences; print loss and gradient norm as JSON."""
 
 import json
 import sys

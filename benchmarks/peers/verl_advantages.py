@@ -1,6 +1,8 @@
 """Run by verl's interpreter: compute verl's advantages and returns for given rewards.
 
-python verl_advantages.py QUESTIONS     ->     JSON: for each question a list with the numbers of all trained tokens
+python verl_advantages.py QUESTIONS     ->     JSON: for each question one list of numbers
+
+The list contains the advantages of all trained tokens, then the returns of all trained tokens.
 """
 
 from __future__ import annotations

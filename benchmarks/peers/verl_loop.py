@@ -1,6 +1,7 @@
 """Measure verl's ToolAgentLoop on the conversation of `conversation.py`: `python verl_loop.py FOLDER_OF_THE_TOKENIZER`.
 
-One loop object is created per rollout with `hydra.utils.instantiate`, as in verl's worker. All run in one event loop.
+One loop object is created per rollout with `hydra.utils.instantiate`, as in verl's worker. All loop objects run in one
+event loop.
 The worker itself (Ray, padding into tensors, the reward) and the connection to a server are not measured. The server is
 replaced by an object in the same process that returns ids and log-probabilities immediately.
 """

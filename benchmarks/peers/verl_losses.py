@@ -1,6 +1,6 @@
 """Run by verl's interpreter: compute verl's losses, aggregations and KL estimators.
 
-python verl_losses.py QUESTIONS     ->     JSON: for each question one list with the value and the gradient
+python verl_losses.py QUESTIONS     ->     JSON: for each question one list of numbers, such as a loss and its gradient
 """
 
 from __future__ import annotations

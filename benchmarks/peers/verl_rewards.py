@@ -17,7 +17,7 @@ FOLDER = Path(importlib.util.find_spec("verl").origin).parent / "utils/reward_sc
 
 
 def load(name: str) -> types.ModuleType:
-    """Import only this file of verl: it does not need the verl package, which takes long to import."""
+    """Import one file of verl's rewards without importing the package verl, because that import takes long."""
     spec = importlib.util.spec_from_file_location(f"peer_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

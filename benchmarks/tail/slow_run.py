@@ -1,6 +1,8 @@
-"""One GRPO run on the calculator task with a tool of heavy-tailed latency; prints a JSON line: see ../long_tail.py.
+"""Run GRPO once on the calculator task, with a tool whose latency is heavy-tailed; print the times as one JSON line.
 
 python benchmarks/tail/slow_run.py [--no-latency] [key=value ...]
+
+benchmarks/long_tail.py and benchmarks/plan_time.py start this script.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ R = TypeVar("R")
 
 
 class Watch:
-    """Seconds by name. Overlapping calls of one name count once: the time with at least one running call."""
+    """Measures seconds by name: the time during which at least one call with this name runs."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()

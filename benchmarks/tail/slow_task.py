@@ -25,14 +25,14 @@ MEDIAN_TOKENS, MOST_TOKENS = 4, 128
 
 
 def pareto(rng: random.Random, median: float, most: float) -> float:
-    """Heavy-tailed: P(x > t) = (least / t) ** ALPHA with least = median / 2 ** (1 / ALPHA); cut off at `most`."""
+    """Draw x, at most `most`: P(x > t) = (least / t) ** ALPHA, where least = median / 2 ** (1 / ALPHA)."""
     return min(most, median * 2 ** (-1 / ALPHA) * rng.paretovariate(ALPHA))
 
 
 class Tail:
     """Random generators for tool latencies and discarded tokens; they depend only on (task, rollout, turn).
 
-    The rollout number is its index in the group. If a task is restarted, its rollouts get the same values again.
+    The number of a rollout is its index in the group. If a task is restarted, its rollouts get the same values again.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,8 @@ class ThinkingAgent(ToolAgent):
 
     async def _think(self, task, generate, tools, sampling, num_tokens: int) -> None:
         prompt = self.prompt(task, tools).trajectory.token_ids
-        token_ids = [*prompt, prompt[-1]]  # differs from the context of a turn, so the two are never confused
+        # the repeated token distinguishes these tokens from the context of every turn
+        token_ids = [*prompt, prompt[-1]]
         end = len(token_ids) + num_tokens
         while len(token_ids) < end:  # continues after an end-of-turn token
             left = replace(sampling, max_new_tokens=end - len(token_ids))

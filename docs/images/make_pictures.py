@@ -1,8 +1,9 @@
-"""Make the pictures of README and docs from the last quickstart: its curve, and the viewer and report in a browser.
+"""Make the pictures of README and docs from a quickstart run: its success curves, the viewer and the report.
 
     make pictures          # or: python docs/images/make_pictures.py [--run outputs/quickstart]
 
-Needs chromium (`make browser`) and the folder that `make quickstart` writes. A PNG is made in light and in dark.
+The script needs chromium (`make browser`) and the folder that `make quickstart` writes. It takes screenshots of the
+viewer and the report in the browser. Each screenshot is taken in the light and in the dark color scheme.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/viewer"))
-from browser import launch  # noqa: E402  # from tests/viewer, once it is on the path
+from browser import launch  # noqa: E402  # in tests/viewer, which the line above adds to sys.path
 
-from agentrl.store import TrajectoryStore  # noqa: E402  # below the path, as the line above
+from agentrl.store import TrajectoryStore  # noqa: E402  # sorted below the import of `browser`
 
 IMAGES = ROOT / "docs/images"
 SIZE = {"width": 1280, "height": 760}
 DRAWN_MS = 700
-"""Until charts in sight are drawn and texts have come."""
+"""Milliseconds until visible charts are drawn and texts are loaded."""
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def pictures_of(browser: Browser, run: Path, out: Path) -> list[Path]:
-    """Take every picture in both schemes."""
+    """Take every picture in the light and in the dark color scheme; return the paths of the pictures."""
     report = (run / "rl/report.html").resolve().as_uri()
     group = mixed_group(TrajectoryStore(run / "rl/trajectories/train"))
     command = [sys.executable, "-m", "agentrl", "view", str(run / "rl")]
@@ -75,7 +76,7 @@ def pictures_of(browser: Browser, run: Path, out: Path) -> list[Path]:
 
 
 def taken(browser: Browser, address: str, out: Path, name: str, scheme: str, act: Callable[[Page], object]) -> Path:
-    """One picture of what `address` shows after `act`."""
+    """Open `address`, call `act` on the page, and save a screenshot; return the path of the screenshot."""
     page = browser.new_page(viewport=SIZE, color_scheme="dark" if scheme == "dark" else "light")
     page.goto(address)
     act(page)
@@ -92,7 +93,7 @@ def charts_drawn(page: Page) -> None:
 
 
 def shorten_paths(page: Page) -> None:
-    """Show paths below the checkout as relative paths."""
+    """Show the paths of files in the checkout as relative paths."""
     page.evaluate("root => { document.body.innerHTML = document.body.innerHTML.replaceAll(root, '') }", f"{ROOT}/")
 
 
@@ -107,13 +108,13 @@ def siblings_drawn(page: Page) -> None:
 
 
 def mixed_group(store: TrajectoryStore) -> str:
-    """The address of a group of an early step whose first rollouts earned different rewards."""
+    """Return the viewer address of the first group whose first two rollouts have the rewards 0 and 1, in any order."""
     for step in store.steps:
         for group in store.groups(step):
             first = [rollout.reward for rollout in group.rollouts[:2]]
             if sorted(first) == [0.0, 1.0]:
                 return f"siblings?split=train&step={step}&uid={group.uid}"
-    sys.exit("no group of this run has a right and a wrong answer")
+    sys.exit("no group of this run has one right and one wrong answer in its first two rollouts")
 
 
 if __name__ == "__main__":

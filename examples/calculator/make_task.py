@@ -124,7 +124,9 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
 def write_model(
     path: Path, traces: Sequence[list[Message]], seed: int, family: str, schema: ToolSchema, **options: object
 ) -> dict[str, object]:
-    """Train the tokenizer on rendered traces, draw the weights and save both. Return sizes for task.json.
+    """Train the tokenizer on rendered traces, draw the weights and save both.
+
+    Return the sizes of the model, the vocabulary, a prompt and a trace, for task.json.
 
     Args:
         options: for `make_tokenizer`.

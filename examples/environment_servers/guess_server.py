@@ -2,7 +2,8 @@
 
 python guess_server.py PORT MAX_SESSIONS
 
-With the environment variable GAME=listed, the server runs another game, and lists the tools of this game itself (MCP).
+With the environment variable GAME=listed, the server runs another game. The server offers the tools of that game over
+MCP, so clients can list them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A harness in plain Python: it asks the model, runs the model's calculator calls, and stops at a turn without calls.
 
-The program imports nothing from agentrl. OPENAI_BASE_URL and OPENAI_API_KEY name the service. The first argument is the
-task.
+The program imports nothing from agentrl. The environment variables OPENAI_BASE_URL and OPENAI_API_KEY contain the
+address of the service and its key. The first argument is the task.
 """
 
 from __future__ import annotations

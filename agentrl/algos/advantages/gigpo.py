@@ -23,12 +23,12 @@ def gigpo(
     """A of turn k = E + weight * S_k. E and S_k are standardised, or centred if `norm_adv_by_std=False` (paper: F = 1).
 
     E compares the sum of a rollout's rewards (turns and outcome) with the sums of the group's other rollouts. S_k
-    compares the turn's discounted return, R_k = r_k + gamma * R_{k+1}, with those of all turns of the group that start
-    in the same state. The outcome is added to r of the last turn. Equal `observation_keys` mean the same state. S_k is
-    0 if the state occurs only once or is unknown. Example: two rollouts of two turns. The first turns of both start in
-    state a, the second turns in states b and c; outcomes 1 and 0, gamma 0.5, centred. Then E = 0.5, -0.5; R = 0.5, 1
-    and 0, 0; S = 0.25, 0 and -0.25, 0; so A = 0.75, 0.5 and -0.75, -0.5. A group of one has advantage 0. The returns
-    equal the advantages.
+    compares the turn's discounted return, R_k = r_k + gamma * R_{k+1}, with the returns of all turns of the group that
+    start in the same state. The outcome is added to r of the last turn. Equal `observation_keys` mean the same state.
+    S_k is 0 if the state occurs only once or is unknown. Example: two rollouts of two turns. The first turns of both
+    start in state a, the second turns in states b and c; outcomes 1 and 0, gamma 0.5, centred. Then E = 0.5, -0.5; R =
+    0.5, 1 and 0, 0; S = 0.25, 0 and -0.25, 0; so A = 0.75, 0.5 and -0.75, -0.5. A group of one has advantage 0. The
+    returns equal the advantages.
 
     Raises:
         ConfigError: `observation_keys` is missing, or does not have exactly one key per turn of each row.

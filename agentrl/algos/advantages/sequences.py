@@ -21,8 +21,8 @@ class Sequences:
     Attributes:
         of_row: [B], the member of each row.
         trained: [B, T] bool.
-        place: [B, T], index in the member's sequence of the last trained token at or before each token; 0 if there is
-            none.
+        place: [B, T], for each token, the last trained token at or before it, as an index in the member's sequence; 0
+            if there is none.
         there: [M, N] bool, whether each member's sequence has a token at each index.
     """
 

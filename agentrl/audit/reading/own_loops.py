@@ -77,7 +77,9 @@ def operations_fit(operations: Sequence[Operation], num_segments: int, num_messa
 
 
 def num_beside(operations: Sequence[Operation], used: Sequence[int], position: int) -> int:
-    """Number of calls in operations that overlap the one at `position`; these calls may have begun before it.
+    """Number of calls in operations that overlap the operation at `position`.
+
+    These calls may have begun before the operation at `position`.
 
     Args:
         used: result of `num_used`.
@@ -159,7 +161,7 @@ class OwnTrajectories:
     ) -> tuple[list[Turn], list[Appended]]:
         turns, appended = list[Turn](), list[Appended]()
         starts = [i for i, each in enumerate(operations) if each.kind == "model_turn" and each.num_messages]
-        # not strict, because without turns there is still one end
+        # not strict: without turns, there is one end but no start
         for start, end in zip(starts, [*starts[1:], len(operations)], strict=False):
             turns.append(self._turn(operations[start], operations[start + 1 : end], messages, segments))
         turn = -1

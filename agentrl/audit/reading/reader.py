@@ -62,7 +62,7 @@ class Reader:
         return AuditedRollout(row, kind, why, stop, options, task, continued, calls, operations)
 
     def _opened(self, variables: Mapping[str, Json]) -> str:
-        """See `AuditedTrajectory.opened`; `variables`: the template variables of the row."""
+        """Return `AuditedTrajectory.opened` for the template variables of a row; "" without a tokenizer."""
         key = json.dumps(variables, sort_keys=True)
         if key not in self._begun:
             if len(self._begun) > 1000:
@@ -176,7 +176,7 @@ def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
 
 
 def _wording(kind: LoopKind | None, options: RowOptions) -> Wording:
-    """Wording of a built-in loop."""
+    """Return how a built-in loop writes tools and answers to calls."""
     offered = options.tools if kind in ("tool", "react") else []
     call_format = "react" if kind == "react" else options.call_format
     form = "react" if kind == "react" else "chat"

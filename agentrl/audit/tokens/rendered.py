@@ -268,7 +268,10 @@ def _without_turns(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def _is_separate(trajectory: AuditedTrajectory) -> bool:
-    """Whether each `Appended` is rendered alone: one of them precedes all turns, or two follow the same turn."""
+    """Whether each `Appended` must be rendered alone.
+
+    This is necessary if one of them precedes all turns, or if two of them follow the same turn.
+    """
     places = [each.turn for each in trajectory.appended]
     return -1 in places or len(set(places)) < len(places)
 

@@ -40,9 +40,9 @@ def imbalance(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> floa
 
 
 def _longest_first(samples: Sequence[Sample], num_ranks: int, unit_of: Callable[[Sample], str]) -> list[list[int]]:
-    """Assign units, longest first, to the rank with the fewest tokens.
+    """Assign units (groups, rollouts or samples), longest first, each to the rank with the fewest tokens.
 
-    The largest number of tokens on a rank is then at most 4/3 of the smallest possible one (Graham).
+    The largest number of tokens on a rank is then at most 4/3 of its minimum over all assignments (Graham).
     """
     units: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):

@@ -116,7 +116,7 @@ class ShardedModel(TorchBackend):
         """See `HeldModel.free`. Nothing to do: Python's garbage collector frees the reference cycles of FSDP2."""
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers, not copied; tied weights once."""
+        """Return all parameters and buffers without copying them; a tied weight has one entry."""
         return self._weights
 
     def facts(self) -> dict[str, WeightFacts]:
@@ -136,7 +136,7 @@ class ShardedModel(TorchBackend):
         return [local_part(self._weights[name])]
 
     def place(self, weights: dict[str, Tensor]) -> None:
-        """Set this rank's parts of the weights to those of `weights`, which are complete."""
+        """Overwrite this rank's parts of the model with values from the complete weights `weights`."""
         place(self._weights, weights)
 
     def save_part(self, folder: Path, ranks: Ranks) -> None:

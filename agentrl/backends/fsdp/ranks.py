@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if the connection to a rank is lost. But wait first: the launcher may report the loss."""
+    """Raise a LostPeerError if the connection to a rank is lost, after a wait in which the launcher may report it."""
     try:
         yield
     except RuntimeError as error:

@@ -108,7 +108,7 @@ def _quiet_logging() -> Iterator[None]:
         yield
     finally:
         logging.disable(logged)
-        root.handlers[:] = handlers  # a library that calls `logging.warning` adds one
+        root.handlers[:] = handlers  # a library that calls `logging.warning` adds a handler
 
 
 @contextmanager

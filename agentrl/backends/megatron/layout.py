@@ -61,7 +61,7 @@ def join_layout(layout: MegatronConfig, seed: int, *, in_use: bool) -> Place:
     return Place(parallel_state.get_data_parallel_rank(), first and last_stage)
 
 
-_joined: list[dict[str, Any]] = []  # global, as the groups themselves
+_joined: list[dict[str, Any]] = []  # global, because the groups are global too
 
 
 def _destroy_groups() -> None:

@@ -63,6 +63,9 @@ def all_frozen() -> ConfigError:
 def check_same_frozen(same: bool) -> None:
     """Reject a checkpoint whose frozen weights differ from the frozen weights of this model.
 
+    Args:
+        same: whether the frozen weights are the same.
+
     Raises:
         ConfigError: `same` is false.
     """
@@ -72,7 +75,7 @@ def check_same_frozen(same: bool) -> None:
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:
-    """Yield the trainable weights, detached but not copied; tied weights once.
+    """Yield the trainable weights, detached but not copied. A tied weight is yielded once.
 
     If all parameters are trained, or none, yield all weights and buffers.
     """
@@ -85,7 +88,7 @@ def changing_weights(model: PreTrainedModel) -> WeightStream:
 
 
 def every_weight(model: PreTrainedModel) -> WeightStream:
-    """Yield all live weights and buffers, detached, not copied; tied weights once."""
+    """Yield all weights and buffers, detached but not copied. A tied weight is yielded once."""
     every_name = dict(model.named_parameters(remove_duplicate=False))
     buffers = [(name, value) for name, value in model.state_dict().items() if name not in every_name]
     yield from ((name, value.detach()) for name, value in [*model.named_parameters(), *buffers])

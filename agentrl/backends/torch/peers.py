@@ -49,7 +49,7 @@ class SequencePeers:
         return states_MHD
 
     def every_position(self, values: Tensor) -> Tensor:
-        """Return values of all positions, [M, ...], from those of own positions, [M / size, ...]; without gradients."""
+        """Return values of all positions, [M, ...]; `values`: own positions, [M / size, ...]. Without gradients."""
         return values
 
     def joined(self, values: Tensor, own_N: Tensor) -> Tensor:

@@ -151,7 +151,9 @@ class RoutingReplay:
 
 
 class _Choice(TorchFunctionMode):
-    """Finds the `topk` call by which a router chooses among its E experts; then `wanted`, [M, K], replaces its result.
+    """Finds the `topk` call by which a router chooses among its E experts, and replaces the chosen experts by `wanted`.
+
+    `wanted`: [M, K]; where an entry is -1, or if `wanted` is None, the router's choice stays.
 
     Attributes:
         made: the experts of each choice, [M, K], after the replacement.

@@ -63,9 +63,10 @@ def format_of(name: str, chat: ChatFormat) -> str:
 def find_format(chat: ChatFormat) -> FoundFormat:
     """Find the built-in parser that reads the calls that the chat template writes.
 
-    Turns with one call, several calls, awkward arguments, no arguments, and no call are rendered and parsed, except
-    turns that the template refuses. If several parsers read all turns in the same way, the first in alphabetical order
-    is chosen. The parser `tokenizer` is chosen only if no other parser reads all turns.
+    The template renders turns with one call, several calls, difficult arguments, no arguments, and no call. Each parser
+    reads the rendered turns. Turns that the template refuses are skipped. If several parsers read all turns in the same
+    way, the first in alphabetical order is chosen. The parser `tokenizer` is chosen only if no other parser reads all
+    turns.
     """
     if written_turn(chat, _TOOLS, _PROBES[0][0]) is None:
         return FoundFormat(FALLBACK, problem="the chat template writes no tool calls")

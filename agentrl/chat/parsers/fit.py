@@ -25,7 +25,8 @@ KEY = "rollout.multi_turn.format"
 ARGUMENTS: Arguments = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
 TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "integer"}, "options": {"type": "object"}}
 CALL_IDS = ("zqCALL{number}qz", "functions.{name}:{number}")
-"""Ids of calls: some templates require nine letters and digits; the template of Kimi K2 writes the id, but no name."""
+"""Ids of calls. Some templates require nine letters and digits. The template of Kimi K2 writes only the id, not the
+name, so the second id contains the name."""
 
 
 def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:

@@ -17,7 +17,7 @@ from agentrl.security.visible_text import visible
 from agentrl.types.trajectory import Author, Segment
 
 _NARROW = 20
-_AUTHORS = {Author.DEMONSTRATION: Author.MODEL}  # the example's model turns are not sampled
+_AUTHORS = {Author.DEMONSTRATION: Author.MODEL}  # example turns are demonstrations; show the model as their author
 
 
 def document(model: str, chat: ChatFormat, found: ModelCheck) -> dict[str, object]:

@@ -51,7 +51,8 @@ def main() -> int:
     if os.environ["RANK"] != "0":
         return serve()
     config: RunConfig = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _pools()  # importing Ray installs a SIGTERM handler, which `finish` replaces
+    # imports Ray, which installs a SIGTERM handler; `finish` must come later, because it replaces this handler
+    _pools()
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"resume_mode": "auto"})})
     return finish(lambda: _ended_with_peers(config))

@@ -31,11 +31,12 @@ also use agentrl's keys (`agentrl config` lists them), unless verl has a key of 
 to agentrl's keys: the run's `config.yaml` contains the translation.
 
 `--config-name=ppo_megatron_trainer` and `actor_rollout_ref.actor.strategy=megatron` select Megatron
-([megatron.md](megatron.md)). The policy's layout is used for the reference and the critic too.
+([megatron.md](megatron.md)). The reference and the critic use the policy's parallel sizes, too.
 
-Estimator and loss become one `algorithm.name` if a preset has both. `adv_estimator=gae` becomes `gae` with a critic.
-`adv_estimator=grpo` with `policy_loss.loss_mode=gspo` becomes `gspo`. Both get verl's defaults (clip ratios of 0.2,
-`token-mean`). If you set `algorithm.name` yourself, agentrl's defaults apply ([algorithms.md](algorithms.md)).
+If an algorithm of agentrl combines the estimator and the loss of the command, both keys become one `algorithm.name`:
+`adv_estimator=gae` becomes `gae` with a critic, and `adv_estimator=grpo` with `policy_loss.loss_mode=gspo` becomes
+`gspo`. Such a run gets verl's defaults (clip ratios of 0.2, `token-mean`). If you set `algorithm.name` yourself,
+agentrl's defaults apply ([algorithms.md](algorithms.md)).
 
 As in verl, `trainer.resume_mode` is `auto`: the same command with the same `trainer.default_local_dir` resumes the run.
 Without `trainer.default_local_dir` each command starts a new run in `outputs/<experiment_name>/<date>-<time>`.
@@ -56,21 +57,23 @@ Each key belongs to one of three classes:
   (`reward.include_tool_text=true`).
 - A prompt longer than `data.max_prompt_length` is refused, dropped, or cut inside its last user message
   (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so `left` loses the system message and tools.
-  The length includes the agent loop's template and the tools of the row.
+  The length of a prompt includes the agent loop's template and the tools of the row.
 - A rollout of several trajectories counts once in its group.
-- Groups with equal rewards keep advantage 0; verl whitens their advantages. [algorithms.md](algorithms.md) lists more
-  differences.
+- Under estimators that whiten advantages, groups with equal rewards keep advantage 0; verl whitens these groups, too.
+  [algorithms.md](algorithms.md) lists more differences.
 - If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In
   verl, the rollout scores 0.
   Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
-- With dynamic sampling, every group with different rewards is trained on. Tasks are drawn until a step has its groups.
+- With dynamic sampling, every group with different rewards is trained on. New tasks are drawn until a step has all its
+  groups.
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
   (reward, config) ([extending.md](extending.md)).
 - Rows left at the end of an epoch start the next epoch; verl drops them. With fewer rows than
   `data.train_batch_size`, a step uses some rows more than once; a notice at the start reports this. verl refuses such a
   configuration.
-- `data.dataset_weights` (one weight per train file) sets how often each file is drawn, evenly over time. Within a file,
-  every row is drawn once before any row is drawn again. An epoch has as many draws as there are rows.
+- `data.dataset_weights` (one weight per train file) sets how often rows of each file are drawn. The draws of a file are
+  spread evenly over the run. Within a file, every row is drawn once before any row is drawn again. An epoch has as many
+  draws as there are rows.
 
 ## Rows
 
@@ -78,8 +81,8 @@ verl's columns are read unchanged: `prompt`, `data_source`, `agent_name`, `rewar
 with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 
 - `prompts` can replace `prompt`: text, a list of messages, or a list of one text.
-- `reward_model.test_cases` is passed to the reward as `extra_info["test_cases"]`. Without a ground truth, it is
-  also the ground truth.
+- `reward_model.test_cases` is passed to the reward as `extra_info["test_cases"]`. If the row has no
+  ground truth, `test_cases` is also the ground truth.
 - `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
   `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
   replaces the tool's timeout).
@@ -115,8 +118,8 @@ python3 -m agentrl.trainer.main_generation data.path=test.parquet data.n_samples
 python3 -m agentrl.trainer.main_eval data.path=out.parquet custom_reward_function.path=reward.py
 ```
 
-`main_generation` is the same as `agentrl generate --verl`. `main_generation_server` is the same too: if a command
-sets `data.train_files` or keys of `actor_rollout_ref`, they are read as keys of `main_generation_server`. The
+`main_generation` and `main_generation_server` are the same as `agentrl generate --verl`. If a command sets
+`data.train_files` or a key of `actor_rollout_ref`, all its keys are read as keys of `main_generation_server`. The
 rollouts with their tokens are in `out/`, a run folder next to `out.parquet`. The same command resumes a run that was
 stopped. Agents, tools and rewards work as in training, and you can set agentrl's keys for them. `main_eval` prints
 metrics with confidence intervals; `out.eval.json` contains all of them ([evaluate.md](evaluate.md)).

@@ -105,5 +105,5 @@ def _file(folder: Path | None, name: str | None, table: KeyTable) -> DictConfig:
             raise ConfigError.keyless(f"{path}: builds on '{base}'; only {', '.join(own)} are known here")
     content.pop("hydra", None)
     merged = OmegaConf.merge(*(nested(own[base]) for base in bases), content)
-    assert isinstance(merged, DictConfig)  # a merge of mappings
+    assert isinstance(merged, DictConfig)  # because only mappings were merged
     return merged

@@ -103,7 +103,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
     """Convert the response to segments."""
     if output.multi_modal_data or output.routed_experts is not None:
         raise ValueError("AgentLoopOutput: multi_modal_data and routed_experts are not supported")
-    if not output.response_mask:  # without a response, verl returns the prompt (prompt_ids[-0:])
+    if not output.response_mask:  # without a response, `response_ids` is the whole prompt (verl: prompt_ids[-0:])
         return []
     if len(output.response_mask) != len(output.response_ids) or not set(output.response_mask) <= {0, 1}:
         raise ValueError(
@@ -122,7 +122,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
 
 
 def _rewards(outputs: Sequence[AgentLoopOutput]) -> dict[str, float]:
-    """Return the last `reward_score` and the extra numbers of the same output.
+    """Return the last `reward_score`, and the numbers in `reward_extra_info` of the output that has this score.
 
     Return an empty dictionary if no output has a `reward_score`: the reward function then computes the score.
     """

@@ -77,7 +77,9 @@ class ServerManager:
 
 
 def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingParams:
-    """Apply verl's sampling dictionary to `base`. Its stop tokens are added to the chat format's stop tokens in `base`.
+    """Apply verl's sampling dictionary to `base`.
+
+    The stop tokens of the dictionary are added to the stop tokens in `base`, which come from the chat format.
 
     Raises:
         ConfigError: an unknown key, or an unsupported value.

@@ -49,7 +49,7 @@ def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Pr
 
 
 def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
-    """Yield the options that do not fit the number of processes (one per device)."""
+    """Yield the options that do not fit the number of processes (one process per device)."""
     trainer = config.trainer
     yield from _sizes_that_do_not_divide(config)
     yield from _slices_without_packing(config)

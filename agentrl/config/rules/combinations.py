@@ -159,7 +159,7 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
         yield from unused("data", data, ("seed",), "`data.shuffle=true`")
     if trainer.total_training_steps is not None:
         yield from unused_with("trainer", trainer, ("total_epochs",), "`trainer.total_training_steps`")
-    if not data.val_files and "val_files" not in data.model_fields_set:  # an explicit empty list is intended
+    if not data.val_files and "val_files" not in data.model_fields_set:  # no error if the user sets `[]`
         yield from unused("trainer", trainer, ("test_freq",), "`data.val_files`")
         yield from unused("rollout.val_kwargs", rollout.val_kwargs, every(rollout.val_kwargs), "`data.val_files`")
     if not data.val_files:

@@ -1,4 +1,4 @@
-"""Rules for Megatron's parallel layouts. They need no facts about the model; see `model_layout` for other rules."""
+"""Rules for Megatron's parallel layouts. For rules that need facts about the model, see `model_layout`."""
 
 from __future__ import annotations
 

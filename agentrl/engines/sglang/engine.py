@@ -19,7 +19,8 @@ from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTra
 
 MAX_TRIES = 16
 """Maximum number of times that a request is sent, if servers that seem healthy do not answer it. The growing pauses
-between the attempts add up to about 100 seconds: long enough for a router, which checks its workers once a minute."""
+between the attempts add up to about 100 seconds. In this time, a router that checks its workers once a minute notices a
+failed worker."""
 
 MAX_PAUSE_S = 10.0
 
@@ -128,7 +129,10 @@ class SglangEngine:
             await self.resume()
 
     async def pause(self, mode: PauseMode = "drain") -> None:
-        """Stop sampling; returns when nothing is being computed. New requests wait here, not on the servers."""
+        """Stop sampling; returns when nothing is being computed.
+
+        New requests wait in this engine, not on the servers.
+        """
         stopped, self._paused = self._stopped, self._paused if self._stopped else mode
         if not stopped and mode == "drain":
             await self._active.all_answered()
@@ -155,7 +159,10 @@ class SglangEngine:
         self._counters.forget(session)
 
     async def close(self) -> None:
-        """End all requests as `abort`, and stop the servers that this engine started; other servers keep running."""
+        """End all requests with the finish reason `abort`, and stop the servers that this engine started.
+
+        Other servers keep running.
+        """
         if self._closed:
             return
         self._closed = True
@@ -274,7 +281,7 @@ class SglangEngine:
 
 async def _stop(replica: Replica, mode: PauseMode, timeout_s: float) -> None:
     await replica.client.post("/pause_generation", {"mode": mode}, timeout_s)
-    await replica.client.get("/server_info", timeout_s)  # the scheduler answers this only after it has stopped
+    await replica.client.get("/server_info", timeout_s)  # the scheduler answers only after sampling has stopped
 
 
 async def _continue(replica: Replica, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Health checks of replicas: dead or hung replicas go out of service and return with the last weights."""
+"""Health checks of replicas: dead or hung replicas go out of service and return with the weights sent last."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class HealthMonitor:
         if replica.health is Health.OUT:
             return False
         answered = await self._answers(replica)
-        if self.weights.locked() and not answered:  # the server may be loading weights; the sender detects failures
+        if self.weights.locked() and not answered:  # the server may be loading weights; the transfer detects failures
             self._check_now[replica].set()
             return True
         if answered and replica.health is Health.SUSPECT:

@@ -1,4 +1,4 @@
-"""Running requests: sent to servers, aborted with the tokens so far, or cancelled to be sent to another server."""
+"""Running requests: send them, abort them and keep the tokens so far, or cancel them to use another server."""
 
 from __future__ import annotations
 

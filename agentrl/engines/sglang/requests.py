@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 RESERVED = 6
-"""Tokens of the context that SGLang reserves: max_req_input_len = context length - 1 - 5 (tp_worker.py)."""
+"""SGLang reserves this number of tokens: max_req_input_len = context length - 1 - 5 (tp_worker.py)."""
 
 NOTHING = Completion((), (), (), FinishReason.ABORT)
 
@@ -40,7 +40,7 @@ class Terms:
         max_sequence_length: longest context plus completion, in tokens.
         max_input_tokens: servers refuse a context of this many tokens or more. The limit is a few tokens below the
             server's context length.
-        priority: whether the servers schedule by priority; otherwise they refuse a request with a priority.
+        priority: whether the servers schedule by priority; if False, they refuse a request with a priority.
         seeded: whether the servers use the seed, which needs deterministic inference.
         images: whether the model accepts images.
         stop_strings: whether the servers have a tokenizer, which stop strings need.
@@ -206,7 +206,7 @@ def _check_counts(parsed: _Answer, request: GenerateRequest, num_versioned: int)
 
 
 def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k: int) -> Tensor:
-    """Decode `meta_info.routed_experts` to [num_tokens - 1, num_layers, top_k] int32. Layers without router are zero.
+    """Decode `meta_info.routed_experts` to [num_tokens - 1, num_layers, top_k] int32. Layers without router are all 0.
 
     SGLang writes base64 of little-endian int32 without a shape (`state_capturer/routed_experts.py`).
 

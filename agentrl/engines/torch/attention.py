@@ -77,7 +77,7 @@ class Step:
 
 
 class _Active(threading.local):
-    """The step that the engine's thread computes; a global per thread, because models cannot pass it to layers."""
+    """The step that the engine's thread computes: a thread-local global, because models cannot pass it to layers."""
 
     step: Step | None = None
 

@@ -160,7 +160,7 @@ class _Layout:
     runs: Sequence[tuple[int, int]]
 
     def grids(self, device: torch.device) -> Iterator[Grid]:
-        """Grids on the model's device, one per run."""
+        """Grids on the model's device, one per entry of `runs`."""
         cells = None if self.cells is None else torch.from_numpy(self.cells).to(device)
         positions, blocks = (torch.from_numpy(array).to(device) for array in (self.positions, self.blocks))
         first = 0
@@ -201,7 +201,7 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
 
 
 def _runs(rows: Sequence[Row], shape: Shape, num_rows: int) -> list[tuple[int, int]]:
-    """(number of consecutive rows, blocks that each reads). Unused rows join the last run.
+    """Return `_Layout.runs`: consecutive rows that read equally many blocks. Unused rows join the last run.
 
     Additional keys, even masked ones, change the order of summation (from about 200 keys on). So with fixed shapes,
     the number of blocks that a row reads depends only on its length.

@@ -46,7 +46,7 @@ class ImageKV:
     """KV of one conversation: `cache` holds the KV of `token_ids[:num_cached]`.
 
     Attributes:
-        shift: position minus token index, after the last image.
+        shift: position minus token index, for the tokens after the last image.
     """
 
     cache: DynamicCache
@@ -92,7 +92,7 @@ class ImageRunner:
         """The image whose tokens begin at `start`.
 
         Raises:
-            ValueError: the image's tokens do not begin there, or the image cannot be decoded.
+            ValueError: the image's tokens do not begin at `start`, or the image cannot be decoded.
         """
         try:
             data = of_data_url(url)

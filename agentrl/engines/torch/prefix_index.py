@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agentrl.engines.torch.paged_kv import BLOCK_SIZE, IntArray
 
 Key = tuple[int, tuple[int, ...]]
-"""(previous block, tokens of the block). The previous block identifies the full prefix."""
+"""Key of a block: (previous block, tokens of the block). The previous block identifies the full prefix."""
 
 ROOT = 0
 

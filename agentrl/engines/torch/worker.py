@@ -60,7 +60,7 @@ class Worker:
             self._thread.start()
         self._commands.put(command)
         if self._thread is None:
-            self._run_commands(wait=False)  # the thread has ended: run the command here
+            self._run_commands(wait=False)  # the thread has ended: run the command in the calling thread
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return its result or raise its error."""
@@ -99,7 +99,7 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Make new requests wait; `when_quiet` is called once nothing is being computed."""
-        # `retract` is the same as `in_place` here, because a weight update drops all KV
+        # in this engine, `retract` is the same as `in_place`, because a weight update drops all KV
         self._paused = "drain" if mode == "drain" else "in_place"
         self._on_drained.append(when_quiet)
 
@@ -162,7 +162,7 @@ class Worker:
 
     def _tell_quiet(self, busy: bool) -> None:
         if self._on_drained and not (busy and self._paused == "drain"):
-            # hold waiting jobs too: they may need KV memory of a session whose next request is held
+            # `in_place` holds waiting jobs too: they may need KV memory of a session whose next request is held
             if self._paused == "drain":
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []

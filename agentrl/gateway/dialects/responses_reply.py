@@ -127,7 +127,7 @@ def _item_steps(index: int, item: JsonObject) -> Iterator[Step]:
 
 
 def _part_steps(where: JsonObject, kind: str, parts: JsonValue) -> Iterator[Step]:
-    """Yield the events of the thoughts or of a message; both have only one part."""
+    """Yield the events of the only part of the thoughts or of a message."""
     part: JsonObject = parts[0]  # type: ignore[index, assignment]  # made by `_items`
     summary = kind == "reasoning_summary"
     name, where = (

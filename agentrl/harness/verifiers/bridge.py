@@ -102,7 +102,7 @@ async def answer(client: Any, request: dict[str, Any], answers: TextIO) -> None:
 
 
 async def rollout(client: Any, request: dict[str, Any]) -> dict[str, Any]:  # Any: verifiers' client
-    """Return the rewards of a rollout at the given address."""
+    """Run one rollout, whose model requests go to `base_url`, and return its rewards."""
     types = library("")
     endpoint = types.EvalClientConfig(base_url=request["base_url"], api_key_var=KEY_VARIABLE)
     result = await client.run(endpoint, request["model"], types.SamplingConfig(), request["task"])

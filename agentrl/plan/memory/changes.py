@@ -146,7 +146,7 @@ def _engines(config: RunConfig) -> Iterator[Change]:
         if more > 1:
             values["rollout.sglang.num_replicas"] = servers.replicas * more
         if servers.elsewhere and (more > 1 or fewer > 1):
-            continue  # the run does not start these servers
+            continue  # the run does not start these servers, so it cannot change their number or limits
         if fewer > 1:
             values["rollout.max_num_seqs"] = max(1, num_running(config, servers) // fewer)
         yield Change(values, len(values) + math.log2(tensor * more) + 1.2 * math.log2(fewer))
@@ -158,7 +158,8 @@ def _training(config: RunConfig, shape: Shape, fits: Fits, per_node: int) -> Ite
     most = _together(tuple(max(each, key=lambda change: change.cost) for each in sets))
     simple = [_together(chosen) for chosen in product(*sets)]
     for layout in _layouts(config, shape, per_node):
-        if fits(with_values(config, (most | layout).values)):  # otherwise no combination of the changes fits
+        # `most` contains the largest change of each kind: if it does not fit, no combination fits
+        if fits(with_values(config, (most | layout).values)):
             yield from (each | layout for each in simple)
 
 

@@ -38,7 +38,8 @@ def server_keys(servers: Servers, config: RunConfig, layout: Layout, per_node: i
     """Return the keys of SGLang servers whose values differ from the configuration.
 
     If all devices are on one node, servers use the GPUs after the training GPUs. For servers that run already, the keys
-    contain only their sizes; `rollout.sglang.urls` needs as many addresses as there are servers.
+    contain only the sizes of the servers. The user must list as many addresses in `rollout.sglang.urls` as there are
+    servers.
     """
     sglang = config.rollout.sglang
     args = {key: _USUAL.get(key, value) for key, value in sglang.options.items()}

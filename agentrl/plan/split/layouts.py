@@ -73,8 +73,8 @@ def last_stage(num_layers: int, pipeline: int) -> int | None:
 def servers_for(shape: Shape, devices: int, most: int, *, colocate: bool, number: int = 0) -> Iterator[Servers]:
     """Yield the possible SGLang servers on `devices` devices: `number` servers (0: any) with up to `most` devices each.
 
-    If a server has more devices than the model has key-value heads (latent attention counts as one head), also yield
-    servers with data-parallel attention, in which no device holds the KV cache of all rollouts.
+    If a server has more devices than the model has key-value heads, also yield servers with data-parallel attention. In
+    these servers, no device holds the KV cache of all rollouts. Latent attention counts as one key-value head.
     """
     heads = 1 if shape.attention.is_latent else shape.attention.kv_heads
     for tensor in _SIZES:

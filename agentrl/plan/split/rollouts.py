@@ -1,4 +1,4 @@
-"""Simulated rollouts. The rollout sources of a real run can start them, because they are of type `Attempt`."""
+"""Simulated rollouts of type `Attempt`, so that the rollout sources of a real run can start them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Simulator:
         return [partial(self._run, task, lengths, priority) for lengths in planned]
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return one sample for each trajectory of the groups. Only token counts and ids are real."""
+        """Return one sample for each trajectory of the groups. Only token counts and `uid`s are real."""
         return [
             sample
             for group in groups

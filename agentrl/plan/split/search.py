@@ -145,7 +145,7 @@ class _Search:
         of later steps run at the same time.
         """
         planned, replicas = self._planned, servers.replicas * servers.data
-        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # mean while a rollout grows
+        context = sum(each.num_tokens for each in planned) / len(planned) / 2  # mean length over the time of a rollout
         engine, number = self._engine(servers), len(planned) / replicas
         most = min(setting_of(self.config, servers).max_running, room / servers.data / context)
         at_once = 1 + self.config.trainer.max_staleness + self.config.trainer.over_sampling

@@ -23,8 +23,8 @@ class Sampling:
     """Speed of one replica. See `EngineSpeed`.
 
     A decode step reads the weights and the KV cache of all requests once. The step takes as long as reading or
-    computing, whichever is longer (Pope et al. 2022, arXiv:2211.05102, section 2). The devices of the replica divide
-    reading and computing.
+    computing, whichever is longer (Pope et al. 2022, arXiv:2211.05102, section 2). Reading and computing are divided
+    among the devices of the replica.
 
     Args:
         number: data type of weights and KV cache; `fp8` has 1 byte.
@@ -37,7 +37,7 @@ class Sampling:
     ) -> None:
         self._shape, self._link = shape, link_of(hardware, servers.tensor)
         self._all, self._data = servers.tensor * servers.pipeline, servers.data
-        self._parts = self._all / servers.data  # devices that share a request
+        self._parts = self._all / servers.data  # number of devices that compute a request together
         self._bytes = 1 if number == "fp8" else BYTES[number]
         self._flops_per_s, self._bytes_per_s = hardware.flops_per_s(number), hardware.bytes_per_s
         self._pass_s, self._row_s = hardware.pass_overhead_ms / 1e3, hardware.row_overhead_ms / 1e3

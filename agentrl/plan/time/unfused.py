@@ -67,5 +67,5 @@ class Unfused:
         return self._passes(forwards) * self.shape.num_layers * of_layer
 
     def _passes(self, forwards: float) -> int:
-        """Return traffic and launches as a multiple of a forward pass. Frozen weights (LoRA) make no difference."""
+        """Return how many forward passes cause as much traffic and as many launches, with or without LoRA."""
         return 3 + self.passes.recompute if forwards > 1 else 1

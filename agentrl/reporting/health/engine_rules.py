@@ -31,7 +31,8 @@ MIN_LATER_TOKENS = 10_000
 
 def mismatch(history: History) -> str | None:
     """The engine samples from a different distribution than the backend computes."""
-    found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]  # missing if only older weights sampled
+    # a step lacks this metric if only older weights sampled its tokens
+    found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]
     if len(found) < NUM_RECENT or (difference := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (

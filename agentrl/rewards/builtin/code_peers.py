@@ -1,9 +1,9 @@
-"""Sandbox program: one process runs the tests, another runs the model's answer, whose functions the tests call.
+"""Sandbox program with two processes: one runs the tests, the other runs the model's answer.
 
-The source text of this file is sent to the sandbox, so it needs only Python 3.8 and the standard library. The answer
-cannot influence the verdict: its process only receives calls and returns values as data. The secret `mark`, the tests
-and the expected values exist only in the test process. Linux denies the answer access to that process's memory and
-files (PR_SET_DUMPABLE).
+The tests call functions of the answer. The source text of this file is sent to the sandbox, so it needs only Python 3.8
+and the standard library. The answer cannot influence the verdict: the answer's process only receives calls and returns
+values as data. The secret `mark`, the tests and the expected values exist only in the test process. Linux denies the
+answer access to the memory and files of the test process (PR_SET_DUMPABLE).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any, Callable, Iterator  # noqa: UP035  (Python 3.8)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, SIGKILL = 1, 4, 9
-# operations that run in the other process; == and < only if both operands are in that process (`Remote._compared`)
+# operations that run in the other process; == and < run there only if both operands are there (`Remote._compared`)
 OPERATIONS = ["len", "getitem", "setitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg"]
 OPERATIONS += ["next", "str", "repr"]
 BUILT = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "Decimal": Decimal, "Fraction": Fraction}
@@ -141,7 +141,10 @@ class Peer:
         return getattr(importlib.import_module("operator"), operation)(subject, *arguments)
 
     def _data(self, value: Any) -> Json:
-        """`value` as JSON: None, booleans and strings unchanged, other data as [kind, data], objects by handle."""
+        """Return `value` as JSON.
+
+        None, booleans and strings are unchanged. Other data becomes [kind, data]; an object is replaced by its handle.
+        """
         if value is None or isinstance(value, (bool, str)):
             return value
         if isinstance(value, int):

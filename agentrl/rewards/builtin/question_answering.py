@@ -32,9 +32,9 @@ def search_qa(
 ) -> dict[str, float]:
     """`score` if the last `<answer>` is one of the gold answers, `format_score` if it is not, 0 without `<answer>`.
 
-    This is Search-R1's score (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (many
-    guesses) reduce the score to a quarter. With metric=f1 the score is `score` times the word F1. With metric=subem the
-    gold answer may be part of a longer answer. `em` and `f1` are returned too.
+    This is Search-R1's score (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 `<answer>`
+    tags (many guesses) reduce the score to a quarter. With metric=f1 the score is `score` times the word F1. With
+    metric=subem the gold answer may be part of a longer answer. `em` and `f1` are returned too.
     """
     golds = gold_answers(ground_truth)
     answer = tagged(solution_str)

@@ -95,7 +95,7 @@ class BatchReward:
             return
         try:
             answers = await self._answers(batch)
-        except Exception as error:  # `__call__` raises it for each rollout and adds the rollout's row
+        except Exception as error:  # `__call__` raises this error for each rollout and adds the row
             for each in batch:
                 if not each.returned.done():
                     each.returned.set_exception(error)

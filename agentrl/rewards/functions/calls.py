@@ -44,7 +44,10 @@ class ScoreFunction:
         self._dropped: set[str] = set()
 
     def arguments(self, *values: object) -> dict[str, object]:
-        """Return the arguments of a call: `kwargs`, and the `values` whose names (`given`) the function accepts."""
+        """Return the arguments of a call: `kwargs`, and each of `values` that the function accepts.
+
+        `given` contains the names of `values`, in the same order.
+        """
         return {**self._takes(dict(zip(self.given, values, strict=True))), **self.kwargs}
 
     def where(self, data_source: str, extra_info: Mapping[str, object]) -> str:

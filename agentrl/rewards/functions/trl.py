@@ -95,7 +95,7 @@ def _check_signature(function: RewardFunc, has_environment: bool) -> None:
 
 
 def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
-    """Convert `function` to the form of `compute_score`, or to the form that the manager `batch` calls with lists."""
+    """Return a reward that calls `function` with the lists of one rollout, or of several with the manager `batch`."""
     takes = keyword_filter(function)
 
     def several(

@@ -26,7 +26,7 @@ class ChatReader:
         self._tokenizer, self._template = tokenizer, Template(tokenizer, {})
 
     def __call__(self, messages: Sequence[Message], token_ids: Sequence[int] | None) -> list[int]:
-        """[T] token ids of the messages; the policy's `token_ids` are ignored.
+        """Return the [T] token ids of the messages; the policy's `token_ids` are ignored.
 
         Raises:
             TemplateError: the template rejects the messages.
@@ -43,7 +43,7 @@ class TurnReader:
         self._chat = ChatFormat(tokenizer)
 
     def __call__(self, messages: Sequence[Message], token_ids: Sequence[int] | None) -> list[int]:
-        """[T] token ids of the messages; the policy's `token_ids` are ignored.
+        """Return the [T] token ids of the messages; the policy's `token_ids` are ignored.
 
         Raises:
             TemplateError: the template rejects the messages.
@@ -73,7 +73,7 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
     """Return `token_ids` if the model can read all of them; nothing is ever truncated.
 
     Raises:
-        RewardError: there are no tokens; or too many, and `too_long` is `error`.
+        RewardError: there are no tokens, or there are too many tokens and `too_long` is `error`.
         InfraError: there are too many tokens, and `too_long` is `leave_out`.
     """
     if not token_ids:

@@ -136,7 +136,7 @@ class ContainerProcess(ProcessSandbox):
         return self._name not in self._left
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. A container that cannot be removed means that the daemon failed, not the code."""
+        """See `ProcessSandbox._end`. If the container cannot be removed, the daemon failed, not the code."""
         code, said = None, "it does not answer"
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_S):

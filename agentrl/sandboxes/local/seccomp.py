@@ -158,7 +158,7 @@ def _refuse(calls: Mapping[str, int]) -> list[bytes]:
 
 
 def _checked(number: int, checks: Sequence[bytes]) -> list[bytes]:
-    """Return instructions that check the first argument of one system call; if it passes, the call is allowed."""
+    """Return instructions that check a system call's first argument; if the argument passes, the call is allowed."""
     body = [_step(_LOAD, _FIRST_ARGUMENT), *checks, _step(_RETURN, _ALLOW)]
     return [_step(_JUMP_EQUAL, number, 0, len(body)), *body]
 

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 _NUM_TRIES = 4
 _MARGIN_S = 20.0
-"""Added to the program's timeouts, because a program may wait in the server's queue."""
+"""Seconds added to the program's timeouts, because a program may wait in the server's queue."""
 _PING_S = 10.0
 
 

@@ -39,7 +39,7 @@ class FusionProvider:
         self._client = FusionClient(settings.address(), settings.memory_mb, settings.max_concurrent)
 
     async def check(self) -> None:
-        """See `SandboxProvider.check`: the server must answer. Its isolation depends on its own configuration."""
+        """See `SandboxProvider.check`: the server must answer. Isolation depends on the server's configuration."""
         async with open_session() as session:
             try:
                 await self._client.check(session)

@@ -50,7 +50,7 @@ class OpenEnvOptions(ServerOptions):
     description: Text | None = None
     """Description of this tool; null: the server's description of the action."""
     observation: Text | None = None
-    """Field of the observation that the model reads. null: the text of a single field, else all fields as JSON."""
+    """Field of the observation that the model reads. null: the only field if it is a text, else all fields as JSON."""
     reward: Literal["sum", "last"] = "sum"
     """Reward of a rollout: the sum of the rewards of all steps, or the reward of the last step."""
     reset: tuple[Text, ...] = ()

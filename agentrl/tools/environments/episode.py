@@ -61,7 +61,7 @@ class Episode(RolloutState):
     async def call_method(
         self, name: str, arguments: Mapping[str, object], deadline_s: float, breaker: CircuitBreaker
     ) -> Answer:
-        """Run one call of the model.
+        """Run a method of the environment that the model called as a tool.
 
         Raises:
             ToolError: an earlier call did not end in time, or the episode has ended.

@@ -154,7 +154,7 @@ def _example(make: Callable[[], object], name: str) -> object:
 
 
 def _methods(example: object) -> Iterator[tuple[str, Callable[..., object]]]:
-    """Yield the public methods, sorted by name, like TRL. Properties are not evaluated; static methods are skipped."""
+    """Yield the public methods, sorted by name as in TRL. Properties are not evaluated; static methods are skipped."""
     for name in dir(example):
         static = inspect.getattr_static(example, name, None)
         if name.startswith("_") or isinstance(static, property) or hasattr(static, "attrname"):  # cached_property
@@ -193,7 +193,7 @@ def _flag_problems(example: object) -> Iterator[str]:
 def _close_example(close: Callable[[], object] | None) -> None:
     """Close the example object after the checks, on a thread, because `close` may be async.
 
-    Errors are expected, because `reset` was never called.
+    Errors are expected and ignored, because `reset` was never called.
     """
 
     def run() -> None:

@@ -78,7 +78,7 @@ class McpConnections:
         self._workers.close()
         await asyncio.to_thread(self._reaper.close)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:  # Any: what a coroutine yields to its loop
+    def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:  # Any: values that coroutine and event loop exchange
         if self._thread is None:
             self._thread = LoopThread(self._workers)
         return asyncio.run_coroutine_threadsafe(work, self._thread.loop)

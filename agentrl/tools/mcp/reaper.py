@@ -26,7 +26,7 @@ class Reaper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the helper before the first server starts.
+        """Start the helper if it has not started yet. Call this before a server starts.
 
         Raises:
             OSError: the system cannot start another process.

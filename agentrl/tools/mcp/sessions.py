@@ -25,8 +25,8 @@ WAIT_S = 600.0
 could deadlock."""
 _SHOWN = 200
 _MAX_COMPARISONS = 10
-"""Each time a server reports a change, its tools are compared with its tools at the start, but at most this many
-times."""
+"""Maximum number of comparisons of a server's current tools with its tools at the start. Each report of a change causes
+a comparison."""
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -82,7 +82,7 @@ def _build(files: list[Path], documents: Path, settings: IndexSettings, folder: 
 
 
 def _kept(folder: Path) -> PassageIndex | None:
-    """Return the index of the folder; None if there is none, or its files have changed."""
+    """Return the index saved in `folder`; None if there is no index, or the files of the index have changed."""
     try:
         digests = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         changed = any(_digest(folder / name) != digest for name, digest in digests.items())

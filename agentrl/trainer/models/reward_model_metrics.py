@@ -23,7 +23,10 @@ FILE = "reward_scores.json"
 """File in a checkpoint: the last scores of the held-out rows."""
 
 Figures = Callable[[Sequence[Sample], Sequence[float]], Metrics]
-"""Function (samples with advantages, one list of the scores of all their tokens with loss mask 1) -> metrics."""
+"""Function (samples with advantages, scores) -> metrics.
+
+The scores are one list for all samples together; it contains one score per token with loss mask 1.
+"""
 
 
 class RewardModelCheck:

@@ -121,14 +121,18 @@ class Admissions:
         return ticket
 
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
-        """Mark the task as ready; `oldest_version` sampled its group's oldest token. A requeued task is ignored."""
+        """Mark the task as ready; do nothing if the task was requeued while it was under way.
+
+        Args:
+            oldest_version: the oldest version that sampled any token of the task's group.
+        """
         if (start_version := self.under_way.pop(ticket, None)) is not None:
             # `_num_last_chances` counts a requeued task by its start version, so no newer version is stored
             self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
     def filtered(self, ticket: Ticket) -> None:
-        """Count a finished task without a learning signal as filtered. A requeued task is ignored."""
+        """Count a finished task without a learning signal as filtered; do nothing if it was requeued meanwhile."""
         if self.under_way.pop(ticket, None) is not None:
             self.num_filtered += 1
 

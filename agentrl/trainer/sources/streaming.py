@@ -29,7 +29,8 @@ class StreamingSource:
     Args:
         admissions: decides which tasks start, which are requeued, and which form a step.
         task_of: returns the task of a draw.
-        attempts: creates the rollouts of a task. Older tasks get priority, because a step takes the oldest groups.
+        attempts: creates the rollouts of a task; the second argument is their priority in the engine. Older tasks get a
+            higher priority, because a step takes the oldest groups.
         slots: limits concurrent rollouts.
         max_concurrent: number of slots. A group starts only when a slot is free, because its staleness counts from
             its start.

@@ -29,9 +29,9 @@ class RoutedTokens:
 
     Attributes:
         padding: [M] bool, tokens that belong to no sample.
-        share: tokens of the micro-batch without padding, on all processes that compute the micro-batch, divided by
-            `total`.
-        total: tokens of the mini-batch without padding, on all processes.
+        share: number of tokens of the micro-batch without padding, on all processes that compute the micro-batch,
+            divided by `total`.
+        total: number of tokens of the mini-batch without padding, on all processes.
     """
 
     padding: Tensor

@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685) for linear modules of megatron-core: B A x is added to the output, with A and B as in peft.
 
 A linear module of megatron-core may hold several linear modules of Hugging Face, such as queries, keys and values. Each
-Hugging Face module has its own adapter, A and B. Tensor parallelism divides the rows of B in a column-parallel module,
-and the columns of A in a row-parallel module, as it divides the weight of the module.
+Hugging Face module has its own adapter, A and B. Tensor parallelism divides an adapter like the weight of the module:
+in a column-parallel module the rows of B, in a row-parallel module the columns of A.
 
 Axes: S tokens of this process, R rank, N output features of this process.
 """
@@ -112,7 +112,7 @@ class LowRank(nn.Module):
 
 
 def _order(outputs: Sequence[Tensor], num_outputs: int) -> Tensor | None:
-    """Return the place of each output feature in the joined outputs; None if the order is already right."""
+    """Return where each output feature is in the adapters' joined outputs; None if their order is already right."""
     joined = torch.cat([*outputs])
     order = torch.full((num_outputs,), len(joined))
     order[joined] = torch.arange(len(joined))
@@ -133,7 +133,7 @@ def base_model(chunks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def keep_recomputable(chunks: Sequence[LanguageModule]) -> None:
-    """Make states after frozen embeddings require a gradient: pipeline stages and recomputation need this gradient."""
+    """Set `requires_grad` on the states after frozen embeddings, because pipeline stages and recomputation need it."""
     for chunk in chunks:
         if chunk.pre_process and not chunk.embedding.word_embeddings.weight.requires_grad:
             chunk.embedding.register_forward_hook(_with_gradient)

@@ -83,7 +83,7 @@ class PredictionLayers(nn.Module):
 def _config(config: TransformerConfig, num_layers: int) -> TransformerConfig:
     found = copy.copy(config)
     found.mtp_num_layers = num_layers
-    if found.recompute_method == "block":  # "block" recomputes only layers of the model
+    if found.recompute_method == "block":  # "block" does not recompute layers for multi-token prediction
         found.recompute_granularity = None
     elif found.recompute_granularity == "full":
         found.recompute_num_layers = 1

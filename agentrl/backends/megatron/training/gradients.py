@@ -37,9 +37,9 @@ def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor
 def end_cycles(wrapped: Sequence[nn.Module]) -> None:
     """Let Python free the chunks, which are not used afterwards.
 
-    After a backward pass, a chunk with experts is part of a reference cycle: its experts keep tensors of the pass, and
-    the autograd graph of these tensors has hooks that refer to the chunk (they sum its gradients). Python cannot see
-    autograd's references, so it would never free the cycle.
+    After a backward pass, a chunk with experts is part of a reference cycle. The experts keep tensors of the pass. The
+    autograd graph of these tensors has hooks that sum the chunk's gradients, and these hooks refer to the chunk. Python
+    cannot see autograd's references, so it would never free the cycle.
     """
     for chunk in wrapped:
         vars(chunk).clear()

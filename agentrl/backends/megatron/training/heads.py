@@ -119,7 +119,7 @@ def all_states(states: Tensor, *, is_sliced: bool, sums: bool) -> Tensor:
 
 
 class ScalarHead:
-    """One number: a linear function (`ScalarLayer`) of the state from which a token is predicted."""
+    """One number per trained token: a linear function (`ScalarLayer`) of the state that predicts the token."""
 
     outputs = ("scalars",)
     is_divided = False

@@ -167,7 +167,7 @@ class LayoutOptimizer:
             yield name, self.complete(parameter, copy if name == MASTER else state.get(name))
 
     def state_names(self, parameter: Tensor, num_updates: int) -> Sequence[str]:
-        """Names of the state of a parameter after `num_updates` updates."""
+        """Names that `state` yields for a parameter after `num_updates` updates."""
         is_muons = any("momentum" in group for group in self._inner(parameter).param_groups)
         averages = [_MOMENTUM] if is_muons else _AVERAGES
         return [*(averages if num_updates else ()), *([] if parameter.dtype == torch.float32 else [MASTER])]

@@ -87,7 +87,7 @@ class Passes:
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
         """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
-        if not (real := [*batches]):  # then `batches` is empty on all processes
+        if not (real := [*batches]):  # if `batches` is empty here, it is empty on all processes
             return
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))
         numbered = [*enumerate(self._packed([*real, *idle]))]
@@ -144,9 +144,10 @@ class Passes:
             router.of_pass.begin(tokens, keeps=trains)
 
     def _num_passes(self, wanted: int) -> int:
-        """Return the number of passes. The interleaved schedule needs a multiple of the number of stages.
+        """Return the number of passes for `wanted` micro-batches.
 
-        With gradients, it needs at least two passes per stage. With one pass per stage, the first stage would send its
+        The interleaved schedule needs a multiple of the number of stages. With gradients, it needs at least two passes
+        per stage. With one pass per stage, the first stage would send its
         last output while the next stage sends its first gradient. Each would then wait for the other to receive.
         """
         if len(self.chunks) == 1:

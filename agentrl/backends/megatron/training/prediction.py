@@ -45,7 +45,8 @@ def check_same_layers(same: bool, *, trained: bool) -> None:
     """Check that this run trains the layers for multi-token prediction if and only if the resumed run trained them.
 
     Args:
-        trained: whether this run trains them.
+        same: whether the two runs agree.
+        trained: whether this run trains the layers.
 
     Raises:
         ConfigError: `same` is false.

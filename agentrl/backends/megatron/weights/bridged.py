@@ -50,7 +50,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive rows of a parameter, which are consecutive rows of one weight.
+    """Consecutive rows of a parameter that are also consecutive rows of one weight.
 
     If `columns` is set, the parameter contains only these columns of the rows.
     """
@@ -139,7 +139,7 @@ def _mapped(task: _Task, runs: Sequence[_Run] | None) -> Mapped:
 
 
 def _runs(task: _Task) -> list[_Run] | None:
-    """Return the rows of a parameter; None if it does not consist of rows of weights."""
+    """Return the rows of a parameter; None if the parameter does not consist of rows of weights."""
     if task.value.ndim > 2 or any(len(shape) != task.value.ndim for shape in task.shapes):
         return None
     # `_line` uses collective operations, so all processes must make all three calls
@@ -158,7 +158,11 @@ def _runs(task: _Task) -> list[_Run] | None:
 
 
 def _joined_rows(rows: Sequence[tuple[int, int, int]], columns: tuple[int, int] | None) -> list[_Run]:
-    """Join consecutive rows, (position in the parameter, weight, position in the weight)."""
+    """Join rows that are consecutive in the parameter and in one weight.
+
+    Args:
+        rows: (row of the parameter, index of the weight, row of the weight).
+    """
     found: list[_Run] = []
     for position, weight, row in rows:
         last = found[-1] if found else None

@@ -74,7 +74,7 @@ def fingerprint(weights: Weights) -> str:
 
 
 def _sum_of(values: Tensor, box: Box, shape: Sequence[int]) -> int:
-    """Return the sum, modulo 2^64, of the bits of each value times a number that depends on the value's position."""
+    """Return a sum over all values, modulo 2^64: (bits of a value + 1) * (a number that depends on its position)."""
     rows = values.reshape(-1, box[-1][1])
     bits = rows.view({2: torch.int16, 4: torch.int32}[rows.element_size()])
     starts = _starts(box, shape).to(rows.device)
@@ -88,7 +88,10 @@ def _sum_of(values: Tensor, box: Box, shape: Sequence[int]) -> int:
 
 
 def _starts(box: Box, shape: Sequence[int]) -> Tensor:
-    """Return the position in the flat weight of column 0 of each row of a box, even if the box lacks this column."""
+    """Return, for each row of a box, where column 0 of this row is in the flat weight.
+
+    The box itself may lack column 0.
+    """
     found = torch.zeros(1, dtype=torch.long)
     for (first, length), size in zip(box[:-1], shape[:-1], strict=True):
         found = (found[:, None] * size + torch.arange(first, first + length)).flatten()

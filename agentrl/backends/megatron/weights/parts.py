@@ -95,13 +95,13 @@ class Weights:
         return self._saved
 
     def trained(self, names: Sequence[str]) -> list[str]:
-        """Return those of `names` that are trained weights; if no weight is frozen, return all, including buffers."""
+        """Return the trained weights among `names`; if no weight is frozen, return all `names`, including buffers."""
         if not self.frozen:
             return [*names]
         return [name for name in names if memory_name(name) not in self.frozen and not name.endswith(BUFFER)]
 
     def freeze_all_but(self, names: Collection[str]) -> None:
-        """Mark all weights except `names` as frozen. `frozen` gets the names that they have in the base model."""
+        """Mark all weights except `names` as frozen. `frozen` gets the base model's names of the frozen weights."""
         others = {*self.memory_names} - {*names}
         self.frozen = frozenset(name.replace(".base_layer.", ".") for name in others)
 

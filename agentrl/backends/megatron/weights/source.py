@@ -32,7 +32,9 @@ _COPIES = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head
 
 
 class Source:
-    """A model's folder. All processes create it together. The first process of each node downloads a hub model.
+    """A model's folder. The first process of each node downloads a hub model.
+
+    All processes create this object together.
 
     Attributes:
         config: the model's configuration.
@@ -90,10 +92,11 @@ class Source:
     def with_layers_ahead(
         self, weights: Iterator[tuple[str, Tensor]], names: Collection[str]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield `weights`, and the weights of layers for multi-token prediction that `weights` lacks, one at a time.
+        """Yield `weights`, and the missing weights of layers for multi-token prediction, one at a time.
 
         These layers follow the layers of the model. Transformers does not save them. If they are not trained, they stay
-        as they are in the folder. If they are trained, their copies of embedding and head equal those of the model.
+        as they are in the folder. If they are trained, their copies of embedding and head equal the embedding and head
+        of the model.
 
         Args:
             names: names of `weights`.
@@ -130,7 +133,7 @@ def num_layers_ahead(config: PretrainedConfig) -> int:
 
 
 def _original(name: str, names: Collection[str]) -> str | None:
-    """Return the weight of which `name` is a copy; None if it is no copy, or if its layer is not in `names`."""
+    """Return the weight of which `name` is a copy; None if `name` is no copy, or if `names` lacks its layer."""
     found = _LAYER.match(name)
     if found is None or f"{found[0]}eh_proj.weight" not in names:
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = ("response_template", "response_schema")
-"""Keys of a description of turns in `tokenizer_config.json`; the second key is for transformers before 5.13."""
+"""Keys under which `tokenizer_config.json` may describe turns; the second key is for transformers before 5.13."""
 _MODULE = "agentrl.chat.parsers.foreign.tokenizer_reader"
 _THOUGHTS = ("thinking", "reasoning_content", "reasoning")
 _EXPECTED = "Write calls as the system prompt describes."

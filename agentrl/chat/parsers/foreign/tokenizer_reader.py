@@ -16,15 +16,16 @@ from agentrl.concurrency.child_main import Answer, serve
 from agentrl.security.json_depth import is_too_deep
 
 MAX_MEMORY = 4 * 2**30
-"""Maximum address space of a fork in bytes. Needed because patterns of a description may repeat a text many times."""
+"""Maximum address space of a fork in bytes. It is limited, because patterns of a description may repeat a text many
+times."""
 MAX_RESULT = 2**24
 """Maximum characters of a result."""
 TEMPLATE = "response_template"
 _GUARD = "\x00"
 """Text appended to a turn: a call that continues into this text is not closed."""
 _LOOSE = ("xml-inline", "kv-lines")
-"""Types of content that can be read even if the content is truncated: a call that is not closed is then read, perhaps
-without all arguments. Truncated JSON cannot be read."""
+"""Types of content that transformers reads even if the content is truncated. With these types, a call that is not
+closed is read as a call, perhaps without all arguments. Truncated JSON cannot be read."""
 
 
 def read_turn(kind: str, spec: Mapping[str, Any], text: str) -> dict[str, object]:  # Any: JSON of the model's files

@@ -52,7 +52,7 @@ class _Message:
 
     Attributes:
         name: the recipient without `functions.`; "" if the message has none, or if the call is malformed.
-        body: the text after the header; for a malformed call, the header, too.
+        body: the text after the header; for a malformed call, the complete text of the message.
         written: the complete text of the message.
         mistake: a sentence about a malformed call; "" if there is none.
     """

@@ -48,7 +48,7 @@ ACTOR: tuple[Row, ...] = (
     Mapped(
         f"{_ACTOR}.use_dynamic_bsz",
         "actor.use_dynamic_bsz",
-        note="default: false if ppo_micro_batch_size_per_gpu is set (as in verl), else true; same results",
+        note="default: false (as in verl) if ppo_micro_batch_size_per_gpu is set, else true; does not change results",
     ),
     Mapped(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu", note=_WITHOUT_DYNAMIC),
     Mapped(f"{_ACTOR}.ppo_micro_batch_size", "actor.ppo_micro_batch_size_per_gpu", note="older name"),

@@ -79,7 +79,7 @@ def _groups_of_one(draft: Draft) -> None:
 
 
 def _validation(draft: Draft) -> None:
-    """Set validation sampling: greedy if and only if the temperature is 0. verl's agent loops ignore do_sample."""
+    """Set validation sampling: greedy exactly if the temperature is 0, because verl's agent loops ignore do_sample."""
     prefix = "rollout.val_kwargs"
     greedy = _as_float(draft.values.get(f"{prefix}.temperature", 0.0)) == 0.0
     draft.values[f"{prefix}.do_sample"] = not greedy
@@ -159,7 +159,7 @@ def _engine(draft: Draft) -> None:
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
-        draft.values.setdefault(name, _DEFAULTS[name])  # null is not a folder name
+        draft.values.setdefault(name, _DEFAULTS[name])  # also after null, because the folder needs a name
     if not draft.values.get("trainer.default_local_dir") and not _is_given(draft, "trainer.resume_mode"):
         draft.values["trainer.resume_mode"] = "disable"  # a new run in a new folder
 

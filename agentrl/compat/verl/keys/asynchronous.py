@@ -27,7 +27,8 @@ ASYNC: tuple[Row, ...] = (
         f"{_ASYNC}.staleness_threshold",
         "trainer.max_staleness",
         read=_staleness,
-        note="verl counts a fraction of a step's samples, agentrl policy versions: rounded up, so 0.1 becomes 1",
+        note="verl counts a fraction of a step's samples, agentrl counts policy versions; the value is rounded up: 0.1 "
+        "becomes 1",
     ),
     Mapped(
         f"{_ASYNC}.partial_rollout",

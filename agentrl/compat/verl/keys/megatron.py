@@ -93,14 +93,14 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
         f"{_VERLS}.sequence_parallel",
         f"{_OURS}.sequence_parallel",
         read=lambda value: None if truth(value) else value,
-        note="true becomes null: on with tensor parallelism, as in verl",
+        note="true becomes null, which means: on with tensor parallelism, as in verl",
     ),
     Mapped(f"{_VERLS}.use_distributed_optimizer", f"{_OURS}.use_distributed_optimizer"),
     Mapped(
         f"{_VERLS}.use_mbridge",
         f"{_OURS}.use_mbridge",
         read=lambda value: True if truth(value) else None,
-        note="false becomes null: megatron-bridge for models that need it",
+        note="false becomes null, which means: megatron-bridge only for models that need it",
     ),
     Mapped(
         f"{_VERLS}.dtype",
@@ -135,9 +135,9 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
     *(
         Mapped(f"{_MTP}.{key}", (f"{_OURS}.{_FACTOR}",), read=checked_only(truth), note=note)
         for key, note in (
-            ("enable", "with enable_train; otherwise these layers stay in checkpoints unchanged"),
+            ("enable", "no effect without enable_train: checkpoints then contain the unchanged MTP layers"),
             ("enable_train", "needs enable, strategy=megatron and detach_encoder"),
-            ("detach_encoder", "must be true with enable_train: the loss does not change the policy"),
+            ("detach_encoder", "must be true with enable_train: the loss of the MTP layers does not change the policy"),
         )
     ),
     Mapped(

@@ -117,7 +117,7 @@ def _leave_out_unread(draft: Draft) -> None:
 def _name(draft: Draft) -> None:
     """Set `algorithm.name` to the preset with this estimator and loss, else the estimator's preset, else grpo.
 
-    Drop each of estimator, loss and aggregation that is the same as in the preset.
+    Drop the values of estimator, loss and aggregation that the preset already has.
     """
     values = draft.values
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)

@@ -158,5 +158,5 @@ def _adjust_model(draft: Draft) -> None:
             f"`{source}` is not supported with a reward function: agentrl starts no reward server; "
             "set reward.components, or reward.name=judge with reward.judge.url",
         )
-    elif source != _NAME:  # there is no reward function, so its default name has no effect
+    elif source != _NAME:  # without a reward function, the default name of the function has no effect
         draft.values.pop("reward.custom_reward_function.name", None)

@@ -57,7 +57,7 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
-    """Return a function from agentrl's key to the key from which its value came, or else to verl's key in `table`."""
+    """Return a function that maps agentrl's key to the key that set its value, or else to verl's key in `table`."""
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)
     return lambda key: names.get(key, key)
@@ -85,7 +85,7 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[Proble
 def _map(draft: Draft, row: Mapped, value: object) -> list[Problem]:
     if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
         for target in row.names:
-            if draft.source_keys.get(target) not in draft.given:  # the user may have set it under another name
+            if draft.source_keys.get(target) not in draft.given:  # the user may have set it by another verl key
                 draft.values.pop(target, None)
         return []
     try:

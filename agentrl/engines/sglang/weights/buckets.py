@@ -72,7 +72,7 @@ def in_own_memory(num_bytes: int) -> Tensor:
 
 
 class ReusedMemory:
-    """Memory for buckets. It is reused for the next weights, because their buckets have the same sizes.
+    """Memory for buckets. The next weights reuse the memory, because their buckets have the same sizes.
 
     Allocating new memory would be slow, because the system clears each page.
     """
@@ -116,7 +116,7 @@ def buckets_of(weights: WeightStream, num_bytes: int, allocate: Allocate = in_ow
 
 
 def _packed(named: list[tuple[str, Tensor]], allocate: Allocate) -> Bucket:
-    named = sorted(named, key=lambda each: -each[1].itemsize)  # largest items first: every tensor is then aligned
+    named = sorted(named, key=lambda each: -each[1].itemsize)  # large elements first, so that every tensor is aligned
     entries = tuple(Entry(name, tuple(tensor.shape), tensor.dtype, tensor.nbytes) for name, tensor in named)
     data = allocate(sum(entry.num_bytes for entry in entries))
     return Bucket(entries, torch.cat([_bytes(tensor) for _, tensor in named], out=data))
@@ -132,7 +132,7 @@ def _module(name: str) -> str:
 
 
 class BucketTransfer(ABC):
-    """Base of transfers in buckets, see `WeightTransfer`.
+    """Base class of weight transfers that send buckets; see `WeightTransfer`.
 
     Keeps the last weights in host memory. Without `memory`, also keeps the previous weights while new weights are read.
 

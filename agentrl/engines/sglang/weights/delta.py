@@ -29,9 +29,11 @@ class Update:
     """A new bucket, and its difference from the bucket that was sent before.
 
     Attributes:
-        difference: from `compare`; None if there is no previous bucket, or if the difference is as large as the bucket.
+        difference: from `compare`; None if there is no previous bucket, or if the difference has at least as many bytes
+            as the bucket.
         base: checksum of the previous bucket.
-        num_changed, num_compared: numbers of changed and of compared words; 0 without a previous bucket.
+        num_changed, num_compared: numbers of changed and of compared words (see the module `difference`); 0 without a
+            previous bucket.
     """
 
     bucket: Bucket

@@ -50,7 +50,7 @@ class ServerGroup:
         self._store: TCPStore | None = None
 
     async def open(self) -> None:
-        """Create the group on both sides.
+        """Create the group, in this process and in the server.
 
         Raises:
             ServerError: the server did not join.
@@ -80,7 +80,10 @@ class ServerGroup:
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, on both sides if the server still answers. Abandoned threads of this process then end."""
+        """Leave the group, and make the server leave it if the server still answers.
+
+        Abandoned threads of this process then end.
+        """
         with suppress(ServerError):  # a dead server has no group to leave
             await self._client.post("/destroy_weights_update_group", {"group_name": self.name}, timeout_s=5.0)
         if (group := self._group) is not None:

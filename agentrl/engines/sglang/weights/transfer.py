@@ -63,7 +63,7 @@ class WeightTransfer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free all resources here and on the servers. A second call does nothing."""
+        """Free all resources in this process and on the servers. A second call does nothing."""
         ...
 
 

@@ -70,7 +70,7 @@ def _result_text(result: JsonValue) -> str:
 
 
 def lists_tools(action: Mapping[str, JsonValue]) -> bool:
-    """Whether the server lists tools: the action's schema then has the fields of a tool call."""
+    """Whether the server lists tools. If it does, the action's schema has the fields of a tool call."""
     properties = action.get("properties")
     return isinstance(properties, dict) and {"tool_name", "arguments"} <= properties.keys()
 
