@@ -4,8 +4,9 @@
     python benchmarks/sandboxes.py --peer jupyter     # also Jupyter kernels, in an environment of their own
 
 Each call adds 1 to a variable that is kept between the calls of a rollout. One of the measured ways is the exception:
-`python -c` starts a new interpreter for each call, so no variable is kept. With E2B, the client runs against the test server on this machine, alone and below agentrl: the difference is
-the time that agentrl adds. Needs bubblewrap and the extra `e2b`; run it from a clone.
+`python -c` starts a new interpreter for each call, so no variable is kept. With E2B, the client runs against the test
+server on this machine, alone and below agentrl: the difference is the time that agentrl adds. Needs bubblewrap and the
+extra `e2b`; run it from a clone.
 """
 
 from __future__ import annotations
