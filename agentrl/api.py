@@ -34,10 +34,10 @@ from agentrl.types.rollout import Group
 
 Tools: TypeAlias = Iterable[Callable[..., object] | FunctionTool | BaseTool]
 AnyReward: TypeAlias = str | RewardLike
-"""Name of a built-in reward, or functions."""
+"""The name of a built-in reward, or one or more reward functions."""
 Loop: TypeAlias = str | type[AgentLoop] | Callable[..., AgentLoop] | None
 Environment: TypeAlias = str | Callable[[], object] | None
-"""A class, a function that returns an environment, or a name."""
+"""An environment class, a function that returns an environment, or the name of an environment."""
 Settings: TypeAlias = Mapping[str, object] | None
 
 _ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
@@ -98,7 +98,7 @@ def evaluate(
     """Validate `model` on `data`; return a mapping of the metrics `val/...`, with the attribute `.rollouts`.
 
     Args:
-        quiet: print nothing. Other arguments as in `train`.
+        quiet: print nothing. The other arguments have the same meaning as in `train`.
     """
     inputs = _Inputs(model, {"val_files": data}, tools, reward, agent_loop, interactions, environment, settings)
     check_evaluation(inputs.config)
@@ -118,7 +118,10 @@ def rollout(
     n: int = 1,
     settings: Settings = None,
 ) -> list[Group]:
-    """Return `n` rollouts per task, one group per row, in order. Sampling is as in training; no files are written."""
+    """Generate `n` rollouts of each row; return one group per row, in the order of the rows.
+
+    The model samples with the same settings as in training. No files are written.
+    """
     settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
     inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, environment, settings)
     with _rows_by_argument({"train": "data"}):
@@ -146,7 +149,7 @@ class _Inputs:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration of the call. Python objects, such as tools and rewards, are only listed by name."""
+        """The configuration of the call. `trainer.python_objects` lists Python objects, such as tools, only by name."""
         values: dict[str, object] = {"model.path": str(self.model)}
         if self.environment is not None:
             named = isinstance(self.environment, str)
@@ -203,7 +206,7 @@ def _check_interactions(interactions: Sequence[BaseInteraction]) -> None:
 
 @contextmanager
 def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
-    """Rewrite row names in errors to the caller's arguments, such as `data[3]`."""
+    """In error messages, replace the names of rows by positions in the caller's arguments, such as `data[3]`."""
     try:
         yield
     except AgentRLError as error:
@@ -212,7 +215,10 @@ def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
 
 
 def _files(data: Mapping[str, Data]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return (key -> files, file -> rows as text). The first key belongs to `data`, which must not be empty."""
+    """Return (key -> files, file -> rows as text).
+
+    The first key holds the caller's argument `data`, which must not be empty. Other keys may be empty.
+    """
     files: dict[str, list[str]] = {}
     contents: dict[str, str] = {}
     for key, rows in data.items():

@@ -40,10 +40,10 @@ class EngineSpec:
         images: requests may contain images.
         deterministic: sampled tokens are bitwise reproducible, at least with `rollout.deterministic`.
         fixed_rows: type of device -> fixed batch size of decoding steps with `rollout.deterministic`.
-        checkpoint_weights: `Engine.load_weights` expects checkpoint names, with LoRA adapters merged. If false, it
-            expects the names of `Backend.weights`, with separate adapters.
+        checkpoint_weights: `Engine.load_weights` expects the names of weights in a checkpoint, with LoRA adapters
+            merged. If false, it expects the names of `Backend.weights`, with separate adapters.
         colocate: the engine can release GPU memory during training; it implements `Colocated`.
-        probed: after each weight update, a few sampled tokens are scored by the backend.
+        probed: after each weight update, the engine samples a few tokens, and the backend scores them for comparison.
     """
 
     load: Callable[..., Any]  # Any: an engine, whose protocol is in a higher layer
@@ -74,7 +74,7 @@ class BackendSpec:
         without: keys of `actor.megatron` that the backend does not read although it reads the section.
         python: lowest supported version of Python; None: every version that agentrl supports.
         modules: modules that must be installed.
-        extra: dependency group of agentrl that installs `modules`.
+        extra: name of agentrl's pip extra that installs `modules`.
     """
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
@@ -199,13 +199,13 @@ def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -
 
 
 def engines_with(option: str) -> str:
-    """List the built-in engines that read an option of `ENGINE_OPTIONS`, as text for the end of a `Problem`."""
+    """List the built-in engines that read an option of `ENGINE_OPTIONS`, as the end of the text of a `Problem`."""
     names = [name for name in ENGINES.builtins() if option in engine_spec(name).options]
     return " or ".join(f"`rollout.engine={name}`" for name in names)
 
 
 def backends_with(capability: str) -> str:
-    """List the built-in backends with a capability (see `can`), as text for the end of a `Problem`."""
+    """List the built-in backends with a capability (see `can`), as the end of the text of a `Problem`."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
     return " or ".join(f"`actor.backend={name}`" for name in names) or "a backend of your own that supports it"
 

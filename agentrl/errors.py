@@ -55,7 +55,7 @@ class Problem:
     def mentions(self, key: str) -> bool:
         """Whether the problem is about `key` or a key inside it, or mentions such a key in its text."""
         if not self.key:
-            return key in self.text  # the text of another error, whose keys have no backticks
+            return key in self.text  # from an error that is no ConfigError: keys in its text have no backticks
         keys = (self.key, *(mention[1] for mention in _MENTION.finditer(self.text)))
         return any(f"{each}.".startswith(f"{key}.") for each in keys)
 
@@ -113,7 +113,7 @@ class DataError(AgentRLError):
 
 
 class TemplateError(AgentRLError):
-    """A chat template for which turns cannot be appended correctly; the text explains why."""
+    """A chat template with which turns cannot be appended to a conversation correctly; the text explains why."""
 
 
 class RewardError(AgentRLError):

@@ -2,15 +2,16 @@
 
     OMP_NUM_THREADS=1 python benchmarks/agent_loop.py [--peers] [--rollouts 1,100] [--turns 3,30] [--all] [--profile]
 
-In each turn a scripted model calls a tool. The call is parsed and run (an async function, outside the training event
-loop). Its result is rendered and appended. The last turn is the answer. Rollouts run concurrently, ten per prompt. The
-row "agentrl, in place" runs tools without the tool thread. Its difference from the row "agentrl" is the cost of
-switching to that thread.
+In each turn except the last, a scripted model calls a tool. The call is parsed and run (an async function, outside the
+training event loop). Its result is rendered and appended. In the last turn, the model answers. Rollouts run
+concurrently, ten per prompt. The row "agentrl, in place" runs tools without the tool thread. Its difference from the
+row "agentrl" is the cost of switching to that thread.
 
 `--peers` also measures verl and TRL, alternating with agentrl, each in its own process and environment. All three get
 the same conversation, tokenizer, tool and number of turns. `peers/verl_loop.py` and `peers/trl_loop.py` list the parts
-that are not measured. For agentrl, sampling and the reward are not measured. Figures are medians of five runs; runs
-with more than 10,000 turns are not repeated. 1,000 rollouts of 100 turns take minutes and run only with `--all`.
+that are not measured. agentrl's figures include the scripted engine, but neither a model nor the reward. Figures are
+medians of five runs; runs with more than 10,000 turns are not repeated. 1,000 rollouts of 100 turns take minutes and
+run only with `--all`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def make_batch(
     width: int = WIDTH,
     ends_in_tool: bool = False,
 ) -> Batch:
-    """Groups of `sizes` rollouts, one row with tool spans per rollout. Values outside the mask are random too."""
+    """Return groups of `sizes` rollouts, one row per rollout. Values outside the mask (tool spans) are random too."""
     draw = random.Random(seed)
     number = sum(sizes)
     mask = [_mask(draw, width, ends_in_tool) for _ in range(number)]
@@ -76,7 +76,7 @@ def _mask(draw: random.Random, width: int, ends_in_tool: bool) -> list[bool]:
 
 
 def _with_equal_group(batch: Batch) -> Batch:
-    """Copy of the batch with equal rewards in the first group."""
+    """Return a copy of the batch with equal rewards in the first group."""
     first = [index for index, uid in enumerate(batch["uids"]) if uid == batch["uids"][0]]
     rewards = [[0.5 * bool(each) for each in row] if n in first else row for n, row in enumerate(batch["rewards"])]
     components = {
@@ -128,7 +128,7 @@ WHITENED = ("reinforce_plus_plus_baseline", "gdpo")
 
 
 def cases() -> Iterator[Case]:
-    """Cases in which both results must agree."""
+    """Yield the cases in which the peer's result and agentrl's result must agree."""
     for asked in VERL:
         in_question = [*PLAIN, LARGE]
         in_question += [] if asked[0] in WHITENED else [ONE_EQUAL] if asked[0] != "gpg" else []
@@ -142,7 +142,7 @@ def cases() -> Iterator[Case]:
 
 
 def differences() -> Iterator[Difference]:
-    """Cases in which the peer's result differs."""
+    """Yield the cases in which the peer's result is known to differ from agentrl's."""
     for asked in VERL:
         row, name, *_ = asked
         if row not in RETURNS and name not in (
@@ -174,9 +174,10 @@ def _trl(row: str, name: str, options: dict[str, object], batch: int, rewards: l
 
 
 def _answer(name: str, options: dict[str, object], batch: int, *, by_token: bool) -> Callable[[], Numbers]:
-    """Return a function. With `by_token`, it computes all trained tokens' advantages, then their returns.
+    """Return a function that computes agentrl's result.
 
-    Without `by_token`, it computes the advantage of each row.
+    With `by_token`, the result is the advantages of all trained tokens, followed by their returns. Without `by_token`,
+    it is the advantage of each row.
     """
 
     def answer() -> Numbers:

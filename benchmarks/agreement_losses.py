@@ -1,6 +1,7 @@
 """Compare losses, KL, aggregation and preferences with verl's and TRL's on random batches in float64.
 
-A case holds an input for a peer and agentrl's result: a value, and its gradient with respect to every log-probability.
+A case holds an input for a peer (verl or TRL) and agentrl's result. Most results are a loss, and the gradient of the
+loss with respect to every log-probability.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Case:
 
 
 def make_batch(seed: int) -> dict[str, list[list[float]]]:
-    """Random rows with tool spans. Values outside the mask are random too, and must not change the result."""
+    """Return random rows with tool spans. Values outside the mask are random too, and must not change the result."""
     draw = random.Random(seed)
     logprobs = matrix(lambda: -draw.expovariate(1.0))
     per_row = [draw.gauss(0, 1) for _ in range(ROWS)]
@@ -73,7 +74,7 @@ def with_gradient(loss: Tensor, of: Tensor) -> Numbers:
 
 
 def cases() -> Iterator[Case]:
-    """All cases."""
+    """Yield all cases."""
     for batch in range(len(BATCHES)):
         yield from verl_policy_cases(batch)
         yield from verl_other_cases(batch)
@@ -186,7 +187,7 @@ def controlled(init: float, target: float, horizon: float, n_steps: int, measure
 
 
 def trl_policy_cases(batch: int) -> Iterator[Case]:
-    """Pairs of (row, TRL's loss_type and options) and (agentrl's name, options and aggregation)."""
+    """Yield a case for each (row, TRL's loss_type and options, agentrl's name, options and aggregation)."""
     theirs = {"epsilon_low": 0.2, "epsilon_high": 0.28}
     ours = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 1e9}  # TRL has no dual clip
     sequence = {"epsilon_low": 0.05, "epsilon_high": 0.06, "level": "sequence"}
@@ -248,7 +249,7 @@ def preferred(batch: int, name: str, by_length: bool) -> Callable[[], Numbers]:
             beta=0.3,
         )
         sums, ref_sums = (torch.where(mask, each, 0).sum(1) for each in (logprobs, read["ref_logprobs"]))
-        _, of_sums = preference_loss(  # TRL's metrics use sums for every loss
+        _, of_sums = preference_loss(  # for every loss, TRL's metrics use sums of log-probabilities
             "dpo",
             sums[:half],
             sums[half:],

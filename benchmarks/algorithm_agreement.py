@@ -50,7 +50,7 @@ def run_peer(peer: str, script: Path, questions: Path) -> Sequence[Numbers]:
 
 
 def differences(part: str, ask: Ask, folder: Path) -> Iterator[tuple[Case, float]]:
-    """Every case of a part, with the difference between the peer's result and agentrl's."""
+    """Yield every case of a part, with the difference between the peer's result and agentrl's."""
     for peer in PEERS:
         asked = [case for case in PARTS[part].cases() if case.peer == peer]
         questions = folder / f"{part}_{peer}.json"
@@ -60,13 +60,13 @@ def differences(part: str, ask: Ask, folder: Path) -> Iterator[tuple[Case, float
 
 
 def relative(ours: Numbers, theirs: Numbers) -> float:
-    """Largest difference between corresponding numbers, divided by the peer's largest number."""
+    """Return the largest difference between corresponding numbers, divided by the peer's largest number."""
     distance = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
     return distance / max(max(map(abs, theirs)), 1e-12)
 
 
 def largest(found: Iterable[tuple[Case, float]]) -> dict[tuple[str, str], float]:
-    """(row, peer) -> the largest difference of the cases."""
+    """Return (row, peer) -> the largest difference of the cases."""
     by_row: dict[tuple[str, str], float] = {}
     for case, difference in found:
         by_row[case.row, case.peer] = max(difference, by_row.get((case.row, case.peer), 0.0))

@@ -1,4 +1,4 @@
-"""Train every algorithm on the calculator task from one cold start: a table, and docs/images/algorithms.svg.
+"""Train every algorithm on the calculator task from one cold start; print a table, write docs/images/algorithms.svg.
 
     python benchmarks/algorithms.py [--steps 60] [--only gspo,gae] [--seed 0]
 
@@ -87,12 +87,12 @@ def read(folder: Path) -> list[Row]:
 
 
 def success(rows: Iterable[Row]) -> dict[int, float]:
-    """Step -> held-out success."""
+    """Return step -> success on held-out tasks."""
     return {int(row["step"]): row["val/success"] for row in rows if "val/success" in row}
 
 
 def line(name: str, rows: Sequence[Row]) -> str:
-    """A row of the table in docs/algorithms.md."""
+    """Return a row of the table in docs/algorithms.md."""
     found = success(rows)
     above = next((str(step) for step, value in found.items() if value > 0.85), "never")
     keys = ", ".join(f"`{key}`" for key in ALGORITHMS[name])
@@ -100,7 +100,7 @@ def line(name: str, rows: Sequence[Row]) -> str:
 
 
 def picture(histories: Mapping[str, Sequence[Row]]) -> str:
-    """One panel per algorithm; the curve of the first algorithm is in the background of each panel."""
+    """Return an SVG with one panel per algorithm; the first algorithm's curve is in the background of each panel."""
     curves = {name: [(step, 0.0, value) for step, value in success(rows).items()] for name, rows in histories.items()}
     first = next(iter(curves))
     body = []

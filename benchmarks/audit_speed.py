@@ -1,7 +1,7 @@
 """Measure how many three-turn rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
 
-Without RUN, rollouts of a scripted model that calls a tool twice are created first. All answers differ, so no two
-conversations can share one rendering.
+Without RUN, rollouts of a scripted model that calls a tool twice are created first. All answers differ, so the
+audit cannot use the rendering of one conversation for another one.
 """
 
 from __future__ import annotations

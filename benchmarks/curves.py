@@ -17,7 +17,10 @@ Curve = Sequence[tuple[float, float, float]]
 
 
 def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> str:
-    """Return an SVG of both panels; each key of `curves` has one color and one line per seed."""
+    """Return an SVG of two panels: success over steps, and over seconds.
+
+    Each key of `curves` has one color and one line per seed.
+    """
     panels = (chart(curves, 0, "Success by steps", "step"), chart(curves, 1, "Success by time", "seconds of training"))
     apart = max(60, *(9 * len(name) for name in curves))
     left = WIDTH - apart * (len(curves) - 1) / 2

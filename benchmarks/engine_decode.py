@@ -1,4 +1,4 @@
-"""Compare the sampling speed of the embedded engine with transformers' `generate`, interleaved in one run.
+"""Compare the sampling speed of the embedded engine with transformers' `generate`, in turn in one process.
 
     python benchmarks/engine_decode.py [--deterministic] [--model FOLDER] [--device cuda] [--rows 32 128]
 

@@ -35,7 +35,7 @@ TEMPLATE = (
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE with a chat template."""
+    """Return a byte-level BPE tokenizer with a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -50,7 +50,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def make_rows(path: Path, words: list[str], num_rows: int) -> TaskTable:
-    """Prompts of 30 to 200 words."""
+    """Write `num_rows` prompts of 30 to 200 words to `path`, and return them as tasks."""
     choose = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(num_rows):

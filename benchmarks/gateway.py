@@ -1,4 +1,4 @@
-"""Overhead of the gateway: time per HTTP request compared with a direct call of the session, and memory per session.
+"""Measure the gateway's overhead: time per HTTP request, compared with a direct call, and memory per session.
 
 python benchmarks/gateway.py [--requests 500] [--sessions 1 16 64 256] [--kilobytes 1 20 86]
 
@@ -98,7 +98,7 @@ def body_of(num_bytes: int) -> bytes:
 
 
 async def measure(body: bytes, num_sessions: int, num_requests: int) -> None:
-    """Print one line."""
+    """Measure bodies of one size with one number of sessions, and print one line."""
     called = await call_ms(body, num_requests)
     async with constant_server() as url:
         constant, _, _ = await requests(Load([url] * num_sessions, body, num_requests))

@@ -45,7 +45,7 @@ def cold_start(out: Path) -> Path:
 
 
 def tool_of(out: Path, rate: float) -> Sequence[str]:
-    """Overrides for the tool that fails in a share of its calls; none for the calculator itself."""
+    """Return overrides for the tool that fails in a share of its calls; none if `rate` is 0."""
     if not rate:
         return ()
     file = out / f"tool-{rate:g}.yaml"
@@ -61,7 +61,7 @@ def trained(out: Path, model: Path, seed: int, rate: float, num_steps: int) -> P
 
 
 def tested(out: Path, run: Path, num_tasks: int) -> dict[str, list[float]]:
-    """Task -> scores, with the calculator that does not fail."""
+    """Return task -> scores of the run's model, with the calculator that does not fail."""
     words = [f"model.path={run}/checkpoints/latest", f"data.val_files=[{out}/task/test.jsonl]"]
     words += [f"rollout.val_kwargs.n={SAMPLES_PER_TASK}", f"data.val_max_samples={num_tasks}", "trainer.seed=0"]
     folder = agentrl("eval", run / "test", "+experiment=calculator", *words)
@@ -72,7 +72,7 @@ def tested(out: Path, run: Path, num_tasks: int) -> dict[str, list[float]]:
 
 
 def mean_of(run: Path, name: str) -> float:
-    """Mean of a metric over the steps that have it; 0 if none has."""
+    """Return the mean of a metric over the steps that have it; 0 if no step has it."""
     found = [row[name] for row in read_metrics(run / "metrics.jsonl") if name in row]
     return statistics.fmean(found) if found else 0.0
 

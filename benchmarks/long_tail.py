@@ -4,8 +4,8 @@
 
 The task is the calculator with 16 tasks x 8 rollouts per step and up to 3 turns. Two values are drawn from Pareto
 distributions with exponent 1.2: the latency of the tool (median 50 ms, at most 5 s), and the number of tokens that a
-rollout samples and discards before its first turn (median 4, at most 128). They are functions of (task, rollout, turn),
-so they are equal in each run. The trained tokens are those of the original task. See tail/slow_task.py.
+rollout samples and discards before its first turn (median 4, at most 128). Both are functions of (task, rollout, turn),
+so they are equal in all runs. The trained tokens are those of the original task. See tail/slow_task.py.
 
 A run is timed from its first rollout to the end of its last update. It does not validate; saved checkpoints are
 evaluated afterwards. The work-conserving bound (no part waits while it has work) for N steps is N / max(L, E, T / C)
@@ -101,7 +101,7 @@ def train(start: Path, side: str, seed: int, num_steps: int, every: int) -> Resu
 
 
 def table(runs: Mapping[str, Result]) -> list[str]:
-    """One line per staleness: steps per second, bounds, idle shares, measured staleness."""
+    """Return one line per staleness: steps per second, bounds, idle shares, measured staleness."""
     on_policy = runs["staleness 0"]
     num_steps = len(on_policy.steps)
     learn_s = on_policy.seconds["learn"] + on_policy.seconds["publish"]
@@ -126,7 +126,7 @@ def table(runs: Mapping[str, Result]) -> list[str]:
 
 
 def ratios(runs: Sequence[Mapping[str, Result]]) -> list[str]:
-    """One line per staleness: speed relative to staleness 0 (on-policy), as median, minimum and maximum of pairs."""
+    """Return one line per staleness: speed relative to staleness 0 (on-policy), as median and range over the pairs."""
     lines = []
     for side in SIDES:
         each = [pair["staleness 0"].wall_s / pair[side].wall_s for pair in runs]
@@ -135,7 +135,7 @@ def ratios(runs: Sequence[Mapping[str, Result]]) -> list[str]:
 
 
 def curve(start: Path, run: Result) -> list[tuple[float, float, float]]:
-    """(step, elapsed seconds, held-out success) of the initial model and of every checkpoint."""
+    """Return (step, elapsed seconds, success on held-out tasks) of the initial model and of every checkpoint."""
     saved = sorted(int(path.name.removeprefix("step-")) for path in run.folder.glob("checkpoints/step-*"))
     models = {0: start / "sft/checkpoints/latest"} | {step: run.folder / f"checkpoints/step-{step}" for step in saved}
     return [(step, run.ends[step], evaluate(start, model)) for step, model in models.items()]

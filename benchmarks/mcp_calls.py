@@ -1,4 +1,4 @@
-"""Measure the overhead of MCP tool calls: agentrl's toolbox compared with the SDK's client, over stdio and HTTP.
+"""Measure the overhead of MCP tool calls: agentrl's toolbox compared with the MCP SDK's client, over stdio and HTTP.
 
 python benchmarks/mcp_calls.py [--calls 500] [--at-once 1 32 100]
 

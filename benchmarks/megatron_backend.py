@@ -2,10 +2,10 @@
 
     .venv-megatron/bin/python benchmarks/megatron_backend.py [train] [publish] [files] [calls]
 
-- train: tokens/s of `train_step`: the torch backend and Megatron in one process, and Megatron with two data-parallel
-  processes, one core each, in turn.
-- publish: reading all weights from two processes (TP 2, EP 2) and loading them into another model, compared with a
-  plain copy.
+- train: tokens/s of `train_step`, measured in turn: the torch backend in one process, Megatron in one process, and
+  Megatron in two data-parallel processes. Each process has one core.
+- publish: reading all weights from two processes (TP 2, or EP 2 for a model with experts) and loading them into another
+  model, compared with a plain copy.
 - files: loading a model from a folder and writing the model, compared with safetensors alone.
 - calls: time that rank 0 needs for a step besides the computation (as in benchmarks/several_devices.py).
 """
@@ -79,7 +79,7 @@ def one_process(connection: Connection, folder: Path, size: str, samples: list[S
 
 
 def train(ranks: Ranks, folder: Path) -> None:
-    """The three backends take the same steps in turn; the first round is not counted."""
+    """Measure the three variants in turn, with the same steps. The first round is not counted."""
     for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 32, 160)):
         request, samples = request_of(folder, size), make_samples(num_samples, num_tokens)
         with another_process(one_process, folder, size, samples) as other:
@@ -116,7 +116,7 @@ def publish(ranks: Ranks, folder: Path) -> None:
 
 
 def files(ranks: Ranks, folder: Path) -> None:
-    """Loading also builds the model. Writing also includes the other files of the folder."""
+    """Measure loading, which also builds the model, and writing, which also writes the other files of the folder."""
     for size, layout in (("500M", {"tensor_model_parallel_size": 2}), ("MoE", {"expert_model_parallel_size": 2})):
         request = request_of(folder, size, trainable=False, **layout)
         source = folder / size / "model.safetensors"

@@ -1,9 +1,9 @@
-"""Compare memory and times that `agentrl plan` predicts with those of one CUDA GPU, for models of real size.
+"""Compare the memory and times that `agentrl plan` predicts with measurements on one CUDA GPU, for models of real size.
 
     python benchmarks/one_gpu.py [CASE ...] [sampling] [--hardware H100]
 
-The models have random weights, which change neither memory nor times. A step has two micro-batches of samples with 256
-prompt and 768 trained tokens each.
+The models have random weights, which change neither memory nor times. A step has two micro-batches. Each sample has
+256 prompt tokens and 768 trained tokens.
 
 - Memory: the maximum that torch allocates during a step, and the memory that torch holds between steps. Neither number
   includes CUDA's own memory.
@@ -258,7 +258,7 @@ def sampled(model: str, folder: Path, hardware: str, rows: int = 128, prompt: in
 async def ask(engine: TorchEngine, contexts: Sequence[Sequence[int]], new: int, turn: int) -> float:
     """Return the seconds until `new` tokens are sampled for each of the contexts.
 
-    Each call puts another token before the contexts, so no call uses the KV of an earlier call.
+    Each call puts another token before the contexts, so no call uses the KV cache of an earlier call.
     """
     params = [SamplingParams(max_new_tokens=new, seed=number) for number in range(len(contexts))]
     changed = [[200 + new + 500 * turn, *ids] for ids in contexts]

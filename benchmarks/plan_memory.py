@@ -121,7 +121,7 @@ PARTS = {"weights": 0.05, "gradients": 0.05, "optimizer": 0.05, "activations": 0
 
 
 class Kept:
-    """Counts the memory that autograd keeps for backward passes, without the weights, even while FSDP2 gathers them."""
+    """Counts the memory that autograd keeps for backward passes. Weights do not count, even if FSDP2 gathers them."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules, self._uses = modules, Counter[int]()
@@ -288,7 +288,7 @@ def found_in(ranks: Ranks, config: RunConfig) -> dict[str, int]:
 
 
 def samples_of(count: int) -> list[Sample]:
-    """Random samples of `LENGTH` + 1 tokens; the model computes `LENGTH` of them, and the second half is trained."""
+    """Return samples of `LENGTH` + 1 tokens; the model computes `LENGTH` of them, and the second half is trained."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 500, (count, LENGTH + 1), generator=generator).tolist()
     half = LENGTH // 2

@@ -6,11 +6,11 @@
 START is the folder of a quickstart (outputs/quickstart), with `task` and the cold-started model in `sft`.
 
 processes: in each round, a run with 8 tasks x 4 rollouts per step calibrates the hardware figures. The prediction is
-for the quickstart's steps of 16 x 8 rollouts, in one process and in two processes. It uses the rollout lengths of the
-run that it predicts. The order of the two runs alternates from round to round.
+for the quickstart's steps of 16 x 8 rollouts, in one process and in two processes. The rollout lengths are those of
+the predicted run. The order of the two runs alternates from round to round.
 
 tail: before each run, a calibration run without tool latency at staleness 0 calibrates the hardware figures. The
-prediction is for the long-tail benchmark at staleness 0, 1 and 4. It uses the rollout lengths of the calibration run,
+prediction is for the long-tail benchmark at staleness 0, 1 and 4, with the rollout lengths of the calibration run,
 and the latencies and discarded tokens of tail/slow_task.py.
 """
 
@@ -85,7 +85,7 @@ def processes(start: Path, arguments: argparse.Namespace) -> None:
 
 
 def tail(start: Path, arguments: argparse.Namespace) -> None:
-    """Predict and measure the long-tail benchmark; a calibration comes before each run, because the load changes."""
+    """Predict and measure the long-tail benchmark; calibrate before each run, because the machine's load changes."""
     num_rows = len((start / "task/train.jsonl").read_text(encoding="utf-8").splitlines())
     for staleness in (0, 1, 4):
         calibration, lengths = calibrated(start, f"no-latency-{staleness}", num_rows)

@@ -68,7 +68,7 @@ async def rolled_out(chat: ChatFormat, num_rollouts: int, num_turns: int) -> tup
 
 
 def a_record(groups: list[Group]) -> float:
-    """Microseconds to record one operation that appends a message."""
+    """Return the microseconds to record one operation that appends a message."""
 
     class Chat:
         trajectory = groups[0].rollouts[0].trajectories[0]
@@ -91,7 +91,7 @@ def a_record(groups: list[Group]) -> float:
 
 
 def written(groups: list[Group], repeats: int) -> tuple[float, int]:
-    """(median milliseconds, bytes) of a saved step."""
+    """Return (median milliseconds to save a step, bytes of the file)."""
     with tempfile.TemporaryDirectory() as folder:
         store, seconds = TrajectoryStore(Path(folder)), []
         for _ in range(repeats):

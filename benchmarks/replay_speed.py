@@ -50,7 +50,7 @@ def one(solution_str: str) -> float:
 
 
 def rollout(chat: ChatFormat, task: Task, number: int) -> Rollout:
-    """A rollout with two calls and an answer, in tokens."""
+    """Return a rollout with two calls and an answer, in tokens."""
     trajectory = Trajectory([Segment(Author.PROMPT, chat.start(task.messages, []))], task.messages)
     turns = [
         f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{number}+{turn}"}}}}\n</tool_call>'

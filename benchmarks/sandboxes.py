@@ -3,10 +3,10 @@
     python benchmarks/sandboxes.py --rollouts 1 32 256 --calls 1000
     python benchmarks/sandboxes.py --peer jupyter     # also Jupyter kernels, in an environment of their own
 
-Each call adds 1 to a variable that is kept between the calls of a rollout. One of the measured ways is the exception:
-`python -c` starts a new interpreter for each call, so no variable is kept. With E2B, the client runs against the test
-server on this machine, alone and below agentrl: the difference is the time that agentrl adds. Needs bubblewrap and the
-extra `e2b`; run it from a clone.
+Each call adds 1 to a variable that is kept between the calls of a rollout. Only `python -c` keeps no variable, because
+it starts a new interpreter for each call. E2B's client runs against the test server on this machine: alone, and called
+by agentrl. The difference is the time that agentrl adds. The script needs bubblewrap and the extra `e2b`. Run it from a
+clone of the repository.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def show(name: str, starts: Sequence[float], calls: Sequence[float], elapsed_s: float) -> None:
-    """Print one line."""
+    """Print one line with the times of starts and calls."""
     started = f"start p50 {1e3 * quantile(starts, 0.5):7.1f} ms" if starts else " " * 20
     p50, p99 = (1e3 * quantile(calls, share) for share in (0.5, 0.99))
     print(f"{name:28} {started}   {len(calls) / elapsed_s:7.0f} calls/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms")
 
 
 async def timed(call: Callable[[], Awaitable[T]], into: list[float]) -> T:
-    """Await a call and keep its duration."""
+    """Await a call, and add its duration to `into`."""
     began = time.perf_counter()
     result = await call()
     into.append(time.perf_counter() - began)
@@ -100,7 +100,7 @@ async def python_c(num_rollouts: int, num_calls: int) -> None:
 
 
 async def e2b(url: str, num_calls: int) -> None:
-    """Measure E2B's client alone and below agentrl, in turn, so that the machine has the same load for both."""
+    """Measure E2B's client alone and called by agentrl, in turn, so that the machine has the same load for both."""
     provider = E2BProvider(E2BSandbox(api_url=url, sandbox_url=url))
     raw_starts, starts, raw_times, times = list[float](), list[float](), list[float](), list[float]()
     create = partial(CodeInterpreter.create, api_key=KEY, api_url=url, sandbox_url=url)

@@ -127,7 +127,8 @@ def train(ranks: Ranks, folder: Path) -> None:
             for _ in range(NUM_REPEATS):
                 found = [median_s(partial(step, backend, samples), 1) for backend in (one, two, complete)]
                 other.send("step")
-                found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)  # mean time / 2 steps
+                # two steps run at the same time: the mean of their times, divided by 2 steps
+                found.append((median_s(partial(step, one, samples), 1) + other.recv()) / 4)
                 rounds.append(tuple(found))
         close(one, two, complete)
         names = ("one process", "two processes", "two without resharding", "two processes with a model each")

@@ -82,7 +82,7 @@ async def roll_out(engine: str, num_steps: int) -> list[Turn]:
 
 
 def table(turns: Iterable[Turn]) -> list[str]:
-    """One line per turn number, and one for all later turns together."""
+    """Return one line per turn number, and one line for all turns after the first together."""
     turns = list(turns)
     numbers = sorted({turn.number for turn in turns})
     lines = [f"turn {number}: {shares([turn for turn in turns if turn.number == number])}" for number in numbers]
@@ -90,7 +90,7 @@ def table(turns: Iterable[Turn]) -> list[str]:
 
 
 def shares(turns: list[Turn]) -> str:
-    """Return the context tokens of these turns and the cached share."""
+    """Return, as text, the number of these turns, their context tokens, and the cached shares."""
     num_context, num_before = (sum(each) for each in zip(*((t.num_context, t.num_before) for t in turns), strict=True))
     num_cached = sum(turn.num_cached for turn in turns)
     num_again = sum(min(turn.num_cached, turn.num_before) for turn in turns)

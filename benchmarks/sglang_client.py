@@ -76,7 +76,7 @@ def _serve(port: Connection) -> None:
 
 
 async def _measure(engine: SglangEngine, in_flight: int, num_requests: int) -> float:
-    """CPU seconds per request."""
+    """Return the CPU seconds per request."""
     context = list(range(1000, 1000 + NUM_CONTEXT))
     sessions = iter(range(num_requests // 2))
 

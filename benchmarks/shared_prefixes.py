@@ -72,7 +72,7 @@ def make_model(family: str, folder: Path) -> Path:
 
 
 def make_samples(shape: Shape) -> list[Sample]:
-    """Samples with two model turns and a tool's reply between them."""
+    """Return samples with two model turns and a tool's reply between them."""
     draw = random.Random(0)
     samples = []
     for group in range(shape.num_groups):

@@ -2,8 +2,8 @@
 
     python benchmarks/store.py [folder]
 
-A step is 16 groups of 8 rollouts: 3 turns, 2 tool calls, about 90 tokens. Each file is synced, so the time depends on
-the folder's disk. By default a temporary folder is used.
+A step has 16 groups of 8 rollouts. Each rollout has 3 turns, 2 tool calls and about 90 tokens. Each file is synced to
+disk, so the time depends on the folder's disk. By default a temporary folder is used.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ READ: dict[str, Collection[str] | None] = {
 
 
 def seconds(store: TrajectoryStore, columns: Collection[str] | None) -> float:
-    """CPU time of one pass."""
+    """Return the CPU seconds of one pass."""
     start = time.process_time()
     for _ in store.scan(columns=columns):
         pass

@@ -119,7 +119,7 @@ def figures(groups: Sequence[Group]) -> Figures:
 
 
 def contexts(groups: Sequence[Group]) -> list[tuple[list[int], int]]:
-    """(context, number of tokens) of every model turn."""
+    """Return (context, number of sampled tokens) of every model turn."""
     found = []
     for trajectory in (each for group in groups for rollout in group.rollouts for each in rollout.trajectories):
         start = 0
@@ -131,7 +131,7 @@ def contexts(groups: Sequence[Group]) -> list[tuple[list[int], int]]:
 
 
 def share_elsewhere(kept: Sequence[Group], stripped: Sequence[Group]) -> float:
-    """Share of trained tokens whose context differs between the settings."""
+    """Return the share of trained tokens whose context differs between `keep` and `strip`."""
     pairs = list(zip(contexts(kept), contexts(stripped), strict=True))
     differ = sum(length for (one, length), (other, _) in pairs if one != other)
     return differ / sum(length for (_, length), _ in pairs)
@@ -150,7 +150,7 @@ def load(path: Path, share: bool) -> TorchBackend:
 
 
 def cpu_seconds(backend: TorchBackend, given: list[Sample]) -> float:
-    """Seconds of CPU time of a training step; on a busy machine they vary less than wall-clock time."""
+    """Return the CPU seconds of a training step. On a busy machine, CPU time varies less than wall-clock time."""
     start = time.process_time()
     asyncio.run(backend.train_step(given, PolicyLoss("vanilla")))
     return time.process_time() - start

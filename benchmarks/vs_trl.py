@@ -1,4 +1,4 @@
-"""Compare a GRPO step with a tool in agentrl and TRL: same initial model, tasks and optimizer; interleaved, one thread.
+"""Compare a GRPO step with a tool in agentrl and TRL: equal initial model, tasks and optimizer; in turn, one thread.
 
     python benchmarks/vs_trl.py [--family qwen3 llama] [--pairs 5] [--ours key=value ...]
     python benchmarks/vs_trl.py --curves                 # success over time: docs/images/vs_trl.svg
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def start_of(family: str) -> Path:
-    """The folder with the task and the cold-started model of a family, created on first use."""
+    """Return the folder with the task and the cold-started model of a family; create the folder on first use."""
     folder = CACHE / family
     if not (folder / "sft/checkpoints/latest").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,7 +87,7 @@ def compare(start: Path, overrides: Sequence[str], num_pairs: int, num_steps: in
 
 
 def median_step(steps: Sequence[Step]) -> Step:
-    """The median of each value over the steps."""
+    """Return the median of each value over the steps."""
     return {name: statistics.median(step[name] for step in steps) for name in FIGURES}
 
 
@@ -125,7 +125,7 @@ def run_trl(start: Path, num_steps: int, seed: int, *, every: int = 0) -> list[S
 
 
 def read_steps(file: Path) -> list[Step]:
-    """The lines of a run, without the line of versions, which has no step."""
+    """Return the lines of a run, without the line of versions, which has no step."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [{**row, "rest_s": row["step_s"] - row["rollout_s"] - row["training_s"]} for row in rows if "step" in row]
 
@@ -138,7 +138,7 @@ def run(command: Sequence[object]) -> None:
 
 
 def draw(start: Path, overrides: Sequence[str], num_steps: int, every: int = 10) -> None:
-    """Draw held-out success over steps and over seconds, three seeds for each of agentrl and TRL."""
+    """Draw success on held-out tasks over steps and over seconds, with three seeds each for agentrl and TRL."""
     curves: dict[str, list[list[tuple[float, float, float]]]] = {"agentrl": [], "TRL": []}
     for seed in range(3):
         steps = run_ours(start, overrides, num_steps, seed, every=every)
@@ -156,7 +156,7 @@ def draw(start: Path, overrides: Sequence[str], num_steps: int, every: int = 10)
 
 
 def with_seconds(steps: Sequence[Step], success: dict[int, float]) -> list[tuple[float, float, float]]:
-    """(step, elapsed training seconds, held-out success)."""
+    """Return (step, elapsed training seconds, success on held-out tasks) for each entry of `success`."""
     return [
         (number, sum(step["step_s"] for step in steps[:number]), value) for number, value in sorted(success.items())
     ]
@@ -168,7 +168,7 @@ def our_success(metrics: Path) -> dict[int, float]:
 
 
 def evaluate(start: Path, model: Path) -> float:
-    """Held-out success of a model that TRL saved, measured by `agentrl eval`."""
+    """Return the success of a saved model on held-out tasks, measured by `agentrl eval`."""
     folder = CACHE / "runs/evaluation"
     where = (f"model.path={model}", f"data.val_files=[{start}/task/val.jsonl]", f"trainer.default_local_dir={folder}")
     run([sys.executable, "-m", "agentrl", "eval", "+experiment=calculator", *where])

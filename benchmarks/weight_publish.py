@@ -2,10 +2,10 @@
 
     python benchmarks/weight_publish.py [460k | 100M | 500M] [--folder FOLDER] [--changed SHARE]
 
-A Qwen3 of that size with random weights is saved in the folder (by default a temporary one) and served on this
-machine's CPU. Each transfer method then updates the server with new float32 weights. During an update, the server is
-paused and its cache is flushed. The first update of each method is not counted, because it creates the process group.
-The ratio is relative to copying every tensor once into new memory.
+A Qwen3 model of the given size with random weights is saved in the folder (by default a temporary one) and served on
+this machine's CPU. Each transfer method then updates the server with new float32 weights. During an update, the server
+is paused and its cache is flushed. The first update of each method is not counted, because it creates the process
+group. The ratio is relative to copying every tensor once into new memory.
 
 With `--changed`, the server has bfloat16 weights. Before each update, this share of the values changes. `group` sends
 all values, `delta` only the changed ones (`rollout.weight_sync=delta`). The time for a slower link is computed as the
@@ -64,7 +64,7 @@ def new_model(size: str) -> PreTrainedModel:
 
 
 def copy_s(model: PreTrainedModel) -> float:
-    """Seconds of copying all weights once."""
+    """Return the seconds of copying all weights once."""
     times = []
     for _ in range(NUM_REPEATS):
         started = time.perf_counter()
@@ -85,7 +85,7 @@ class Sent:
 
 
 async def send(model: PreTrainedModel, replica: Replica, folder: Path, way: str, changed: float = 0.0) -> Sent:
-    """Update the server several times."""
+    """Update the server several times with the transfer method `way`."""
     shapes = checkpoint_shapes(folder / "model", "model.path")
     config = SglangConfig.model_validate({} if way == "delta" else {"weight_transfer": way})
     transfer = choose_transfer(config, shapes, replica.features, folder / "weights", delta=way == "delta")

@@ -152,7 +152,7 @@ def _code(text: str) -> str:
 
 
 def _example(chat: ChatFormat, found: ModelCheck) -> str:
-    """The output of the command, without the middle of the prompt."""
+    """Return the check of the example model as `agentrl chat` prints it, without the middle of the prompt."""
     stream = io.StringIO()
     print_check("Qwen/Qwen2.5-1.5B-Instruct", chat, found, Console(file=stream, width=80))
     lines = [line.rstrip() for line in stream.getvalue().rstrip().split("\n")]

@@ -188,7 +188,7 @@ def _typed_dict(kind: type) -> Iterator[tuple[str, ...]]:
 
 
 def _members(kind: type[enum.StrEnum]) -> str:
-    """Return a table of the members, with the comment after each member."""
+    """Return a table of an enum's members. The meaning of a member is the comment after it in the source."""
     comments = dict(re.findall(r'^    (\w+) = ".*?"(?:  # (.*))?$', inspect.getsource(kind), flags=re.MULTILINE))
     return _table(("value", "meaning"), ((_code(m.value), _sentence(comments.get(m.name, ""))) for m in kind))
 

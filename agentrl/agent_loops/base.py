@@ -56,8 +56,8 @@ class AgentLoop:
     A loop may also build its `Rollout` itself, from segments made by `model_segment`. The argument `sampling` of `run`
     already contains the stop tokens and `data.max_response_length`. With `rollout.routed_experts`, a loop that builds
     its `Rollout` must call `trajectory.keep_routed_experts(completion.routed_experts)` after each segment. The audit
-    cannot check the prompts, tool answers and calls of a rollout that the loop built, because only `Conversation`
-    records operations.
+    (`agentrl.audit`) cannot check the prompts, tool answers and calls of a rollout that the loop built, because only
+    `Conversation` records operations.
 
     Attributes:
         tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
@@ -123,10 +123,10 @@ class AgentLoop:
 
         Args:
             schemas: the tools of the run; empty if the loop calls none.
-            with_users: whether there are simulated users.
+            with_users: whether the run has simulated users.
 
         Raises:
-            TemplateError: the template does not fit this loop.
+            TemplateError: the template does not support a message that this loop appends.
         """
 
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
@@ -149,8 +149,8 @@ class AgentLoop:
 
         Args:
             parent: the conversation whose last model turn started the sub-agent. In the rollout, the sub-agent's
-                trajectories come before that of `parent`. The sub-agent's seeds do not depend on the timing of other
-                conversations.
+                trajectories come before the trajectory of `parent`. The sub-agent's sampling seeds do not depend on the
+                timing of other conversations.
             limits: values that replace those of `rollout.multi_turn` in this conversation, such as
                 `max_assistant_turns`.
         """

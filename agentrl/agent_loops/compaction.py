@@ -51,7 +51,8 @@ class CompactionConversation(Conversation):
     async def continued(self, task: Task, turn: ParsedTurn) -> CompactionConversation:
         """Return the conversation that continues from the task and the summary in `turn`.
 
-        A turn with tool calls or without text is not a summary. The conversation then ends, and the calls are not run.
+        A turn with tool calls or without text is not a summary. In this case, this conversation ends and is returned,
+        and the calls of the turn are not run.
         """
         if turn.calls or not turn.content.strip():
             self.stop = Stop.NO_SUMMARY

@@ -29,7 +29,7 @@ class ConversationContext:
 
     Attributes:
         trajectories: the trajectories of all conversations; a conversation has several trajectories if its history was
-            rendered again.
+            rendered again, see `agent_loops.further`.
         images: name of the image in messages -> image bytes, for images of the task and of tool answers.
         operations: the operations of all conversations, in the order in which they ended.
         call_format: name of the tool-call format that `parser` reads.
@@ -59,7 +59,7 @@ class ConversationContext:
         return len(self.trajectories) - 1, self.trajectories[-1]
 
     def rollout(self, stop: Stop) -> Rollout:
-        """Return the rollout of all conversations."""
+        """Return the rollout: trajectories, turn rewards, calls and operations of all conversations."""
         rewards = [reward for each in self.conversations for reward in each.turn_rewards]
         calls = [call for each in self.conversations for call in each.tool_calls]
         rollout = Rollout(
@@ -73,7 +73,10 @@ class ConversationContext:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls that count towards `max_tool_calls`: over all conversations, including running calls."""
+        """Number of calls of all conversations that count towards `max_tool_calls`.
+
+        These are the running calls, and the ended calls that were not refused (`limit_error`).
+        """
         calls = (call for each in self.conversations for call in each.tool_calls)
         running = sum(each.num_running_calls for each in self.conversations)
         return running + sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
@@ -81,9 +84,9 @@ class ConversationContext:
     async def sample(
         self, trajectory: Trajectory, number: int, sampling: SamplingParams, image_starts: Sequence[int]
     ) -> Completion:
-        """Sample after the tokens of `trajectory`, whose position in the rollout is `number`."""
+        """Sample the turn that follows the tokens of `trajectory`, which has the position `number` in the rollout."""
         stream = stream_of(self.places[number])
-        if not image_starts:  # a custom `generate` need not support images
+        if not image_starts:  # a custom `generate` may lack the arguments for images
             return await self.generate(trajectory.token_ids, sampling, trajectory=stream)
         return await self.generate(
             trajectory.token_ids,

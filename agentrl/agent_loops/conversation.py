@@ -166,7 +166,7 @@ class Conversation:
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def record_opening(self, kind: OperationKind, parent: int | None = None, segment: int | None = None) -> None:
-        """Record how this conversation was opened: the trajectory that it continues, or the turn that started it."""
+        """Record how this conversation was opened: from trajectory `parent`; a sub-agent, by its turn at `segment`."""
         self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:
@@ -288,7 +288,7 @@ class Conversation:
         return len(token_ids)
 
     def _addition(self, messages: Sequence[Message]) -> tuple[list[int] | Further | None, list[int], int]:
-        """Return (tokens to append, or further trajectory, or None; the messages' tokens; number of added tokens)."""
+        """Return (result of `served`, tokens of `messages`, number of tokens by which the context grows)."""
         following = served(self._bound, self.trajectory, messages, self.template_schemas, self._opening_lengths[0])
         token_ids = following if isinstance(following, list) else self._render(messages)
         added = following.num_added(self.trajectory) if isinstance(following, Further) else len(token_ids)

@@ -9,7 +9,7 @@ from agentrl.engines.base import Completion, SamplingParams
 
 
 class Generate(Protocol):
-    """Samples one model turn. Each rollout has its own `Generate`, which sets sessions, deadline and seeds."""
+    """Samples one model turn. A rollout's own `Generate` sets the engine session, deadline and seed of each request."""
 
     async def __call__(
         self,
@@ -21,13 +21,14 @@ class Generate(Protocol):
         image_starts: Sequence[int] = (),
         draw: int | None = None,
     ) -> Completion:
-        """Sample after the context `token_ids`, [T].
+        """Sample the model turn that follows the context `token_ids`, [T].
 
         Args:
-            trajectory: identifies the trajectory; concurrent calls from one loop must have different numbers.
+            trajectory: number that identifies the trajectory; concurrent calls from one loop must pass different
+                numbers.
             images: images of the context, in order; the tokens of each image begin at `image_starts`.
-            draw: if given, the seed depends on the context and on `draw`; otherwise, on the number of earlier turns.
-                Use `draw` in loops whose turns have no fixed order.
+            draw: if given, the sampling seed depends on the context and on `draw`; otherwise, on the trajectory and the
+                number of its earlier turns. Use `draw` in loops whose turns have no fixed order.
         """
         ...
 

@@ -51,7 +51,7 @@ class Limits:
         return min(num_prompt + self.max_response_tokens, self.max_context_tokens) - num_tokens
 
     def turn_tokens(self, num_left: int) -> int:
-        """Maximum number of tokens of the next turn if the response has `num_left` tokens left."""
+        """Maximum number of tokens of the next turn if `num_left` more tokens may be appended to the trajectory."""
         return num_left if self.max_turn_tokens is None else min(self.max_turn_tokens, num_left)
 
     def turn_sampling(self, sampling: SamplingParams, stop: Sequence[str], num_left: int) -> SamplingParams:
@@ -59,7 +59,7 @@ class Limits:
         return replace(sampling, stop=(*sampling.stop, *stop), max_new_tokens=self.turn_tokens(num_left))
 
     def truncated_by(self, completion: Completion, num_left: int) -> Stop | None:
-        """Return the limit that truncated this turn; the response had `num_left` tokens left before the turn."""
+        """Return why the turn was truncated, None if it was not; before the turn, `num_left` tokens were allowed."""
         if completion.finish_reason is FinishReason.ABORT:
             return Stop.ABORTED  # if the deadline was the cause, the runner changes ABORTED to DEADLINE
         if completion.finish_reason is FinishReason.LENGTH:
@@ -68,7 +68,7 @@ class Limits:
         return None
 
     def allowed(self, num_calls: int, num_left: int | None) -> int:
-        """How many of a turn's calls may run if the rollout has `num_left` calls left.
+        """Return how many of a turn's calls may run if the rollout has `num_left` calls left.
 
         `num_left` may be negative if a saved rollout is continued with a lower limit.
         """
@@ -76,13 +76,13 @@ class Limits:
         return min(num_calls, self.multi_turn.max_parallel_calls, *left)
 
     def refusal(self, position: int, num_left: int | None) -> ToolResult:
-        """Error answer to a call beyond the limits; `position` is the call's position in its turn."""
+        """Return the error that answers a call beyond the limits; `position` is the call's position in its turn."""
         if num_left is not None and position >= num_left:
             return refused("no tool calls are left, this one was not run; answer without tools")
         return refused(f"calls in one turn are limited to {self.multi_turn.max_parallel_calls}, this one was not run")
 
     def shortened(self, result: ToolResult) -> ToolResult:
-        """The answer, truncated to `max_tool_response_length`."""
+        """Return the answer, with its text truncated to `max_tool_response_length`."""
         length, side = self.multi_turn.max_tool_response_length, self.multi_turn.tool_response_truncate_side
         text = truncate(result.text, length, side)
         return result if text is result.text else replace(result, text=text)

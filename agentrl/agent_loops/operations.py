@@ -24,7 +24,7 @@ class RecordedOperation:
     An operation that changed nothing is not recorded.
 
     Args:
-        then: called at the end, after the operation was recorded.
+        then: called at the end, after the recording; also if no operation was recorded.
     """
 
     __slots__ = ("_before", "_chat", "_kind", "_num_before", "_operations", "_then", "_trajectory")

@@ -12,11 +12,12 @@ from agentrl.utils.seeds import derive_seed
 
 Place = tuple[int, ...]
 """Place of a trajectory. (3,) is the fourth trajectory of the main agent. (3, 1, 0) is the first trajectory of the
-second sub-agent that was started in trajectory (3,)."""
+second sub-agent that was started in trajectory (3,). The path of an agent is the place of its trajectories without the
+last number: () for the main agent, (3, 1) for this sub-agent."""
 
 
 def place_of_next(places: Sequence[Place], path: Place) -> Place:
-    """Return the place of the next trajectory of the agent at `path`; () is the path of the main agent."""
+    """Return the place of the next trajectory of the agent with the path `path`."""
     return (*path, sum(place[:-1] == path for place in places) if path else len(places))
 
 

@@ -47,25 +47,26 @@ class ReactConversation(Conversation):
         return [Message(role="system", content=system), *messages]
 
     def answer_messages(self, calls: Sequence[ParsedCall], texts: Sequence[str]) -> list[Message]:
-        """One user message with all answers."""
+        """Return one user message with all answers."""
         return [Message(role="user", content="\n".join(f"Observation: {text}" for text in texts))]
 
 
 class ReactAgent(ToolAgent):
     """Describes tools in the system message, and sends tool answers as "Observation: ..." in a user message.
 
-    Works with any chat template. The model's turn ends at "Observation:"; a turn without an action ends the rollout.
+    Works with any chat template. The model's turn ends at "Observation:". A turn without an action goes to the
+    simulated user, or ends the rollout.
     """
 
     tool_format = "react"
     roles = ("user",)
-    # with `strip`, the chat template renders earlier turns again, and would write their calls in its own format
+    # with `strip`, the chat template renders earlier turns again, and would write the calls in the template's format
     strips_thinking = False
     conversation_class = ReactConversation
 
 
 def instructions(schemas: Sequence[ToolSchema]) -> str:
-    """Instructions for the model: the tools and the format."""
+    """Return the instructions for the model: the tools and the format."""
     functions = [schema.function for schema in schemas]
     tools = "\n".join(f"{each.name}: {each.description} Arguments: {json.dumps(each.parameters)}" for each in functions)
     return INSTRUCTIONS.format(tools=tools, names=", ".join(each.name for each in functions))

@@ -16,9 +16,10 @@ class ResumePoint:
     """State before model turn `num_turns`, counted from 0.
 
     Attributes:
-        segments: saved segments with their tokens. Sampled tokens become prompt tokens, so they are not trained again.
+        segments: saved segments before the turn, with their tokens. Sampled tokens become prompt tokens, so they are
+            not trained again.
         messages: all saved messages.
-        tool_calls, turn_rewards: tool calls and rewards of the turns before `num_turns`.
+        tool_calls, turn_rewards: tool calls and rewards of the turns before turn `num_turns`.
     """
 
     segments: Sequence[Segment]
@@ -29,7 +30,10 @@ class ResumePoint:
 
     @classmethod
     def of(cls, saved: Rollout, num_turns: int) -> Self | None:
-        """Return the state; None if the first trajectory of `saved` lacks this turn, or a history was rewritten."""
+        """Return the state; None if the first trajectory of `saved` lacks this turn, or `saved` has several dialogues.
+
+        See `Rollout.dialogues`.
+        """
         if not saved.trajectories or len(saved.dialogues) > 1:
             return None
         trajectory = saved.trajectories[0]
@@ -51,13 +55,13 @@ class ResumePoint:
         return sum(segment.author is Author.USER for segment in self.segments)
 
     def had_refused_calls(self, num_left: int | None) -> bool:
-        """Whether the last turn had calls beyond the limit; `num_left` calls are left after that turn."""
+        """Whether the last turn had calls beyond `max_tool_calls`; `num_left` calls are left after that turn."""
         last = [call for call in self.tool_calls if call.turn == self.num_turns - 1]
         num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
         return num_left is not None and len(last) > num_left + num_run
 
     def messages_after(self, num_opening: int) -> Sequence[Message]:
-        """Return the messages before the model turn. The first `num_opening` messages are the opening."""
+        """Return the messages before model turn `num_turns`; the first `num_opening` messages contain no model turn."""
         turns = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         return self.messages[: [place for place in turns if place >= num_opening][self.num_turns]]
 

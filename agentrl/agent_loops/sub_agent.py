@@ -45,7 +45,7 @@ class SubAgent(ToolAgent):
         parent: Conversation | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Conversation:
-        """Start a conversation that can start sub-agents, unless they would be nested too deeply.
+        """Start a conversation. It can start sub-agents unless these would be nested deeper than `sub_agent.depth`.
 
         Raises:
             ConfigError: no tool starts sub-agents, because this loop is selected by rows but is not the default loop.

@@ -46,7 +46,7 @@ async def next_step(chat: Conversation, tools: ToolSession | None) -> bool:
     Return False if there is no next step, or if a limit was reached.
 
     Raises:
-        InfraError: the finished step cannot be scored, or the next one cannot begin.
+        InfraError: the finished step cannot be scored, or the next step cannot begin.
     """
     folder = None if tools is None else task_folder_state(tools.data)
     if folder is None or chat.stop is not Stop.FINISHED or (text := await folder.next_step()) is None:

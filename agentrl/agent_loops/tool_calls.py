@@ -30,7 +30,7 @@ async def parse(parser: ToolParser, text: str) -> ParsedTurn:
 
 
 def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
-    """A model turn as a message."""
+    """Return a model turn as a message."""
     message = Message(role="assistant", content=turn.content)
     if turn.thinking:
         message["reasoning_content"] = turn.thinking
@@ -41,7 +41,7 @@ def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
 
 
 def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number: int) -> list[Message]:
-    """The answers to a turn's calls as messages, in call order."""
+    """Return the answers to a turn's calls as messages, in call order."""
     return [
         Message(role="tool", name=call.name, tool_call_id=call_id, content=text)
         for call, text, call_id in zip(calls, texts, _call_ids(calls, turn_number), strict=True)
@@ -49,7 +49,7 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
 
 
 def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) -> list[Message]:
-    """Add each answer's image names to its message, before the text. If one message has all answers, it gets all names.
+    """Add each answer's image names to its message, before the text. One message with all answers gets all names.
 
     Args:
         images: image names of each answer.
@@ -93,12 +93,12 @@ def _with_parts(message: Message, names: Sequence[str]) -> Message:
 
 
 def refused(why: str) -> ToolResult:
-    """Answer to a call that was not run because of a limit."""
+    """Return the answer to a call that was not run because of a limit."""
     return ToolResult(text=f"Error: {why}.", outcome=Outcome.LIMIT_ERROR)
 
 
 def aborted() -> ToolResult:
-    """Result of a call that was interrupted by the end of the rollout."""
+    """Return the result of a call that was interrupted by the end of the rollout."""
     return ToolResult(text="Error: the rollout ended before this call finished.", outcome=Outcome.ABORTED)
 
 
@@ -149,7 +149,7 @@ def tool_calls(
     turn: int,
     trajectory: int,
 ) -> list[ToolCall]:
-    """Records of a turn's calls; `num_tokens` are the numbers of tokens that the answers added."""
+    """Return the records of a turn's calls; `num_tokens` are the numbers of tokens that the answers added."""
     return [
         ToolCall(
             name=call.name,
@@ -173,7 +173,7 @@ def _message_call(call: ParsedCall, call_id: str) -> MessageToolCall:
 
 
 def _arguments(text: str) -> JsonValue:
-    """Parse the arguments as JSON; return the text itself if that fails."""
+    """Parse the arguments as JSON; return the text itself if it is not valid JSON."""
     try:
         arguments: JsonValue = json.loads(text)
     except (ValueError, RecursionError):

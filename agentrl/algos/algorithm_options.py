@@ -24,7 +24,7 @@ _LOSS_KEY = "actor.policy_loss.loss_mode"
 
 
 def estimator_options(algorithm: AlgorithmConfig) -> Options:
-    """Return the options of `algorithm.estimator`.
+    """Return the options that the configuration sets for `algorithm.estimator`.
 
     Raises:
         ConfigError: a key is set that the estimator does not accept.

@@ -88,7 +88,7 @@ class Algorithm(Protocol):
     """Converts groups to samples with advantages, and has a loss.
 
     Attributes:
-        needs: log-probabilities and values that the samples must have before `credit` and the loss.
+        needs: log-probabilities and values that the samples must have before `credit` and the loss are called.
         loss: the loss that training minimises.
     """
 

@@ -1,4 +1,4 @@
-"""Turn groups into samples: select valid rollouts, place rewards on tokens, compute token advantages."""
+"""Convert groups into samples: select valid rollouts, place rewards on tokens, compute token advantages."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Turn-level inputs of `AdvantageBatch`, under the same names.
+    """Inputs of an advantage estimator, under the names that they have in `AdvantageBatch`.
 
     Attributes:
         turn_rewards: [B, T] float32; the sum of a turn's rewards, on the last token of the turn. None if no
@@ -193,7 +193,7 @@ class Turns:
             rollout has turn rewards: then each rollout is one step.
         observation_keys: `[B][turns]`; None for a turn without a key.
         components: name -> [B] float32, the rewards of each sample's rollout; 0 where a rollout has no such reward.
-            Guard rewards and the greedy baseline are excluded.
+            Guard values (see `agentrl.types.rollout.GUARD`) and the greedy baseline are excluded.
     """
 
     turn_rewards: Tensor | None

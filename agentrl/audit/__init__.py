@@ -1,1 +1,1 @@
-"""Audit of saved rollouts: recompute every saved value with code that is independent of the training code."""
+"""Audit of saved rollouts: recompute saved values with code that is independent of the training code."""

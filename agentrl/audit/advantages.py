@@ -26,8 +26,8 @@ _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
 """Relative tolerance: advantages have float32 precision."""
 
 _BY_TURNS = ("gae", "reinforce_plus_plus")
-"""Estimators that use turn rewards. If there are turn rewards, the audit does not check these estimators, because it
-does not recompute which token a turn reward belongs to."""
+"""Estimators that use turn rewards. If there are turn rewards, the audit does not check the advantages of these
+estimators, because the audit does not recompute which token a turn reward belongs to."""
 
 
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:

@@ -3,8 +3,8 @@
 The audit cannot recompute the following values: `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`,
 `tool_rewards.value`, rewards other than the score, the text of `error`, tool results that did not fit into the
 conversation, `segments.logprobs`, the log-probabilities and values computed for training, `excluded`, and the task
-columns of groups with only one rollout. The audit checks only the bounds of these values, but seals (checksums) detect
-if the values change later.
+columns of groups with only one rollout. The audit checks at most whether these values are within possible bounds. But
+seals (checksums) detect if the values change later.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ MAX_PROBLEMS = 20
 """Number of problems to keep per invariant; further problems are only counted."""
 
 INVARIANTS: Mapping[str, str] = {
-    "file": "every step has a readable file with all columns of its schema and its provenance",
+    "file": "every step has a readable file with all columns of its schema and the provenance of its rollouts",
     "tokenizer": "the vocabulary is the one that the rollouts were made with",
     "template": "the chat template is the one that the rollouts were made with",
     "seals": "no value changed since it was written",
@@ -20,18 +20,18 @@ INVARIANTS: Mapping[str, str] = {
     "groups": "rollouts of a group are adjacent, numbered without gaps, and as many as configured",
     "siblings": "all rollouts of a group have the same task",
     "identity": "uid and seed derive from the run's seed",
-    "segments": "authors are known and in order, ids are in the vocabulary, no turn is empty",
+    "segments": "segments have known authors in a possible order, token ids of the vocabulary, and at least one token",
     "messages": "messages start with the task's messages; each model turn is one message",
     "operations": "each message, segment and call was added by a recorded operation of its conversation, in order",
     "prompt tokens": "prompt tokens equal those of the text that the template renders",
     "further prompts": "the prompt of a further trajectory equals the messages so far, rendered and tokenized again",
     "answer tokens": "tool and user tokens equal those of the text that the template renders",
     "calls": "messages and calls equal the text of the model, parsed again",
-    "answers": "tool messages equal the results of the calls, and the token counts of the calls add up",
+    "answers": "tool messages equal the results of the calls; a turn's calls have as many tokens as its tool segment",
     "outcomes": "the outcome of each tool call agrees with the call, its result and the limits of the run",
     "advantages": "advantages are on model tokens only, and equal the advantages computed from the rewards",
     "scores": "log-probabilities and values for training are finite, and on model tokens only",
-    "logprobs": "log-probabilities are finite and at most 0, and on model tokens only",
+    "logprobs": "log-probabilities from sampling are finite and at most 0, and on model tokens only",
     "policy versions": "each sampled token has a policy version that is possible at its step",
     "temperature": "tokens were sampled at the configured temperature",
     "rewards": "rewards are finite, and the reward equals the score",
@@ -39,7 +39,7 @@ INVARIANTS: Mapping[str, str] = {
     "stop": "the stop reason matches how the rollout ended",
     "limits": "no configured limit is exceeded",
     "times": "durations are finite; calls are within their rollout, in the order of turns",
-    "rescored": "the scores of `rescore` equal the saved scores",
+    "rescored": "the scores that `rescore` computes equal the saved scores",
 }
 """Invariant -> its meaning."""
 

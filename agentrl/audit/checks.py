@@ -33,7 +33,11 @@ class Checker:
             self.problem(invariant, row, column, right, found.item() if isinstance(found, np.generic) else found)
 
     def require_lengths(self, invariant: str, path: str, expected: Integers) -> Truths:
-        """Check the length of every list against `expected` (-1 for null); return which lists match."""
+        """Check the length of every list in the column `path` against `expected`; return which lists match.
+
+        Args:
+            expected: the expected length of each list; -1 for a list that must be null.
+        """
         items = self.step.items[path]
         lengths = np.where(items.null, -1, items.lengths)
         good: Truths = lengths == expected

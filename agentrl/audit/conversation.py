@@ -15,7 +15,7 @@ NO_TOKENIZER = "no tokenizer of the run"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One recorded call; `index` is its position in the column's flat arrays."""
+    """One recorded call; `index` is its position in the flat arrays of `tool_calls` (see `reading.table`)."""
 
     index: int
     name: str
@@ -29,9 +29,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One recorded operation of a conversation; `index` is its position in the column's flat arrays.
+    """One recorded operation of a conversation: an action that added messages or segments, such as a model turn.
 
     Attributes:
+        index: position in the flat arrays of `operations` (see `reading.table`).
         num_before: number of operations of the rollout that had ended when this operation began.
         first_segment, first_message: number of segments and messages of the trajectory before the operation.
     """
@@ -53,8 +54,8 @@ class Wording:
     """How a conversation writes tools and answers to calls.
 
     Attributes:
-        form: `chat` (tool messages), `react` (observations in a user message), `gateway` (a program writes everything),
-            or `own` (unknown).
+        form: `chat` (tool messages), `react` (observations in a user message), `gateway` (the program that uses the
+            gateway writes the answers), or `own` (a custom conversation class writes messages in an unknown form).
         call_format: the format of calls in the model's text; None: calls are not parsed.
         names: the tools that the model may call.
         template_tools: schemas that the chat template shows; None if they were not saved.
@@ -76,16 +77,18 @@ class Turn:
     """A turn of the model.
 
     Attributes:
-        segment: index of its segment in the flat arrays; -1 if it was cut off before its first token.
-        ids: its tokens.
+        segment: index of its segment in the flat arrays (see `reading.table`); -1 if the turn was cut off before its
+            first token.
+        ids: its token ids.
         text: decoded text without the end token; None if there is no tokenizer.
         closed: whether the turn ends with the end token.
-        position: position of its message.
-        replies: the messages that follow the turn; `reply` is their segment, -1 if there is none.
+        position: position of the turn's message among the trajectory's messages.
+        replies: the messages that follow the turn.
+        reply: index of the segment of `replies`; -1 if there is none.
         ran: whether the loop passed the turn's calls to the tools; a custom loop may ignore calls.
-        num_used: number of calls of the rollout before this turn's calls; None: only the calls of the trajectory's
-            earlier turns count.
-        num_beside: number of calls that parallel conversations may have begun before this turn's calls.
+        num_used: number of calls of the rollout before this turn's calls, for the limit of calls. None: only the calls
+            of the trajectory's earlier turns count towards the limit.
+        num_beside: number of further calls that parallel conversations may have begun before this turn's calls.
     """
 
     segment: int
@@ -115,22 +118,23 @@ class AuditedTrajectory:
     """One trajectory.
 
     Attributes:
-        index: position in the flat arrays.
+        index: position in the flat arrays (see `reading.table`).
         number: position in its rollout.
+        num_opening: number of messages in the trajectory's prompt.
         fits: whether messages and segments match one to one, so that they can be compared.
-        first_turn: number of the first model turn: the number of model turns in all trajectories that this trajectory
-            continues; 0 for a branch.
+        first_turn: number that the trajectory's first model turn has in its conversation, counted from 0. It is the
+            count of model turns in all trajectories that this trajectory continues; 0 for a branch.
         parent: the trajectory that this trajectory continues.
         branches: whether its prompt copies the beginning of `parent`. Only the `parent` of a branch may have a higher
             number than the trajectory itself.
         rendered: whether its prompt is the history of `parent`, rendered again. If so, this trajectory and `parent`
             belong to one conversation.
-        first_prompt: segment of the conversation's first prompt; the response length counts from there. -1: the
+        first_prompt: segment of the conversation's first prompt; all tokens after it are response tokens. -1: the
             trajectory's own prompt is the first prompt.
         opened_with_task: whether the first messages come from the task.
         of_agent: whether a model turn started this trajectory as a sub-agent, so that limits of sub-agents apply.
-        appended: everything that a custom loop appended between and after model turns.
-        opened: the end of the generation prompt, if it opens the model's thoughts (such as `<think>`); else "".
+        appended: everything that a custom loop appended before, between and after model turns.
+        opened: the end of the generation prompt if it opens the model's thoughts, for example `<think>`; else "".
     """
 
     index: int
@@ -154,7 +158,13 @@ class AuditedTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRollout:
-    """One rollout. `kind` is the agent loop; None if the loop is unknown, with the reason in `why`."""
+    """One rollout.
+
+    Attributes:
+        kind: the kind of agent loop; None if the loop is unknown.
+        why: the reason why the loop is unknown; else "".
+        stop: the stop reason.
+    """
 
     row: int
     kind: LoopKind | None
@@ -168,7 +178,7 @@ class AuditedRollout:
 
     @property
     def own(self) -> bool:
-        """Whether the audit reads the rollout from its operations.
+        """Whether the audit finds the rollout's turns by its recorded operations, not by the rules of a built-in loop.
 
         This is true for custom agent loops, and for task folders of several steps.
         """
@@ -176,7 +186,10 @@ class AuditedRollout:
 
     @property
     def by_gateway(self) -> bool:
-        """Whether a program sampled the rollout through the gateway. If so, the conversations share one turn limit."""
+        """Whether an external program made the rollout through the gateway (`agentrl.gateway`).
+
+        If so, the conversations of the rollout share one turn limit.
+        """
         return any(trajectory.wording.form == "gateway" for trajectory in self.trajectories)
 
     @property
@@ -202,7 +215,7 @@ def shows_images(messages: Sequence[Mapping[str, Json]]) -> bool:
 
 
 def text_content(content: Json) -> Json:
-    """Content without images: the text parts, joined."""
+    """Return the text parts of a content, joined, without its images. Content of another form is returned unchanged."""
     parts = _parts(content)
     if not all(isinstance(part, dict) and part.get("type") in ("text", "image") for part in parts) or not parts:
         return content

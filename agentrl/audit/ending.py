@@ -76,7 +76,7 @@ class Ending:
 
     @property
     def _limit(self) -> int:
-        """Maximum number of response tokens; lower if the agent loop wrote a prompt longer than the prompt limit."""
+        """Maximum number of response tokens; tokens of the prompt above the prompt limit reduce this maximum."""
         response, prompt = (int(self.known.number(f"data.max_{each}_length") or 0) for each in ("response", "prompt"))
         return max(0, min(response, response + prompt - self.num_prompt)) if prompt else response
 
@@ -101,7 +101,12 @@ class Ending:
 
 
 def check_limit(end: Ending, what: str, number: int, limit: float | None) -> None:
-    """Report a trajectory whose number of items is above `limit`; None: no limit. `what`: name of the items."""
+    """Report a problem if `number`, a count of a trajectory's items, is above `limit`.
+
+    Args:
+        what: name of the items.
+        limit: maximum of `number`; None if there is no limit.
+    """
     if limit is not None and number > limit:
         column = f"trajectories[{end.trajectory.number}].segments"
         end.check.problem("limits", end.rollout.row, column, f"at most {limit} {what}", number)

@@ -46,7 +46,7 @@ class Trained:
 
     @cached_property
     def token_rewards(self) -> Floats:
-        """[N]: each rollout's reward on its last token, minus the penalty of every token; float32, as in training."""
+        """[N]: the reward on a rollout's last token, 0 elsewhere, minus the token's penalty; float32 as in training."""
         rewards = np.where(self.last, self.rewards[self.row], 0.0) - self.penalty
         return rewards.astype(np.float32).astype(np.float64)
 
@@ -74,7 +74,7 @@ class Trained:
                 yield valid
 
     def compared(self, formula: Callable[[Floats, Integers], Floats]) -> Floats:
-        """[R]: `formula` of each group's scores and rows; 0 for groups whose scores are equal."""
+        """[R]: result of `formula(scores, rows)` for each group; 0 for groups whose scores are equal."""
         result = np.zeros(len(self.rewards))
         for rows in self.members():
             result[rows] = formula(self.scores[rows], rows)
@@ -134,12 +134,12 @@ def grpo(trained: Trained, by_std: bool = True) -> Floats:
 
 
 def rloo(trained: Trained) -> Floats:
-    """r - mean of the group's other rollouts. Rewards 1, 0, 0.5: 0.75, -0.75, 0."""
+    """r - mean of the group's other rollouts. Rewards 1, 0, 0.5: advantages 0.75, -0.75, 0."""
     return trained.compared(lambda r, _: r - (r.sum() - r) / (len(r) - 1))[trained.row]
 
 
 def opo(trained: Trained) -> Floats:
-    """r - length-weighted mean of the group. Rewards 1, 0 with 1 and 3 tokens: 0.75, -0.25."""
+    """r - length-weighted mean of the group. Rewards 1, 0 with 1 and 3 tokens: advantages 0.75, -0.25."""
     return trained.compared(lambda r, rows: r - np.average(r, weights=trained.lengths[rows]))[trained.row]
 
 
@@ -155,13 +155,13 @@ def reinforce_plus_plus_baseline(trained: Trained) -> Floats:
 
 
 def remax(trained: Trained) -> Floats:
-    """Returns minus the reward of the greedy rollout; 0 if there is no greedy rollout."""
+    """Undiscounted returns minus the reward of the greedy rollout; 0 if there is no greedy rollout."""
     baselines = trained.baselines.astype(np.float32).astype(np.float64)[trained.row]
     return np.nan_to_num(trained.backwards(trained.token_rewards, 1.0) - baselines)
 
 
 def gae(trained: Trained, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Floats:
-    """d_n = r_n + gamma * V_{n+1} - V_n, A_n = d_n + gamma * lam * A_{n+1}; whitened over the step."""
+    """d_n = r_n + gamma * V_{n+1} - V_n, A_n = d_n + gamma * lam * A_{n+1}; with `whiten`, whitened over the step."""
     assert trained.values is not None  # gae is skipped if the values were not saved
     following = np.where(trained.last, 0.0, np.append(trained.values[1:], 0.0)[: len(trained.values)])
     advantages = trained.backwards(trained.token_rewards + gamma * following - trained.values, gamma * lam)

@@ -86,7 +86,10 @@ _NO_METRICS = "missing steps: there is no metrics.jsonl"
 
 
 def check_gaps(ledger: Ledger, seen: Mapping[int, RunInfo | None], split: str, folder: Path | None) -> None:
-    """Check that no file is missing. Files are expected for all training steps and all validations in the metrics.
+    """Check that no file is missing.
+
+    In the split `train`, there must be one file per training step. In the split `val`, there must be one file for each
+    step of `metrics.jsonl` that has validation metrics.
 
     Args:
         seen: step -> metadata of its file, for the files that exist.

@@ -24,8 +24,8 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Assumed maximum factor by which a resumed run reduced its batch size. A large factor only makes the audit try more
-epochs; a wrong uid matches none of them.
+"""Assumed maximum factor by which a resumed run reduced its batch size. A factor that is too large does no harm: the
+audit tries more epochs, and a wrong uid matches none of them.
 """
 
 
@@ -60,7 +60,11 @@ def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: RunInfo) -> bool:
-    """Whether a step may lack groups: the last step of rollout_only, or any step if dynamic sampling has a limit."""
+    """Whether a step may have fewer groups than configured.
+
+    This is true for the last step of a run in mode `rollout_only`. It is true for all steps if dynamic sampling
+    (`algorithm.filter_groups`) has a maximum number of generated batches.
+    """
     filtering = "algorithm.filter_groups"
     if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
         return True
@@ -85,7 +89,7 @@ def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
 
 
 def check_siblings(check: Checker, groups: Sequence[range]) -> None:
-    """Report task values that differ from the most frequent value in their group; if there is a tie, all values."""
+    """Report each task value that differs from the most frequent value in its group; after a tie, report all values."""
     step = check.step
     check.ledger.count("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
     for column in SHARED:
@@ -132,7 +136,10 @@ def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[
 
 
 def _seed(known: RunInfo, base: int, uid: str, number: int) -> int:
-    """Expected seed of a rollout; the seed of a continued rollout derives from the saved rollout's seed."""
+    """Return the expected seed of a rollout.
+
+    If a replay continued a saved rollout, the new seed derives from the seed of the saved rollout.
+    """
     if known.continued_from is None:
         return derived_seed(base, uid, number)
     saved_uid, _, saved_number = uid.rpartition("/")

@@ -1,4 +1,7 @@
-"""Check the recorded operations: together they added everything that a rollout contains, and nothing else."""
+"""Check a rollout's recorded operations (see `conversation.Operation`).
+
+Together, the operations must have added everything that the rollout contains, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Wrong = Iterator[tuple[Operation | None, str, str, object]]
 
 
 def rows(step: Step) -> set[int]:
-    """Rows with recorded operations; schemas before 6 have none."""
+    """Rows with recorded operations. In files with a schema before 6, no row has operations."""
     return set(step.items[_PATH].row.tolist()) if _PATH in step.items else set()
 
 
@@ -162,7 +165,10 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
 
 
 def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
-    """Check that a trajectory has one opening, at its start. In built-in loops, turns and answers alternate."""
+    """Check that the first operation, and only the first, opens a trajectory.
+
+    In built-in loops, also check that model turns and answers alternate.
+    """
     first, *others = operations
     if first.kind not in OPENINGS:
         yield first, "kind", "an opening", first.kind

@@ -101,7 +101,7 @@ def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle
     if len(rollout.trajectories) != check.step.items["trajectories"].lengths[rollout.row]:
         return None
     if rollout.own and not all(trajectory.fits for trajectory in rollout.trajectories):
-        return None  # where operations do not fit a trajectory, its turns are unknown
+        return None  # if operations do not match a trajectory's messages and segments, its turns are unknown
     if known.get("reward.include_tool_text"):
         responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
         within = all(map(oracle.can_read, responses))

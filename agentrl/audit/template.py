@@ -93,7 +93,7 @@ class TemplateOracle:
 
     @cached_property
     def _form(self) -> CallForm:
-        """How the template writes the calls of a turn."""
+        """The first form of calls in `FORMS` that the template accepts."""
         trial = [message for message in TRIAL[:5] if message["role"] != "system"]
         for form in FORMS[:-1]:
             try:
@@ -269,9 +269,10 @@ MAX_TEMPLATE_BYTES = 1 << 20
 def load_oracle(
     folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` whose hashes match `hashes`, else the first one; if none, return why.
+    """Load the first tokenizer in `folders` whose hashes match `hashes`; if none matches, the first that can be loaded.
 
-    Nothing is downloaded, and code that ships with a tokenizer is never run.
+    If no tokenizer can be loaded, return None and the reason. Nothing is downloaded, and code that ships with a
+    tokenizer is never run.
 
     Args:
         template: a Jinja file, in place of the tokenizer's own template.

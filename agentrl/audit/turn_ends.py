@@ -47,7 +47,7 @@ class TurnEnds:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a model turn with calls is rendered.
+    """Form in which a model turn with calls is passed to the template; a template may refuse some forms.
 
     Attributes:
         max_calls: maximum number of calls in the turn; 0: the turn is rendered as text without calls.
@@ -62,7 +62,10 @@ FORMS = (CallForm(1000), CallForm(1), CallForm(1000, as_text=True), CallForm(1, 
 
 
 def calling(answers: Conversation, mark: str, form: CallForm, first: str = "x") -> Mapping[str, Json]:
-    """Return a turn that calls the tools of `answers`, with `mark` as the argument of the last call."""
+    """Return a model turn whose calls are answered by the tool messages `answers`.
+
+    The turn has at most `form.max_calls` calls. The last call has the argument `mark`, the others `first`.
+    """
     calls: list[Json] = []
     for answer in answers[: form.max_calls]:
         arguments: dict[str, Json] = {"x": first}

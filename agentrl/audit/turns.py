@@ -63,7 +63,7 @@ def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedT
     """Compare the first messages with the messages of the task.
 
     Args:
-        observed: the run has an environment, whose `reset` may add text to the last message.
+        observed: whether the run has an environment, whose `reset` may add text to the last message.
     """
     opening, task = list(trajectory.messages[: trajectory.num_opening]), rollout.task
     wording = trajectory.wording

@@ -1,1 +1,1 @@
-"""Backends: score samples and train. The policy, a reference policy and a critic each have a backend."""
+"""A backend holds a model, scores samples and trains. The policy, a reference policy and a critic each have one."""

@@ -106,7 +106,7 @@ class ThoughtReader(Protocol):
     """Tool parser whose format has its own marks around thoughts, other than `<think>` and `</think>`."""
 
     def split_thinking(self, text: str) -> tuple[str, str]:
-        """Split a turn, which may be truncated, into (thoughts without marks, text after them)."""
+        """Split a turn, which may be truncated, into (thoughts without marks, rest of the turn)."""
         ...
 
 

@@ -10,7 +10,8 @@ from agentrl.chat.template import Template
 from agentrl.chat.template_cache import Shape, key_of, learn, values_of
 from agentrl.types.messages import Message, ToolSchema
 
-# More shapes than a run needs. The cache needs a limit, because a model can make any number of calls in a turn.
+# More shapes than a run needs. The cache needs a limit: a model can make any number of calls in a turn, and the answers
+# to each number of calls have another shape.
 MAX_SHAPES = 1024
 
 
@@ -28,7 +29,7 @@ class Continuations:
         start of a text differently than the same characters inside a text.
 
         Args:
-            history: the conversation up to the model turn; if empty, the model turn is the first one.
+            history: the conversation up to the model turn. If it is empty, the text is rendered as after a first turn.
         """
         end = self._template.end_before(messages)
         if history and (self._template.history_matters or not all(map(_has_names, messages))):

@@ -30,9 +30,9 @@ class Frame:
     """
 
     num_control: int  # number of control tokens in the middle
-    num_before: int = 0
+    num_before: int = 0  # number of characters of the start
     before_ids: Sequence[int] = ()
-    num_after: int = 0
+    num_after: int = 0  # number of characters of the end
     after_ids: Sequence[int] = ()
     edge_ids: tuple[int, int] | None = None
 

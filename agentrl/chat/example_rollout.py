@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def example_rollout(chat: ChatFormat, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
-    """Convert messages to a trajectory. Model turns have no thoughts. If the prompt opens thoughts, a turn closes them.
+    """Convert messages to a trajectory.
+
+    Model turns have no thoughts. If the generation prompt opens thoughts, the model turn begins by closing them.
 
     Raises:
         TemplateError: the template refuses the messages.

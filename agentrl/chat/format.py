@@ -92,10 +92,10 @@ class ChatFormat:
         return self._tokenizer
 
     def check(self, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
-        """Check that `extend` can continue the template with messages of these roles.
+        """Check that `extend` can append messages of these roles after a model turn.
 
         Raises:
-            TemplateError: the template cannot be continued; the text contains the reason.
+            TemplateError: the messages cannot be appended with this template; the error text contains the reason.
         """
         check_template(self.template, schemas, roles)
 

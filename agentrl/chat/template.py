@@ -44,7 +44,7 @@ class Template:
             template reads from the clock; all clock reads are midnight of that date.
 
     Raises:
-        TemplateError: raised by any method if the template fails, or cannot be continued after a model turn.
+        TemplateError: raised by any method if the template fails, or if no messages can be appended after a model turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:

@@ -1,4 +1,7 @@
-"""Cached continuations: for messages of one shape, the template's fixed text with slots for the contents."""
+"""Cached continuations: for messages of one shape, the template's fixed text with slots for the contents.
+
+A continuation is the text that a template writes after a model turn (see `continuation.Continuations`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check, before a run, that the chat template can be continued turn by turn."""
+"""Check, before a run, that a chat template allows appending messages turn by turn."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentrl.types.messages import Message, ToolSchema
 
 
 def check_template(template: Template, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
-    """Check that the template can be continued repeatedly with messages of these roles.
+    """Check that messages of these roles can be appended again and again after model turns.
 
     Raises:
-        TemplateError: the template cannot be continued; the text contains the reason.
+        TemplateError: messages cannot be appended with this template; the error text contains the reason.
     """
     _check_generation_prompt(template, schemas)
     shapes = [(role, number) for role in sorted(roles) for number in ((1, 2) if role == "tool" else (1,))]

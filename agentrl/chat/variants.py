@@ -14,7 +14,8 @@ from agentrl.errors import DataError, suggestion
 from agentrl.types.template_variables import COLUMN
 
 MAX_VARIANTS = 32
-"""Maximum number of cached variants, because rows may have any number of different variables."""
+"""Maximum number of cached variants. The cache needs a limit, because rows may have any number of different variables.
+"""
 
 T = TypeVar("T")
 

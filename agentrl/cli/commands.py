@@ -15,7 +15,8 @@ class Command:
     Attributes:
         target: `pkg.module:function`, called with the parsed options; imported only when the command runs.
         arguments: adds the command's arguments to its parser.
-        check: `pkg.module:function`, called with the parsed options before the target is imported; it must import fast.
+        check: `pkg.module:function`, called with the parsed options before the target is imported. This import must be
+            fast.
         epilog: `pkg.module:function` that returns the last part of the command's help.
     """
 
@@ -54,16 +55,16 @@ def _plan_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
     parser.add_argument("--gpus", metavar="64xH100", help="number and name of the devices, or a hardware YAML file")
     parser.add_argument("--from", dest="saved", metavar="RUN", help="use lengths and speeds of this run")
-    parser.add_argument("--lengths", type=Path, metavar="FILE", help="YAML file with the distribution of lengths")
+    parser.add_argument("--lengths", type=Path, metavar="FILE", help="YAML file: distribution of rollout lengths")
     parser.add_argument("--check", metavar="RUN", help="compare predicted and measured times of this run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="write a timeline to this SVG file")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the simulated run in this SVG file")
 
 
 def _eval_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
     parser.add_argument("--from", dest="saved", metavar="RUN[@STEP]", help="evaluate saved rollouts instead of a model")
-    parser.add_argument("--responses", type=Path, metavar="FILE", help="score responses from a file instead of a model")
+    parser.add_argument("--responses", type=Path, metavar="FILE", help="score the responses in a file; sample nothing")
     parser.add_argument(
         "--reward", metavar="FILE.py:FUNCTION", help="with --from or --responses: score with this reward"
     )
@@ -131,7 +132,7 @@ def _import_rollouts_arguments(parser: ArgumentParser) -> None:
         help="format of the source (default: guessed from the first rows)",
     )
     parser.add_argument(
-        "--split", choices=("train", "val"), default="train", help="split to save the rollouts as (default: train)"
+        "--split", choices=("train", "val"), default="train", help="save the rollouts as this split (default: train)"
     )
     parser.add_argument("--skip-bad-rows", action="store_true", help="skip and list rows that cannot be read")
     words = "with --format trl: column of a reward function; repeatable (default: all numeric columns)"
@@ -140,7 +141,7 @@ def _import_rollouts_arguments(parser: ArgumentParser) -> None:
 
 def _export_rollouts_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="PATH or PATH@STEP, as for replay")
-    parser.add_argument("file", type=Path, help="output file: .parquet for verl, .jsonl for the others")
+    parser.add_argument("file", type=Path, help="output file: .parquet for verl, .jsonl for the other formats")
     words = (
         "messages: dialogues for SFT; pairs: chosen and rejected answers; verl: tasks with verl's columns;"
         " openenv: exact tokens as OpenEnv's TrainingTrace"
@@ -193,7 +194,7 @@ def _push_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("name", help="owner/model on the hub; created if it does not exist")
     parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
-    parser.add_argument("--private", action="store_true", help="create the model as private")
+    parser.add_argument("--private", action="store_true", help="create the model on the hub as a private model")
     parser.add_argument("--dry-run", action="store_true", help="show the files without uploading them")
 
 

@@ -1,4 +1,7 @@
-"""Builds a `RunConfig` from the command line: Hydra composes, pydantic validates. No other layer uses Hydra."""
+"""Builds a `RunConfig` from the command line: Hydra composes the values, pydantic validates them.
+
+No other layer uses Hydra.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ def compose_config(
     """Compose the configuration from `+experiment=name` and `key=value` overrides.
 
     Args:
-        overrides: in Hydra's grammar. Keys of agentrl need no `+`, because every key has a default.
-        config_dir: a folder of your own YAML files, searched before agentrl's.
+        overrides: in Hydra's grammar. Keys of agentrl need no `+`, because this function adds it.
+        config_dir: a folder of your own YAML files, searched before agentrl's folder.
         checks: additional rules, as for `validate_config`.
         file: a YAML file of nested or dotted keys, overridden by `overrides`; it may have Hydra's `defaults` list.
 
@@ -79,7 +82,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | No
 
 
 def _undotted(values: Mapping[str, object], overridden: Sequence[str]) -> dict[str, object]:
-    """Convert `a.b: c` of a file to `a: {b: c}`, unless the command line sets that key."""
+    """Convert `a.b: c` of a file to `a: {b: c}`, unless the command line sets `a`, `a.b` or a key below `a.b`."""
     nested: dict[str, object] = {key: value for key, value in values.items() if "." not in key}
     for key, value in values.items():
         set_above = any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in overridden)

@@ -24,7 +24,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def describe(words: list[str]) -> None:
-    """Print default and description of the keys whose name contains every word; if no name does, search descriptions.
+    """Print default and description of the keys whose name contains all words; without such keys, search descriptions.
 
     Raises:
         ConfigError: no key matches.

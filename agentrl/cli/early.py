@@ -49,7 +49,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
 
 
 def check_data_early(config: RunConfig) -> None:
-    """Refuse missing files of `agentrl data check`. A model folder without weights is accepted.
+    """Refuse missing files and unknown rewards of `agentrl data check`. A model folder without weights is accepted.
 
     Raises:
         ConfigError: one line per problem.
@@ -209,7 +209,7 @@ def _value(config: RunConfig, key: str):  # type: ignore[no-untyped-def]  # the 
 
 
 def _no_file(key: str, path: Path) -> Problem:
-    """Problem of a missing file, with a similar file name in the same folder if there is one."""
+    """Return the problem of a missing file. Suggest a file with a similar name in the same folder, if there is one."""
     missing = f"there is no file '{path}'"
     if _is_dir(path):
         return _not_found(key, f"expected a file, '{path}' is a folder")

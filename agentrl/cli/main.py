@@ -84,7 +84,7 @@ def parser(with_keys: bool = False) -> argparse.ArgumentParser:
     """Build the argument parser.
 
     Args:
-        with_keys: whether the help of subcommands lists examples and keys. This requires loading the configuration.
+        with_keys: whether the help of subcommands lists examples and keys. This needs a slow import (`agentrl.config`).
     """
     top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
     top.add_argument("--version", action="version", version=f"agentrl {__version__}")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PICTURED_STEPS = 5
 MOST_PARTS = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_experts": 100_000, "num_local_experts": 100_000}
-"""Largest accepted numbers in a `config.json`, because the model of a saved run may come from anybody."""
+"""Largest accepted numbers in a `config.json`. Saved runs are not trusted, and a huge number would stall the plan."""
 NO_CHANGES: Mapping[str, object] = {}
 _GPUS = "cluster.gpus="
 """Another way to write `--gpus`."""
@@ -82,7 +82,7 @@ class _Saved:
         return config_of_run(self._where, changes)
 
     def calibration(self, gpus: str | None, shape: Shape, hardware: Hardware) -> Calibration | None:
-        """Return the measured speeds of the run; None, with a printed reason, if they do not apply to this hardware.
+        """Return the measured speeds of the run. Print a reason and return None if the plan cannot use these speeds.
 
         Args:
             gpus: value of `--gpus`; determines the number of GPUs of servers that the run used but did not start.
@@ -187,7 +187,7 @@ def _read(override: str) -> tuple[str, object]:
 def _shape(config: RunConfig) -> Shape:
     """Return the shape of the model, read from its `config.json`.
 
-    Torch, whose import takes seconds, is imported only for model families that `counts` does not know.
+    Torch, whose import takes seconds, is imported only for model families that `plan.counts` does not know.
     """
     if config.model.path == NO_MODEL:
         raise ConfigError.at("model.path", Kind.NOT_FOUND, f"model.path: {NO_MODEL}: give model.path=FOLDER")
@@ -210,7 +210,7 @@ def _shape(config: RunConfig) -> Shape:
 
 
 def _lengths(file: Path | None, measured: Measured | None, config: RunConfig) -> Lengths:
-    """Return the lengths in the file, else the lengths of the saved run; with neither, assume and print lengths."""
+    """Return the lengths in the file, else those of the saved run. Without file and run, assume and print lengths."""
     if file is not None:
         return _read_lengths(file)
     if measured:

@@ -15,9 +15,10 @@ have the decorator, because their classes also work without Ray."""
 
 
 def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:
-    """Return an actor of the class `kind` with all CPUs and GPUs of bundle `index` of `group`.
+    """Return a new actor of the class `kind`, which gets all CPUs and GPUs of bundle `index` of `group`.
 
-    The actor starts in the background. Ray never restarts it, because a restarted actor would have lost its state.
+    `group` is a Ray placement group; for bundles, see `placement.Bundle`. The actor starts in the background. Ray never
+    restarts the actor, because a restarted actor would have lost its state.
     """
     bundle = group.bundle_specs[index]
     options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "max_concurrency": max_concurrency}
@@ -26,12 +27,12 @@ def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, 
 
 
 def actor_of(kind: type, *arguments: object, **options: object) -> Actor:
-    """Return an actor of the class `kind` with these options of Ray; it starts in the background."""
+    """Return a new actor of the class `kind` with the given Ray options; the actor starts in the background."""
     return ray.remote(kind).options(**options).remote(*arguments)
 
 
 def result_of(call: Any) -> Any:  # Any: the result of any method
-    """Wait for a call of an actor's method; return its result or raise its error."""
+    """Wait until a call of an actor's method ends; return the method's result, or raise the error that it raised."""
     try:
         return ray.get(call)
     except RayTaskError as error:
@@ -39,7 +40,7 @@ def result_of(call: Any) -> Any:  # Any: the result of any method
 
 
 def raised_by(error: RayTaskError) -> BaseException:
-    """Return the error that a method raised, which Ray has wrapped in `error`."""
+    """Return the error that an actor's method raised; `error` is Ray's wrapper around that error."""
     return error.cause if isinstance(error.cause, BaseException) else error
 
 

@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, Kind, install_command
 
 CONNECT_S = 5.0
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SCHEDULER_EVENTS": "0"}
-"""No statistics are sent to Ray's authors, and no scheduler messages are printed."""
+"""Environment variables for Ray: it then sends no statistics to its authors and prints no scheduler messages."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_port(address: str) -> None:
-    """Connect once, to fail early, because Ray itself would retry for minutes."""
+    """Raise an OSError at once if nothing answers at `address`, because Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), CONNECT_S).close()

@@ -22,11 +22,13 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from agentrl.backends.fsdp.ranks import SIGNS, STORE, beat_file
 
 POOLS = "AGENTRL_POOLS"
-"""Environment variable that contains JSON: the address of the Ray cluster, and pool name -> placement group."""
+"""Environment variable with JSON: the address of the Ray cluster, and the placement-group id of each of
+`Placement.pools`."""
 SILENT_S = 30.0
-"""Seconds without a sign of life after which a rank is killed."""
+"""Seconds without a sign of life (see `beat_file`) after which a rank is killed."""
 CHECK_S = 1.0
-"""Maximum seconds that one check adds to the silence. A longer time means that the machine was suspended or busy."""
+"""Maximum seconds that one check adds to the silence of a rank (see `Silence`). If more time has passed since the last
+check, this machine was suspended or busy; the additional time does not count."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 
@@ -53,7 +55,7 @@ def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0, node: 
     passed on to rank 0, which ends the run.
 
     Args:
-        node: this node, if ranks run on several nodes. Each node then calls this function, without restarts.
+        node: this node, if ranks run on several nodes. Each node then calls this function, with `max_restarts` 0.
     """
     with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
         store = {} if node else {STORE: str(Path(folder) / "store")}
@@ -130,7 +132,7 @@ class _Agent(LocalElasticAgent):
         return self.get_worker_group().spec.max_restarts - self._remaining_restarts
 
     def _exit_barrier(self) -> None:
-        """Do not wait for other nodes: all ranks have ended the process group together, or the run has failed."""
+        """Do not wait for other nodes: all ranks have left the process group together, or the run has failed."""
 
     def interrupt(self) -> None:
         """Send Ctrl-C to rank 0."""

@@ -30,7 +30,7 @@ NODE_PROGRAM = "agentrl.cli.ranks.node"
 PASSED_ON = re.compile(
     r"(AGENTRL|HF|HUGGINGFACE|WANDB|MLFLOW|TRACKIO|NCCL|TORCH|SGLANG|TOKENIZERS)_\w+|OMP_NUM_THREADS|\w+_(API_KEY|TOKEN)"
 )
-"""Names of the environment variables that are passed on to processes on other nodes."""
+"""Pattern for the names of the environment variables that are passed on to processes on other nodes."""
 
 
 def train_on_nodes(config: RunConfig) -> int:
@@ -93,7 +93,8 @@ class _Run:
         """Print the output of all nodes until their processes have ended.
 
         Returns:
-            The exit status of rank 0; None if a process or a node failed, so that the run may start again.
+            The exit status of the process on node 0; None if the run may start again. That is the case if node 0 was
+            lost or its process ended with status 1 or `LOST_PEER_STATUS`, or if only other nodes failed.
         """
         reading = {self._read(rank): rank for rank in range(len(self._actors))}
         while reading and not self._overdue():

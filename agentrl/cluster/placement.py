@@ -20,7 +20,8 @@ from agentrl.errors import ConfigError, Kind, Problem
 Bundle: TypeAlias = dict[str, float]
 """Resources that are reserved together on one node: Ray's name (CPU, GPU or a custom resource) -> amount."""
 STRATEGIES = {"nodes": "STRICT_SPREAD", "servers": "PACK", "tool_workers": "SPREAD"}
-"""Pool -> strategy with which Ray distributes the bundles of the pool over nodes, if there are several bundles."""
+"""Pool (a field of `Demands`) -> strategy with which Ray distributes the bundles of the pool over nodes, if there are
+several bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Demands:
 
     Attributes:
         nodes: one bundle for each training node.
-        servers: one bundle for each SGLang server that does not share the GPUs of a training node.
+        servers: one bundle for each SGLang server that the run starts.
         tool_workers: one bundle for each worker that runs processes of tools and rewards.
     """
 
@@ -159,7 +160,7 @@ def in_order(demands: Demands) -> dict[str, list[Bundle]]:
 
 
 def nodes_there() -> dict[str, Bundle]:
-    """Return address and shortened id of each node of the connected cluster -> resources of the node."""
+    """Return a dictionary: address and shortened id of each live node of the cluster -> resources of the node."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no type for it
     alive = [node for node in nodes if node["Alive"]]
     return {f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})": node["Resources"] for node in alive}

@@ -1,4 +1,4 @@
-"""Lets rank 0 use the pools of a run on a Ray cluster: SGLang servers, and processes of tools and rewards."""
+"""Lets rank 0 use the resources that a run has reserved on a Ray cluster for SGLang servers, tools and rewards."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from agentrl.errors import ConfigError, Kind
 
 @contextmanager
 def pools_of_run() -> Iterator[None]:
-    """Inside the block, servers, and processes of tools and rewards, start on the resources reserved for them.
+    """Make SGLang servers, tools and rewards that start inside the `with` block run on the resources reserved for them.
 
     Raises:
-        ConfigError: a node of the tool workers does not have this process's working folder.
+        ConfigError: the node of a tool worker does not have the working folder of this process.
     """
     given = json.loads(os.environ[POOLS])
     groups = {name: PlacementGroup(PlacementGroupID(bytes.fromhex(group))) for name, group in given["groups"].items()}

@@ -56,7 +56,7 @@ class NodeProcess:
         """Start `python -m module PATH` in `folder`, where PATH is a new file with the content `file`.
 
         Raises:
-            FileNotFoundError: this node has no such folder.
+            FileNotFoundError: `folder` does not exist on this node.
         """
         descriptor, path = tempfile.mkstemp(prefix="agentrl-config-")  # the file is readable only by this user
         with os.fdopen(descriptor, "wb") as kept:
@@ -78,7 +78,7 @@ class NodeProcess:
             self._readers.append(thread)
 
     def output(self, wait_s: float = 1.0) -> Output:
-        """Wait up to `wait_s` seconds for output; return it, or the exit status after all output was read."""
+        """Wait up to `wait_s` seconds for output and return it; when all output was read, return the exit status."""
         pieces: list[tuple[int, bytes]] = []
         try:
             pieces.append(self._pieces.get(timeout=wait_s))

@@ -52,7 +52,7 @@ class RemoteServer:
 
     Args:
         group: reserved resources, one bundle for each server.
-        number: number of the server, and of its bundle.
+        number: number of the server; the server's bundle in `group` has the same number.
     """
 
     def __init__(

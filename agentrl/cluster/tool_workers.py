@@ -1,4 +1,4 @@
-"""Processes of tools and rewards on other nodes. A tool worker is a Ray actor; it starts and calls such processes."""
+"""Processes of tools and rewards on other nodes. A tool worker is a Ray actor; it starts and calls these processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHECK_S = 0.2
 PLACE_S = 60.0
 """Seconds to wait for a tool worker if none runs."""
 MAX_TRIES = 3
-"""Maximum number of workers that are tried for one process."""
+"""Maximum number of workers on which the start of one process is tried."""
 MAX_CALLS = 1000
 """Maximum number of calls that one worker handles at a time."""
 
@@ -53,12 +53,12 @@ class ToolWorker:
         """Change to the working folder.
 
         Raises:
-            OSError: this node has no such folder.
+            OSError: the working folder does not exist on this node.
         """
         os.chdir(self._folder)
 
     async def start(self, name: str, path: str, module: str, arguments: tuple[str, ...]) -> None:
-        """Start a process with this name; see `ChildProcess.start`.
+        """Start a process under the name `name`; see `ChildProcess.start`.
 
         Args:
             path: folders from which the process imports, as in `PYTHONPATH`.
@@ -75,23 +75,23 @@ class ToolWorker:
         await self._in_thread(child.start)
 
     async def ask(self, name: str, question: str) -> str:
-        """Return the answer, as JSON, to a `question` in JSON. See `ChildProcess.ask`."""
+        """Send `question` (JSON) to the process `name`; return its answer as JSON. See `ChildProcess.ask`."""
         if (child := self._children.get(name)) is None:
             raise EndedError("was closed")
         return json.dumps(await self._in_thread(partial(child.ask, json.loads(question))))
 
     async def ended(self, name: str) -> None:
-        """Wait until the process has ended."""
+        """Wait until the process `name` has ended."""
         while name in self._children and self._children[name].alive:  # noqa: ASYNC110  # the process has no event
             await asyncio.sleep(CHECK_S)
 
     async def kill(self, name: str) -> None:
-        """Kill the process and its children."""
+        """Kill the process `name` and its children."""
         if child := self._children.get(name):
             child.kill()
 
     async def close(self, name: str) -> None:
-        """Kill the process and forget it."""
+        """Kill the process `name` and forget it."""
         if child := self._children.pop(name, None):
             await self._in_thread(child.close)
 
@@ -100,7 +100,9 @@ class ToolWorker:
 
 
 class ToolWorkers:
-    """The tool workers of a run, one for each bundle. A lost worker is restarted on a node with free resources.
+    """The tool workers of a run, one for each bundle of `group`.
+
+    A lost worker is restarted on a node with free resources.
 
     Creating an object waits until all workers run, at most `PLACE_S` seconds.
 
@@ -109,7 +111,7 @@ class ToolWorkers:
         folder, environment: see `ToolWorker`.
 
     Raises:
-        OSError: a node has no such folder.
+        OSError: `folder` does not exist on a node.
     """
 
     def __init__(self, group: PlacementGroup, folder: str, environment: Mapping[str, str]) -> None:
@@ -170,10 +172,10 @@ class RemoteChild:
         self._ended: ObjectRef[None] | None = None
 
     def start(self) -> None:
-        """See `ChildProcess.start`. If a worker is lost, another worker is tried.
+        """See `ChildProcess.start`. If the chosen worker is lost, the next worker is tried.
 
         Raises:
-            EndedError: also if no node has room for a worker.
+            EndedError: see `ChildProcess.start`; also if no node has room for a worker.
         """
         for _ in range(MAX_TRIES):
             worker = self._worker = self._workers.next()
@@ -190,7 +192,7 @@ class RemoteChild:
         """See `ChildProcess.ask`.
 
         Raises:
-            EndedError: also if the node was lost.
+            EndedError: see `ChildProcess.ask`; also if the node was lost.
         """
         assert self._worker is not None, "it is not started"
         text = json.dumps(question)

@@ -1,4 +1,4 @@
-"""Worker groups: one Python object on each of several Ray workers, called together."""
+"""Worker groups: objects of one class on several Ray workers. One call runs a method on all of these objects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerGroup:
 
         Raises:
             WorkerError: a worker was lost, or not all workers were done within `timeout_s` seconds.
-            Exception: the first error that the method raised on any worker. An error also ends the group.
+            Exception: the first error that the method raised on any worker; the group first ends all its workers.
         """
         return await self._each(method, [arguments] * len(self._workers), timeout_s)
 

@@ -54,7 +54,11 @@ class CircuitBreaker:
         return due
 
     def abandon(self, reply: Reply[T], *, at_fault: bool = True) -> None:
-        """Count a call as abandoned. `at_fault` is False if another call blocked this call."""
+        """Count a call as abandoned.
+
+        Args:
+            at_fault: False if another call blocked this call. Then this call does not count towards `max_in_row`.
+        """
         left = cast("Reply[object]", reply)
         left.abandoned(self.name)
         if not at_fault:

@@ -6,7 +6,10 @@ import asyncio
 
 
 class Alarm:
-    """Wakes futures at their deadlines. One timer is enough, because few calls reach their deadline."""
+    """Wakes futures at their deadlines. A single timer waits for the earliest deadline.
+
+    A timer for each future would be wasteful, because few futures reach their deadline.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

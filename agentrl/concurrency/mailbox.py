@@ -20,7 +20,7 @@ class Mailbox:
 
     Waking a loop needs a pipe write and a thread switch, which takes longer than a quick call. So a loop wakes another
     loop only once per iteration, after all ready callbacks. This has a price: a coroutine that blocks its loop delays
-    the replies of other coroutines in the same iteration, and the calls that wait for these replies reach their
+    the replies of other coroutines in the same iteration, so the calls that wait for these replies may exceed their
     deadlines.
     """
 

@@ -19,7 +19,7 @@ _NAME_BYTES = 100
 
 
 class Watchdog:
-    """Watchdog of this process, started at the first call. Each call costs two memory writes."""
+    """Watchdog of this process, started at the first call of user code. Each call costs two memory writes."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None

@@ -36,8 +36,8 @@ The run is ended after the same time if it does not handle a signal.
 GRACE_ABANDONED_S = 120.0
 """Used in place of `GRACE_S` for an abandoned call.
 
-This time is longer than `GRACE_S`: an abandoned call has released the lock at least once, so the run may only be
-suspended.
+This time is longer than `GRACE_S`: an abandoned call has released the lock at least once, so perhaps the call is not at
+fault, and the run is just suspended.
 """
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5

@@ -30,8 +30,9 @@ class OptimConfig(Section):
     name: Literal["adamw", "muon"] = "adamw"
     """adamw: AdamW. muon: Muon for hidden matrices, AdamW for all other weights."""
     lr: PositiveFloat | None = None
-    """Peak learning rate of AdamW. null for the actor: the run chooses it by algorithm, model size and LoRA, and prints
-    it (1e-6 for RL without LoRA, if the model has at least 0.5B parameters). null for other models: 1e-6."""
+    """Peak learning rate of AdamW. null for the actor: the run chooses the value by algorithm, model size and LoRA, and
+    prints it (1e-6 for RL without LoRA, if the model has at least 0.5B parameters). null for the critic or an online
+    reward model: 1e-6."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's two moving averages."""
     eps: PositiveFloat = 1e-8
@@ -43,15 +44,15 @@ class OptimConfig(Section):
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of Muon."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """Shape of the learning rate after warm-up."""
+    """How the learning rate changes after warm-up."""
     lr_warmup_steps: NonNegativeInt = 0
-    """Updates over which the learning rate rises from 0."""
+    """Number of updates over which the learning rate rises from 0."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
     """Warm-up as a fraction of all updates; used if lr_warmup_steps is 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Final learning rate of linear and cosine, as a fraction of the peak."""
+    """Final learning rate of the schedules linear and cosine, as a fraction of the peak."""
     total_updates: PositiveInt | None = None
-    """Updates over which linear and cosine decay; null: all updates of the run."""
+    """Number of updates over which the schedules linear and cosine decay; null: all updates of the run."""
 
     @property
     def peak_lr(self) -> float:
@@ -95,7 +96,7 @@ class ActorConfig(Section):
     ppo_epochs: PositiveInt = 1
     """Passes over the samples of a step."""
     use_dynamic_bsz: bool = True
-    """What limits a micro-batch. true: its tokens (ppo_max_token_len_per_gpu). false: its samples
+    """What limits a micro-batch. true: its number of tokens (ppo_max_token_len_per_gpu). false: its number of samples
     (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
     """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied attention keys count
@@ -103,7 +104,8 @@ class ActorConfig(Section):
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
-    """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
+    """Compute shared prefixes of samples once per micro-batch, if the model allows it. The gradient is the same as
+    without sharing."""
     flex_attention: bool = True
     """Compute attention over shared prefixes with torch's FlexAttention, without copies of attention keys, if the
     model allows it; no effect on a CPU, or without share_prefixes."""
@@ -113,7 +115,8 @@ class ActorConfig(Section):
     freeze_modules: Modules = ()
     """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False
-    """Keep the weights in CPU memory except during training and scoring; no effect on a CPU."""
+    """Keep the weights in CPU memory except during updates and the computation of log-probabilities; no effect on a
+    CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None
@@ -134,8 +137,8 @@ class ActorConfig(Section):
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip range of the ratio on both sides of 1. clip_ratio_low and clip_ratio_high replace it on one side. null: the
-    default of the loss, 0.2 for vanilla."""
+    """Clip range of the ratio on both sides of 1. clip_ratio_low replaces this range below 1, and clip_ratio_high
+    above 1. null: the default of the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
     """Clip range of the ratio below 1. With the value 1, there is no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
@@ -187,14 +190,14 @@ class RefConfig(Section):
     sync_steps: PositiveInt | None = None
     """Copy the current policy to the reference every N steps (iterative RL); null: never."""
     param_offload: bool = False
-    """Keep the reference weights in CPU memory except during scoring. No effect on a CPU, or if the reference is the
-    base model of the policy."""
+    """Keep the reference weights in CPU memory except while the reference computes log-probabilities. No effect on a
+    CPU, or if the reference is the base model of the policy."""
     ulysses_sequence_parallel_size: PositiveInt | None = None
     """Number of processes that compute the same samples together; null: the actor's value."""
 
 
 class HeadOptimConfig(OptimConfig):
-    """The optimizer of a model with a new head. Its default learning rate is higher than the actor's."""
+    """The optimizer of a critic or an online reward model. Its default learning rate is higher than the actor's."""
 
     lr: PositiveFloat | None = 1e-5
     """Peak learning rate of AdamW."""
@@ -222,7 +225,8 @@ class CriticConfig(Section):
     loss_agg_mode: Aggregation = "token-mean"
     """How token losses are aggregated to one number."""
     param_offload: bool = False
-    """Keep the critic's weights in CPU memory except during training and scoring; no effect on a CPU."""
+    """Keep the critic's weights in CPU memory except during updates and the computation of values; no effect on a
+    CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     fsdp_size: PositiveInt | None = None

@@ -39,18 +39,18 @@ class RolloutCorrectionConfig(Section):
     """
 
     bypass_mode: bool = True
-    """Old policy in the ratios of the loss. true: the engine's probabilities. false: probabilities recomputed with the
-    weights at the start of the step (decoupled PPO)."""
+    """Probabilities of the old policy, in the ratios of the loss. true: those that the engine recorded. false: those
+    that the backend computes with the weights at the start of the step (decoupled PPO)."""
     rollout_is: Literal["token", "sequence"] | None = None
     """Importance weights on the loss. token: r of each token. sequence: product of r over the rollout. null: none."""
     rollout_is_threshold: float | Text = 2.0
     """Limit of the importance weights. A number: larger weights are truncated to this number (TIS). "0.5_5.0": weights
     outside the range become 0 (masked, IcePop)."""
     rollout_is_batch_normalize: bool = False
-    """Divide the weights by their mean over the step."""
+    """Divide the importance weights by their mean over the step."""
     rollout_rs: Text | None = None
-    """Divergences by which tokens or rollouts are rejected, separated by commas: token_k1, token_k2, token_k3,
-    seq_sum_k1, seq_mean_k1, seq_max_k3 and so on. null: nothing is rejected."""
+    """Divergences by which tokens or rollouts are rejected (excluded from the loss), separated by commas: token_k1,
+    token_k2, token_k3, seq_sum_k1, seq_mean_k1, seq_max_k3 and so on. null: nothing is rejected."""
     rollout_rs_threshold: float | Text | None = None
     """Limit of rollout_rs: the largest allowed divergence. For k1: an allowed range "lower_upper" of 1 / r, or only the
     upper end u for the range 1/u to u. Give one limit for all rejections, or one for each, separated by commas."""
@@ -65,7 +65,10 @@ class RolloutCorrectionConfig(Section):
 
     @property
     def weight_bounds(self) -> Bounds:
-        """Bounds of the importance weights. Weights are truncated if there is no lower bound, else masked."""
+        """Bounds of the importance weights.
+
+        Without a lower bound, larger weights are truncated. With a lower bound, weights outside the bounds are masked.
+        """
         return read_weight_bounds(self.rollout_is_threshold)
 
     @property
@@ -114,7 +117,7 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): groups with equal rewards are dropped and replaced before the update."""
 
     enable: bool = False
-    """Sample more tasks until the step has all its groups."""
+    """Drop groups with equal rewards, and sample more tasks until the step has all its groups."""
     metric: Text = "score"
     """Name of the reward that must differ within a group; acc means the score if no reward is named acc."""
     max_num_gen_batches: NonNegativeInt = 0
@@ -151,7 +154,7 @@ class AlgorithmConfig(Section):
     """Dynamic sampling."""
     zero_variance_groups: Literal["keep", "drop"] = "keep"
     """Treatment of rollouts whose advantages are all 0. keep: their tokens count in the means of the loss. drop: the
-    rollouts are excluded."""
+    rollouts are excluded from the loss."""
     overlong_filter: bool = False
     """Rollouts that reached a length limit do not count in the loss; they still count in the group's baseline."""
     rft_threshold: float = 1.0

@@ -23,7 +23,7 @@ def chat_url(url: str) -> str:
     """Return the address of a chat completions endpoint, without /chat/completions.
 
     Raises:
-        ValueError: the address is not http, or contains a password, key or query.
+        ValueError: the address is not http or https, or contains a password, key or query.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -36,4 +36,4 @@ def chat_url(url: str) -> str:
 
 
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+", "k3+", "low_var_kl+"]
-"""Estimators of a KL divergence. With +, the value is that of the estimator, but the gradient is that of k2."""
+"""Estimators of a KL divergence. NAME+ has the value of the estimator NAME, but the gradient of k2."""

@@ -90,7 +90,7 @@ class DataConfig(Section):
     filter_overlong_prompts: bool = False
     """Drop rows whose prompt is longer than max_prompt_length; the number of dropped rows is printed."""
     filter_overlong_prompts_workers: PositiveInt | None = None
-    """Threads that measure prompt lengths; null: one per core. The result is the same for any number."""
+    """Number of threads that measure prompt lengths; null: one per core. The result is the same for any number."""
     shuffle: bool = True
     """Shuffle the training tasks, differently in every epoch."""
     seed: int | None = None

@@ -22,12 +22,12 @@ def describe_config() -> Iterator[tuple[str, str, str]]:
 
 
 def redacted(config: RunConfig) -> dict[str, JsonValue]:
-    """The configuration as plain values, without secrets (`agentrl.security.redaction`)."""
+    """Return the configuration as plain values, without secrets (`agentrl.security.redaction`)."""
     return without_secrets(config.model_dump(mode="json"))
 
 
 def without_secrets(values: Mapping[str, JsonValue], section: type[Section] = RunConfig) -> dict[str, JsonValue]:
-    """Nested configuration values without secrets.
+    """Return nested configuration values without secrets.
 
     The mark of a known key (`agentrl.config.uses`) says whether its value is secret. For an unknown key, its name
     decides.

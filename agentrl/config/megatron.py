@@ -30,7 +30,7 @@ class MegatronConfig(Section):
     context_parallel_size: PositiveInt = 1
     """Number of processes that compute the same samples together, each for a slice of the positions (CP)."""
     expert_model_parallel_size: PositiveInt = 1
-    """Number of processes that share the experts of a layer, each with complete experts (EP)."""
+    """Number of processes among which the experts of a layer are divided; each process holds complete experts (EP)."""
     expert_tensor_parallel_size: PositiveInt | None = None
     """Number of processes that share each expert's matrices (ETP); null: tensor_model_parallel_size."""
     use_distributed_optimizer: bool = True
@@ -41,19 +41,19 @@ class MegatronConfig(Section):
     """Gather updated weights during the next forward pass; needs overlap_grad_reduce and use_distributed_optimizer. Not
     supported yet."""
     recompute_granularity: Literal["full", "selective"] | None = None
-    """Activations that the backward pass recomputes. full: complete layers. selective: recompute_modules. null: full
-    with model.enable_gradient_checkpointing, else none."""
+    """Activations that the backward pass recomputes. full: those of complete layers. selective: those of
+    recompute_modules. null: full with model.enable_gradient_checkpointing, else none."""
     recompute_method: Literal["uniform", "block"] | None = None
     """With full: uniform recomputes all layers of a stage, in groups of recompute_num_layers; block recomputes only the
-    first recompute_num_layers layers of each group of layers (VPP). null: uniform."""
+    first recompute_num_layers layers of each group of layers (VPP; without VPP, of each stage). null: uniform."""
     recompute_num_layers: PositiveInt | None = None
-    """With full: layers per group (uniform) or recomputed layers (block); null: 1."""
+    """With full: number of layers per group (uniform), or of recomputed layers (block); null: 1."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
     """With selective: modules that are recomputed; empty: core_attn."""
     hybrid_model: bool = False
-    """Build Megatron-Core's HybridModel, the successor of the deprecated GPTModel; both give the same results."""
+    """Build Megatron-Core's HybridModel, the successor of the deprecated GPTModel; both give the same outputs."""
     moe_token_dispatcher_type: Literal["alltoall", "allgather"] = "alltoall"
-    """How tokens reach the processes of their experts; both give the same results."""
+    """How tokens reach the processes of their experts; both ways give the same results."""
     moe_router_dtype: Literal["fp32", "fp64"] | None = None
     """Data type of the router's scores; null: the data type of the activations."""
     moe_aux_loss_coeff: NonNegativeFloat = 0.0

@@ -33,9 +33,9 @@ class ModelFacts:
     """Facts from a model's `config.json`.
 
     Attributes:
-        num_parameters: estimated from the shapes; None if the file lacks them.
+        num_parameters: number of parameters, estimated from the sizes in the file; None if the file lacks these sizes.
         context: maximum sequence length in tokens (`max_position_embeddings`); None if unknown.
-        shape: sizes that a parallel layout must divide; None if the file lacks them.
+        shape: sizes and features that a parallel layout must fit; None if the file lacks the sizes.
     """
 
     num_parameters: int | None = None
@@ -90,7 +90,7 @@ def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") ->
 
 
 def notices(config: RunConfig) -> list[str]:
-    """One line per ignored option. Ignored options are no errors: one file may be used for several algorithms."""
+    """Return a line if `rollout.n` is ignored. This is no error: one experiment file may serve several algorithms."""
     if config.algorithm.live or config.rollout.n in (None, 1):
         return []
     return [
@@ -99,7 +99,7 @@ def notices(config: RunConfig) -> list[str]:
 
 
 def table(choices: Iterable[Choice]) -> str:
-    """One line per choice: key, value, reason."""
+    """Return one line per choice: key, value, reason."""
     return "\n".join(f"  {f'{key}={_shown(value)}':<46} {reason}" for key, value, reason in choices)
 
 

@@ -103,12 +103,13 @@ class RewardConfig(Section):
     timeout_s: PositiveFloat = 60.0
     """Timeout in seconds of one reward call."""
     range: tuple[float, float] | None = None
-    """Lowest and highest valid score. If a score is outside, the run ends with an error that names the row. null: any
-    finite score."""
+    """Lowest and highest valid score. If a score is outside this range, the run ends with an error that names the row.
+    null: any finite score."""
     reward_manager: RewardManagerConfig = RewardManagerConfig()
     """How the reward function is called."""
     num_workers: PositiveInt = 8
-    """prime: number of processes that score in parallel. Mathematics rewards use the same number of processes."""
+    """prime: maximum number of processes that score in parallel. Rewards for mathematics use at most as many further
+    processes, with any manager."""
     batch_size: PositiveInt = 64
     """batch: maximum number of rollouts per call."""
     batch_wait_s: NonNegativeFloat = 0.5

@@ -78,7 +78,7 @@ class RewardTrainingConfig(Section):
     """Reward model training with algorithm.name=reward_pairs, reward_outcomes or reward_steps."""
 
     center_rewards_coefficient: NonNegativeFloat = 0.0
-    """reward_pairs: weight of (chosen + rejected)^2, which keeps scores around 0."""
+    """reward_pairs: weight of (chosen score + rejected score)^2 in the loss, which keeps scores around 0."""
     outcome: Text = "score"
     """reward_outcomes: name of the reward that labels saved rollouts."""
     step: Text | None = None

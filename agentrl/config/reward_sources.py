@@ -122,7 +122,7 @@ class ComponentConfig(Section):
 
 
 def by_priority(components: Mapping[str, ComponentConfig]) -> list[str]:
-    """Names of the components that have a priority, in order of priority."""
+    """Return the names of the components that have a priority, in order of priority (1 before 2)."""
     ranked = sorted((each.priority, name) for name, each in components.items() if each.priority is not None)
     return [name for _, name in ranked]
 
@@ -186,7 +186,8 @@ class GuardsConfig(Section):
     min_compressed: float = Field(default=0.12, ge=0, le=1)
     """Repetition: minimum ratio of a turn's compressed size to its uncompressed size."""
     length_ratio: float = Field(default=4.0, gt=1)
-    """Length: maximum ratio between the length of a rollout and the median length of its group, in both directions."""
+    """Length: maximum ratio between a rollout's length and the median length of its group, for longer and for shorter
+    rollouts."""
     max_answers: PositiveInt = 3
     """Answer spam: maximum number of different final answers in the last turn."""
     injections: Annotated[tuple[str, ...], code()] = ()

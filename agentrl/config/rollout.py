@@ -76,7 +76,8 @@ class AgentConfig(Section):
 
     default_agent_loop: Annotated[str, code("agent loop")] | None = None
     """Agent loop of rows without `agent_name`: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
-    harness with `rollout.harness`, tool_agent if tools or a simulated user are configured, else single_turn_agent."""
+    harness if `rollout.harness` is set; else tool_agent if tools or a simulated user are configured; else
+    single_turn_agent."""
     agent_loop_config_path: CodeFile | None = None
     """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
 
@@ -215,8 +216,8 @@ class SglangConfig(Section):
     colocate: bool = False
     """Engine and trainer share a GPU: the engine releases its GPU memory during policy updates."""
     probe_tokens: NonNegativeInt = 8
-    """Number of tokens that the engine samples after each weight update as a test. The backend scores the same tokens;
-    the difference of the log-probabilities is a metric."""
+    """Number of tokens that the engine samples after each weight update as a test. The backend computes the
+    log-probabilities of the same tokens; their difference from the engine's log-probabilities is a metric."""
 
     @property
     def options(self) -> dict[str, JsonValue]:
@@ -237,8 +238,8 @@ class GatewayConfig(Section):
     and not in `main`, in a rollout in which other requests offered tools. Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
     """Advantage of the tokens of a trained trajectory. shared: the rollout's advantage. per_trajectory: the rollout's
-    advantage divided by the number of its trained trajectories. Or a function that returns factors, as
-    `path/to/file.py:name`."""
+    advantage divided by the number of its trained trajectories. Or a function whose results multiply
+    the rollout's advantage, as `path/to/file.py:name`."""
 
 
 class RolloutConfig(Section):
@@ -253,11 +254,11 @@ class RolloutConfig(Section):
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature in training and generation; 0 (greedy) only in generation."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling. It changes the sampled distribution, so training refuses values below 1."""
+    """Nucleus sampling. It changes the sampled distribution, so training refuses values below 1, except with rft."""
     top_k: TopK = -1
-    """Top-k sampling; training refuses values other than -1."""
+    """Top-k sampling; training refuses values other than -1, except with rft."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Min-p sampling; training refuses values above 0."""
+    """Min-p sampling; training refuses values above 0, except with rft."""
     val_kwargs: ValKwargs = ValKwargs()
     """Sampling in validation."""
     agent: AgentConfig = AgentConfig()
@@ -294,7 +295,8 @@ class RolloutConfig(Section):
     embedded engine; SGLang chooses the size itself."""
     deterministic: bool = False
     """Sampled tokens do not depend on other requests; somewhat slower. Embedded engine, or SGLang on GPUs
-    (enable_deterministic_inference). SGLang on the CPU cannot do this; environment.json reports it."""
+    (enable_deterministic_inference). SGLang on the CPU cannot do this. environment.json reports that SGLang is not
+    deterministic."""
 
     @property
     def agent_loop(self) -> str:

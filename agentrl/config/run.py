@@ -79,5 +79,5 @@ class RunConfig(Section):
         return self.trainer.nnodes > 1 or self.cluster.address is not None
 
     def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:
-        """Return the configuration with these `data` files removed."""
+        """Return the configuration without the files of this key of `data`."""
         return self.model_copy(update={"data": self.data.model_copy(update={files: ()})})

@@ -47,7 +47,7 @@ class TrainerConfig(Section):
     default_local_dir: File | None = None
     """Folder of the run; null: a new folder `outputs/<experiment_name>/<date>-<time>`."""
     python_objects: tuple[Text, ...] = ()
-    """Names of the Python objects (tools, rewards, ...) passed to `agentrl.train`. Only that function sets this key."""
+    """Names of the Python objects (tools, rewards, ...) passed to `agentrl.train`, which alone sets this key."""
     seed: int = 0
     """Random seed of the run."""
     total_epochs: PositiveInt = 1
@@ -79,7 +79,7 @@ class TrainerConfig(Section):
     """Save a checkpoint every N steps; 0: no step-based checkpoints. More checkpoints are saved by save_interval_s
     and at the end of the run."""
     save_interval_s: PositiveFloat | None = 600.0
-    """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: never."""
+    """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: off."""
     max_checkpoints_to_keep: PositiveInt | None = 2
     """Number of newest checkpoints to keep; the best checkpoint is also kept if it is older. null: keep all."""
     async_save: bool = False
@@ -104,9 +104,9 @@ class TrainerConfig(Section):
     n_gpus_per_node: PositiveInt = 1
     """Number of devices, with one process each, that train on each node. Without GPUs: number of CPU processes."""
     max_restarts: NonNegativeInt = 0
-    """With several processes or Ray: how often a run resumes automatically after a process or a node failed."""
+    """With several processes or Ray: how many times a run may resume automatically after a process or a node failed."""
     num_threads: PositiveInt | None = 1
-    """CPU threads of torch; null: the default of torch."""
+    """Number of CPU threads of torch; null: the default of torch."""
 
     @property
     def num_processes(self) -> int:
@@ -115,7 +115,7 @@ class TrainerConfig(Section):
 
     @property
     def run_dir(self) -> Path:
-        """The run folder; before `run_folder.opened` has chosen the run folder, its parent folder."""
+        """The run folder. Without `default_local_dir`: its parent, until `run_folder.opened` chooses the run folder."""
         return self.default_local_dir or Path("outputs") / self.experiment_name
 
 

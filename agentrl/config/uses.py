@@ -41,7 +41,7 @@ class Mark:
 
 
 def code(component: str = "") -> Mark:
-    """Mark of a key that names code. `component`: see `Mark`."""
+    """Return the mark of a key that names code. `component`: see `Mark`."""
     return Mark(Use.CODE, component)
 
 
@@ -64,14 +64,14 @@ def mark_of(field: FieldInfo) -> Mark:
     """
     marks = {each for each in field.metadata if isinstance(each, Mark)} or set(_marks(field.annotation))
     if len(marks) > 1:
-        marks -= {PLAIN}  # in a union, the type with the strongest effect decides
+        marks -= {PLAIN}  # in a union, the type whose mark is not PLAIN decides
     if len(marks) != 1:
         raise TypeError(f"expected one mark of agentrl.config.uses, found {len(marks)} in {field.annotation}")
     return marks.pop()
 
 
 def _marks(annotation: object) -> Iterator[Mark]:
-    """The marks of a type and of the types inside it."""
+    """Yield the marks of a type and of the types inside it."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
         own = [each for each in inner[1:] if isinstance(each, Mark)]

@@ -29,7 +29,7 @@ class LearningOrder(Order, Protocol):
         ...
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return the state; an order that loads it draws the same next rows."""
+        """Return the state; an order that loads this state makes the same further draws as this order."""
         ...
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
@@ -88,7 +88,7 @@ class PassRateOrder(OneByOne):
     seed, visit number and r. No row is drawn twice in an epoch.
 
     Args:
-        position_of: returns a row's position in the dataset; groups of the row have this position as task index.
+        position_of: returns a row's position in the dataset; groups of the row have this position as `task.index`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PassRateOrder(OneByOne):
         return floor + (1 - floor) * (1 - abs(rate - target) / max(target, 1 - target))
 
     def metrics(self) -> dict[str, float]:
-        """Return `curriculum/...`: number of measured rows, their mean pass rate, and the share of drawn rows.
+        """Return `curriculum/...`: number of rows with a pass rate, their mean pass rate, and the share of drawn rows.
 
         The share is the number of drawn rows divided by the number of visited rows, since the last call.
         """

@@ -48,7 +48,7 @@ def optional_text(row: Row, key: str) -> str | None:
 
 
 def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonValue]:
-    """Return the object at `key`, which may be JSON text; return an empty object if it is missing."""
+    """Return the object at `key`, which may be JSON text; return an empty object if the value is missing."""
     value = row.get(key)
     if value is None or value == "":
         return {}
@@ -108,7 +108,7 @@ def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:
 
 
 def _tool_call(value: JsonValue, field: str) -> MessageToolCall:
-    function = value.get("function", value) if isinstance(value, dict) else value  # `function` is optional
+    function = value.get("function", value) if isinstance(value, dict) else value  # the level `function` may be missing
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise wrong(field, "an object {function: {name, arguments}}", value)
     call = MessageToolCall(

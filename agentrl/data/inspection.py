@@ -77,7 +77,9 @@ class Inspection:
 
 
 def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) -> Inspection:
-    """Read all rows; only the first `max_samples` if it is not negative. The first row determines the kind of all rows.
+    """Read all rows, or the first `max_samples` rows if `max_samples` is not negative.
+
+    The first row determines the kind of all rows.
 
     Raises:
         DataError: there are no rows, or no row can be read.

@@ -18,7 +18,8 @@ def with_prompt(row: Row, prompt_key: str) -> Row:
     """Add the prompt and the names of the tools to a NeMo-Gym row; return any other row unchanged.
 
     Raises:
-        FieldError: `responses_create_params` is not a Responses API request, or has items other than text and calls.
+        FieldError: `responses_create_params` is not a Responses API request, or has items other than texts, tool
+            calls and tool outputs.
     """
     if row.get(PARAMS) is None or row.get(prompt_key) is not None:
         return row

@@ -6,9 +6,9 @@
         ...
         add_task({"prompt": harder, "ground_truth": "42", "data_source": data_source})
 
-A row has the format of a row in a file. New rows are accepted when the groups of a batch are done, in an order that
-does not depend on the speed of rollouts. New rows are checked like rows of files.
-Each accepted row is drawn at most once.
+A row has the format of a row in a file. In on-policy runs, new rows are accepted when the groups of a batch are done,
+in an order that does not depend on the speed of rollouts. In asynchronous runs, new rows are accepted whenever a group
+is done. New rows are checked like rows of files. Each accepted row is drawn at most once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Inbox:
         self._num_refused = 0
 
     def within(self, uid: str, number: int, attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """Wrap `attempt`, the rollout `number` of group `uid`, so that its `add_task` calls add rows to this inbox."""
+        """Wrap `attempt`, which runs rollout `number` of group `uid`: `add_task` then adds rows to this inbox."""
         left = [self._most]
 
         def add(row: Mapping[str, JsonValue]) -> bool:

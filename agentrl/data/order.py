@@ -13,7 +13,7 @@ from agentrl.utils.seeds import derive_seed
 
 
 class Draw(NamedTuple):
-    """One draw of a row. `draw` distinguishes draws of the same row in one epoch, for example after a requeue."""
+    """One draw of a row. `draw` counts repeated draws in one epoch, for example if a stale task starts again."""
 
     epoch: int
     row: int

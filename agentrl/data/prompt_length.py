@@ -143,7 +143,7 @@ def _with_text(messages: Sequence[Message], place: int, text: str) -> list[Messa
 
 
 def _kept(pieces: Sequence[str], num_kept: int, side: Side, control_tokens: Iterable[str]) -> str:
-    """Cut a text on `side` to `num_kept` pieces, or to fewer if joining the ends would create a control token."""
+    """Cut a text on `side` to `num_kept` pieces, or to fewer if joining head and tail would create a control token."""
     num_tail = {"left": num_kept, "middle": num_kept // 2, "right": 0}[side]
     tail = "".join(pieces[len(pieces) - num_tail :])
     for num_head in range(num_kept - num_tail, -1, -1):

@@ -54,7 +54,7 @@ def load_tasks(
     Columns of a row; only the prompt is required:
 
     - `config.prompt_key`: the prompt (text or chat messages). If `prompt` is missing, column `prompts` is used.
-    - `data_source`, `agent_name`.
+    - `data_source`, `agent_name`: see `columns.TASK`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs`, `tool_config` (see `ToolOptions`) and
       `chat_template_kwargs`, variables of the chat template.

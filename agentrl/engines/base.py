@@ -45,7 +45,7 @@ class SamplingParams:
         stop: strings that end the completion; the tokens up to and including the match are kept.
         stop_token_ids: tokens that end the completion and are kept as its last token. The model's end-of-sequence
             tokens always end the completion.
-        seed: every draw is a function of (seed, position); None uses the engine's random generator.
+        seed: each random draw depends only on `seed` and the token's position; None uses the engine's own generator.
     """
 
     temperature: float = 1.0
@@ -158,7 +158,8 @@ class Engine(Protocol):
         """Counters since the start.
 
         Every engine has `prompt_tokens`, `cached_tokens`, `forwarded_tokens` and `sampled_tokens`. An embedded engine
-        adds `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
+        adds `decode_steps` and `prefill_steps`. An engine that may evict the KV of open conversations adds
+        `evicted_sessions`.
         """
         ...
 
@@ -175,7 +176,7 @@ class Colocated(Engine, Protocol):
         ...
 
     async def resume_memory(self, *, weights: bool) -> None:
-        """Allocate the released memory again. Its content is lost: weights must be loaded before sampling."""
+        """Allocate the released memory again. The memory's content is lost: weights must be loaded before sampling."""
         ...
 
 

@@ -201,7 +201,7 @@ def _function_of_request(
 
 
 async def load(config: RunConfig, chat: ChatFormat) -> ScriptedEngine:
-    """Create the engine with the function `rollout.script_path`."""
+    """Create the engine; `rollout.script_path` names the function that returns its replies."""
     reply = load_object(str(config.rollout.script_path))
     return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
 

@@ -15,23 +15,23 @@ _PREFIX = "s"
 
 
 class Keys(Generic[_T]):
-    """Secret keys, and the object that each key opens. Lookup is by hash, so that timing does not reveal keys."""
+    """Secret keys, and the object of each key. Keys are looked up by hash, so that timing does not reveal them."""
 
     def __init__(self) -> None:
         self._opened: dict[bytes, _T] = {}
 
     def add(self, opened: _T, key: str = "") -> str:
-        """Add a key that opens an object, and return the key. If `key` is empty, a random key is made."""
+        """Add a key for an object, and return the key. If `key` is empty, a random key is made."""
         key = key or secrets.token_urlsafe(32)
         self._opened[_digest(key)] = opened
         return key
 
     def find(self, key: str) -> _T | None:
-        """Return the object that a key opens; None for an unknown key."""
+        """Return the object of a key; None for an unknown key."""
         return self._opened.get(_digest(key))
 
     def remove(self, key: str) -> _T | None:
-        """Remove a key, and return the object that it opened; None for an unknown key."""
+        """Remove a key, and return the object of the key; None for an unknown key."""
         return self._opened.pop(_digest(key), None)
 
 
@@ -45,7 +45,7 @@ def path_of(key: str) -> str:
 
 
 def key_and_endpoint(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
-    """Return the key of a request ("" if it has none) and its path after `/v1/`.
+    """Return the key of a request ("" if it has none) and the request's path after `/v1/`.
 
     The key is in the path, `/s/KEY/v1/...`, or else in the header `Authorization: Bearer KEY` or `x-api-key: KEY`.
     """
@@ -62,8 +62,10 @@ def key_and_endpoint(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
 class Callers:
     """Accepts requests that programs send, and refuses requests that web pages send.
 
-    A page in a browser on this machine could reach the gateway. The page's requests have a header Origin. If the page's
-    host name resolves to this machine (DNS rebinding), the header Host of the requests contains this host name.
+    A page in a browser on this machine could send requests to the gateway. Requests with a header Origin are refused,
+    because browsers add this header to requests of pages. If a page's host name resolves to this machine (DNS
+    rebinding), the header Host of the page's requests contains this host name. These requests are refused, too, unless
+    the server accepts every host name.
     """
 
     def __init__(self, host: str, public_name: str | None) -> None:

@@ -22,10 +22,10 @@ class Refusal(StrEnum):
     """Why a request is refused; each reason has an HTTP status, and a code that clients check."""
 
     INVALID = "invalid"  # 400: malformed, or has a parameter that the gateway does not support
-    KEY = "key"  # 401: no such key
+    KEY = "key"  # 401: no session has the key of the request
     TOO_LONG = "too_long"  # 400: the context has no room for an answer
     ENDED = "ended"  # 400: the rollout has ended, or reached a limit
-    FAILED = "failed"  # 500: the engine failed
+    FAILED = "failed"  # 500: the engine or the gateway failed
 
 
 class RequestError(Exception):
@@ -47,9 +47,10 @@ class TurnRequest:
             `{"type": "image", "image": NAME}`, where NAME is a key of `images`.
         max_tokens: maximum number of tokens of the turn; None: the client sets no limit.
         stop: strings that end the turn.
-        images: content hash -> bytes of the images in the messages.
+        images: content hash of an image -> bytes of the image, for all images in the messages.
         is_retry: whether the client marked the request as a repetition.
-        ignored: parameters that have no effect, such as `temperature`, which the run's configuration sets.
+        ignored: parameters of the request that have no effect, such as `temperature`, which the run's configuration
+            sets.
     """
 
     messages: Sequence[Message]
@@ -103,8 +104,8 @@ class GatewaySession(Protocol):
     async def answer(self, request: TurnRequest) -> TurnAnswer:
         """Return the model's next turn. Requests may run at the same time.
 
-        If the caller is cancelled because the client disconnected, the turn is still sampled to its end and kept. A
-        repetition of the request then gets this turn.
+        If the task that awaits the turn is cancelled because the client disconnected, the turn is still sampled to its
+        end and kept. A repetition of the request then gets this turn.
 
         Raises:
             RequestError: the request is refused.
@@ -112,7 +113,10 @@ class GatewaySession(Protocol):
         ...
 
     def delivered(self, turn_id: str) -> None:
-        """Record that the client has received the complete answer. A repetition of the request then gets a new turn."""
+        """Record that the client has received the complete answer.
+
+        If the client sends the request again, it then gets a new turn, unless `TurnRequest.is_retry` is true.
+        """
         ...
 
     def count_tokens(self, request: TurnRequest) -> int:

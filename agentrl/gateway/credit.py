@@ -17,7 +17,7 @@ from agentrl.utils.user_code import defined_at
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A trajectory of a rollout, for the functions of `rollout.gateway`.
+    """A trajectory of a rollout, as the functions of `rollout.gateway.train` and `rollout.gateway.credit` get it.
 
     Attributes:
         messages: all messages of the trajectory, including messages copied from another trajectory.
@@ -25,7 +25,8 @@ class Candidate:
         num_turns: number of turns of the trajectory, without copied turns.
         is_main: whether the trajectory has the tools and system texts of the conversation with the most turns.
         is_branch: whether the beginning of the trajectory is copied from another trajectory.
-        is_discarded: whether the client used another answer to the same request.
+        is_discarded: whether the trajectory begins with an answer that the client did not use: the client used another
+            answer to the same request.
     """
 
     messages: Sequence[Message]
@@ -39,7 +40,8 @@ class Candidate:
 Choice = Callable[[Sequence[Candidate]], Sequence[float]]
 """Function that returns one number per trajectory.
 
-For `train`, the number says whether the run trains on the trajectory; for `credit`, it is the trajectory's weight.
+For `train`, a number other than 0 means that the run trains on the trajectory; for `credit`, the number is the
+trajectory's weight.
 """
 
 
@@ -80,7 +82,7 @@ class CreditRule:
         self._credit = _CREDIT.get(config.credit) or load_object(config.credit)
 
     def apply(self, lines: Sequence[Line], trajectories: Sequence[Trajectory]) -> None:
-        """Set the weight of each trajectory; `lines` has the turns of each trajectory, in the same order.
+        """Set the weight of each trajectory; `lines[i]` has the turns of `trajectories[i]`.
 
         Raises:
             ConfigError: a function did not return one finite number for each trajectory.

@@ -1,4 +1,4 @@
-"""Delivery of a turn: waits for the session, keeps the connection alive, and writes the answer."""
+"""Delivery of a turn: waits for the session's answer, keeps the connection alive, and writes the answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Opened:
 
     Attributes:
         answers: asyncio tasks that produce the session's answers.
-        bug: the first exception that is not a refusal.
+        bug: the first unexpected exception of the session's requests: neither a refusal nor a closed connection.
     """
 
     session: GatewaySession
@@ -50,7 +50,7 @@ class Opened:
 
     @contextmanager
     def bugs_noted(self) -> Iterator[None]:
-        """Store any exception other than a refusal in `bug`, and refuse the request."""
+        """On an unexpected exception, refuse the request; store the first such exception in `bug`."""
         try:
             yield
         except (RequestError, ClientGoneError, web.HTTPException):
@@ -61,7 +61,7 @@ class Opened:
 
     @contextmanager
     def answering(self, asked: Asked) -> Iterator[asyncio.Task[TurnAnswer]]:
-        """Start to answer a request. The task is cancelled if the client disconnects before the answer is ready."""
+        """Start a task that answers a request. If the client disconnects before the answer, the task is cancelled."""
         task = asyncio.create_task(self.session.answer(asked.request))
         self.answers.add(task)
         try:
@@ -131,7 +131,7 @@ async def _sent(
 
 
 async def _written(request: web.BaseRequest, stream: web.StreamResponse, rest: bytes = b"") -> web.StreamResponse:
-    """Write a complete answer."""
+    """Write an answer to its end; raise `ClientGoneError` if the client has closed the connection."""
     transport = request.transport
     if transport is None:
         raise ClientGoneError

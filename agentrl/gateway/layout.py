@@ -73,7 +73,7 @@ class _Builder:
         self.record(kind, [segment], messages, detail=_detail(first.schemas, call_format, parent))
 
     def given(self, turn: Turn, num_calls: int) -> None:
-        """Add the messages that the client sent before a turn."""
+        """Add the messages that the client sent between the previous turn and this turn."""
         author = Author.TOOL if any(message["role"] == "tool" for message in turn.messages) else Author.USER
         segment = Segment(author, turn.token_ids, media=tuple(turn.images))
         self.record(OperationKind.GIVEN, [segment], turn.messages, num_calls)
@@ -104,7 +104,7 @@ class _Builder:
         )
 
     def keep_experts(self, line: Line) -> None:
-        """Keep the routed experts of the line and of all turns before it."""
+        """Add the routed experts of the line's turns, and of all turns before them, to the trajectory."""
         kept = [turn.experts for turn in line.turns[-1].path if turn.experts is not None]
         if kept:
             import torch
@@ -115,7 +115,7 @@ class _Builder:
 def _calls(turn: Turn, following: Turn, trajectory: int, number: int) -> list[ToolCall]:
     """Return the calls of a turn, with results from the tool messages before the following turn.
 
-    Return no calls if there are no such messages. `num_tokens` of the first call counts the tokens of all results.
+    Return no calls if there are no tool messages. `num_tokens` of the first call counts the tokens of all results.
     """
     results = {
         each.get("tool_call_id", ""): message_text(each) for each in following.messages if each["role"] == "tool"

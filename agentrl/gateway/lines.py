@@ -16,7 +16,7 @@ class Line:
 
     Attributes:
         turns: one or more turns; each continues the turn before.
-        discarded: whether the client used another answer to the same request.
+        discarded: whether the client used another answer to the first turn's request instead of the first turn.
         conversation: digest of the tools and system texts with which the line's conversation began.
     """
 
@@ -81,7 +81,7 @@ class _Cut:
 
 
 def _waves(roots: Sequence[Turn]) -> list[Turn]:
-    """Sort roots by their start; sort roots that ran at the same time by their prompts."""
+    """Sort conversations, given by their first turns, by start; sort simultaneous conversations by their prompts."""
     numbered: list[tuple[int, Turn]] = []
     for root in roots:
         wave = [other for number, other in numbered if number == numbered[-1][0]]

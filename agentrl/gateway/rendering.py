@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Messages as passed to the template, and their tokens; the tokens of each image begin at `image_starts`."""
+    """Messages as passed to the template, and their tokens.
+
+    Attributes:
+        image_starts: for each image in the messages, the position of the image's first token in the context.
+    """
 
     messages: Sequence[Message]
     token_ids: Sequence[int]
@@ -128,7 +132,7 @@ class _Calls:
 
 
 def _named(messages: Sequence[Message], calls: _Calls) -> list[Message]:
-    """Return the messages: tool messages get the name of their call, and calls of assistant messages get new ids."""
+    """Return the messages: calls get new ids, and tool messages get the new id and the name of their call."""
     result: list[Message] = []
     for message in messages:
         if message["role"] == "tool":

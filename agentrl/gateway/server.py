@@ -203,7 +203,7 @@ class GatewayServer:
 
 
 async def _none(request: web.BaseRequest) -> None:
-    """Default of `GatewayServer.first`: leave all requests to the server."""
+    """Default of `GatewayServer.first`: answer no request, so that the server answers all requests."""
 
 
 def _read(dialect: Dialect, body: bytes) -> Asked:
@@ -222,7 +222,7 @@ class SharedServer:
     """One server for the rollouts of a process. It starts when the first session opens and ends when the last closes.
 
     Args:
-        make: returns a server that has not started.
+        make: function that returns a server that has not started.
     """
 
     def __init__(self, make: Callable[[], GatewayServer] = GatewayServer) -> None:

@@ -42,18 +42,19 @@ class Session:
     """All conversations that a client has with one key; they form one rollout. Implements `GatewaySession`.
 
     A request that contains a turn of this session and then new messages continues from the tokens of that turn. Any
-    other request begins a conversation. A repeated request is sampled again only if its answer was delivered.
+    other request begins a conversation. A repeated request is sampled again only if the answer was delivered and the
+    client did not mark the request as a repetition.
 
     Args:
         sampling: sampling parameters; a request may only lower the number of tokens and add stop strings.
         call_format: name of the tool-call format that `parser` reads, for the audit.
 
     Attributes:
-        ended: event that is set when a limit of the rollout was reached, or sampling failed. No turn can be sampled
-            after that.
+        ended: event that is set when a limit of the rollout was reached, sampling failed, or the session was closed.
+            No turn can be sampled after that.
         failure: the engine's error, if sampling failed.
         hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. During the wait, the
-            caller stops the program. So timing does not decide what the program does after the rollout's end.
+            agent loop stops the client. So timing does not decide what the client does after the rollout's end.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Session:
         """Return the rollout of all sampled turns, without turns that are still being sampled.
 
         Args:
-            stop: why the rollout ended; None: the limit that was reached, else `finished`.
+            stop: why the rollout ended. None: `Rollout.stop` becomes the limit that was reached, or else `finished`.
         """
         lines = lines_of(self._tree)
         rollout = laid_out(lines, self._call_format, self._renderer.images)
@@ -280,7 +281,7 @@ class Session:
     def _identity(self, turn: Turn, context: Sequence[int]) -> str:
         """Return letters and digits that identify the turn among all rollouts.
 
-        A repeated run must get the same ids, because some clients write call ids into their prompts.
+        A repeated run must get the same ids: some clients write call ids into prompts, so new ids would change prompts.
         """
         name = f"{self._name}/{ids_digest(context)}/{turn.draw}"
         return blake2b(name.encode(), digest_size=12).hexdigest()

@@ -42,11 +42,11 @@ class Turn:
 
     Attributes:
         number: position in the order in which the turns were requested.
-        asked: parameters of the request besides messages and tools; equal for a repetition of the request.
+        asked: `max_tokens` and `stop` of the request; a repetition of the request has the same values.
         messages: the messages since the parent's answer, as passed to the template.
         token_ids: the tokens since the parent's answer; without a parent, the whole prompt.
         schemas: the tools of the request.
-        branch: number of the session in the engine.
+        branch: number of the engine session that samples the turn.
         draw: number of earlier turns that were sampled from the same context.
         images: names of the images in `messages`; their tokens begin at `image_starts` in the context.
         task: asyncio task that samples the turn; its result is the answer.
@@ -136,7 +136,7 @@ class Tree:
         self._num_delivered = 0
 
     def place(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Place:
-        """Find the turn that a request with these cleaned messages continues."""
+        """Return the place of a request with these tools and cleaned messages (see `matching.cleaned`)."""
         last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
         digest = conversation = tools_digest(tools)
         parent: Turn | None = None
@@ -202,5 +202,5 @@ class Tree:
 
 
 def asked(request: TurnRequest) -> tuple[int | None, tuple[str, ...]]:
-    """Return the parameters of a request besides the messages and tools."""
+    """Return `max_tokens` and `stop` of a request, which a repetition of the request must repeat."""
     return request.max_tokens, request.stop

@@ -2,8 +2,8 @@
 
     python function_worker.py TARGET NUM_THREADS
 
-TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or {"refused"}
-with the reason. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
+TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or
+{"refused": reason}. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
 {"cancel": id} cancels a request. The process sends {"id", "call", "command", "timeout_s"} to run a command in the
 sandbox, and {"id", "stop": call} to end the command. The run replies with {"id", "return": call} and the result or an
 error. The process ends when its input ends.

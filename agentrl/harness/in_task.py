@@ -25,7 +25,7 @@ SOCKET_FOLDER = "/run/agentrl"
 PORT = 48_620
 """Port of the gateway in the sandbox. Tasks should use other ports."""
 _LONGEST_S = 1e7
-"""Timeout of the command: the sandbox requires one, but the deadline of the harness ends the command earlier."""
+"""Timeout of the command in seconds: the sandbox requires a timeout, but the harness's deadline comes earlier."""
 _BOOTSTRAP = """
 import json, os, sys
 with open(sys.argv[1]) as file:
@@ -40,7 +40,7 @@ names["main"](job)
 
 
 class TaskHarness:
-    """A harness that runs in the sandbox of a task folder; see `HarnessProcess`."""
+    """A harness that runs in the sandbox of a task folder; see `agentrl.harness.process.HarnessProcess`."""
 
     def __init__(self, running: RunningCall[RunResult], mark: str) -> None:
         self._running, self._mark = running, mark
@@ -98,7 +98,7 @@ async def started_in_task(
         gateway: socket of the gateway.
 
     Raises:
-        SandboxEndedError: files or processes of the model leave no room for the job.
+        SandboxEndedError: files or processes of the model leave no room in the sandbox for the job.
         SandboxUnavailableError: the sandbox failed.
     """
     python, mark, file = python_of(local_settings(folder)), f"\n{token_hex(16)} ", f"{TESTS_IN}/.agentrl-{token_hex(8)}"

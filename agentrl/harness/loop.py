@@ -1,4 +1,4 @@
-"""The agent loop `harness`: each rollout is one run of a program that reaches the model through the gateway."""
+"""The agent loop `harness`: each rollout runs a program that reaches the model through the gateway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ABORT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Objects that a rollout uses in every run of its harness.
+    """Objects that a rollout uses in every run of its harness. A harness runs once for each step of a task folder.
 
     Attributes:
         end: deadline on the monotonic clock; None: no deadline.
@@ -144,7 +144,7 @@ class HarnessLoop(AgentLoop):
         deadline: float | None,
         commands: TaskCommands,
     ) -> Finished:
-        """Run the harness until it ends or must be stopped."""
+        """Run the harness, once for each step of the task, until its last run ends or must be stopped."""
         shared = self._shared
         began = time.monotonic()
         async with shared.slots.taken(watched), shared.address(watched) as address:

@@ -68,7 +68,7 @@ def joined(before: Finished, last: Finished) -> Finished:
 
 
 def rollout_of(shared: HarnessRun, session: Session, watched: WatchedSession, finished: Finished) -> Rollout:
-    """Return the rollout.
+    """Return the rollout that the session recorded, with facts about the harness.
 
     Raises:
         ConfigError: the command does not exist.

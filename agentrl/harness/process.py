@@ -27,7 +27,7 @@ _PAUSE_S = 0.01
 _REST_S = 0.5
 """Seconds to read the rest of the output after the harness has ended."""
 _END_S = 5.0
-"""Seconds within which the supervisor must end a harness that runs without namespaces."""
+"""Seconds within which the supervisor (supervisor.py) must end a harness that runs without namespaces."""
 _MAX_REPORT_BYTES = 2**16
 _BOOTSTRAP = """
 import json, os, sys

@@ -86,7 +86,7 @@ class HarnessRun:
 
     @asynccontextmanager
     async def address(self, session: WatchedSession) -> AsyncIterator[Address]:
-        """Open the session at the gateway for the time of the block."""
+        """Open the session at the gateway during the block, and yield the session's address."""
         async with self._server.address(session) as address:
             yield address
 
@@ -122,7 +122,7 @@ class HarnessRun:
             await asyncio.to_thread(place.remove)
 
     def log_once(self, problem: str) -> None:
-        """Log the first failure of a harness."""
+        """Log the problem of a harness; only the first problem of a run is logged."""
         if not self._logged:
             self._logged = True
             _LOGGER.warning("%s (reported once)", problem)
@@ -141,7 +141,7 @@ class HarnessRun:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentrl-gateway-"))
-            self._folder.chmod(0o711)  # lets sandboxes of another user connect; requests need a key
+            self._folder.chmod(0o711)  # lets sandboxes that run as another user connect; requests need a key
         return self._folder / "socket"
 
     def _new_server(self) -> GatewayServer:

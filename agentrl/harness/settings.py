@@ -36,7 +36,8 @@ class HarnessSettings(Section):
     stdin: str = ""
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. PATH, HOME, LANG and, for a command, AGENTRL_ variables are added, and no others."""
+    """Environment variables. PATH, HOME, LANG and, for a command, AGENTRL_ variables are added; the harness gets no
+    other variables."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
@@ -49,7 +50,7 @@ class HarnessSettings(Section):
     """Seconds until the harness is stopped; null: `rollout.multi_turn.rollout_timeout_s`."""
     on_exit: Literal["score", "fail"] = "score"
     """What happens if the harness ends with an error after at least one turn. score: the rollout is scored as usual.
-fail: the rollout is dropped."""
+    fail: the rollout is dropped."""
     sandbox: str | dict[str, JsonValue] | None = None
     """Sandbox, as for tools (docs/sandboxes.md); task: the sandbox of the rollout's task folder; null: no sandbox."""
     network: Literal["host", "gateway"] = "host"

@@ -1,6 +1,7 @@
 """Program that starts a harness as its child, and ends all processes that the harness started.
 
-The Python of the harness's place (3.9 or later) runs the source of this file, which `process.py` and `in_task.py` send.
+`process.py` and `in_task.py` send the source of this file to the place in which the harness runs (see `places.py`).
+There, the place's Python (3.9 or later) runs it.
 The first argument is a file descriptor. The supervisor writes to this descriptor: first the text in the job's key
 `mark`, then the report.
 When a file descriptor in the job's key `watched` closes, agentrl has ended, and the supervisor ends the harness.
@@ -153,7 +154,7 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def end_descendants() -> None:
-    """Kill all processes below this one."""
+    """Kill all descendants of this process."""
     for _ in range(MAX_ROUNDS):
         left = descendants()
         if not left:
@@ -177,7 +178,7 @@ def reap() -> None:
 
 
 def descendants() -> set[int]:
-    """Return the processes below this one that have not ended."""
+    """Return the descendants of this process that have not ended."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

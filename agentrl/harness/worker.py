@@ -25,7 +25,7 @@ START_S = 300.0
 
 
 class FunctionWorker:
-    """Calls the function in a process. A call starts the process if it does not run.
+    """Calls the function of a harness in a separate process. A call starts the process if the process does not run.
 
     Raises:
         ConfigError: there is no such interpreter or file.

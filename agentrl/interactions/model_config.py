@@ -74,7 +74,7 @@ class ModelUserConfig(Section):
     max_per_minute: PositiveFloat | None = None
     """Maximum number of requests per minute, over all conversations."""
     timeout_s: PositiveFloat = 60.0
-    """Timeout of one request."""
+    """Timeout of one request, in seconds."""
     max_retries: NonNegativeInt = 4
     """Retries after a failure or an invalid answer."""
     send_seed: bool = True
@@ -97,7 +97,7 @@ class ModelUserConfig(Section):
         return self
 
     def own_options(self) -> dict[str, JsonValue]:
-        """Parameters of a request besides its messages and its seed."""
+        """Return the parameters of a request, other than model name, messages and seed."""
         options: dict[str, JsonValue] = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {**{name: value for name, value in options.items() if value is not None}, **self.extra_body}
 

@@ -17,7 +17,7 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Author
 
 _TOO_LONG = "\n0" * 2**18
-"""Text in place of a recorded answer that was not saved because it left no token for the model's reply."""
+"""Stand-in for a user's answer that was not saved, because the answer left no token for the model's reply."""
 
 
 class RecordedAnswers:
@@ -46,7 +46,8 @@ class RecordedAnswers:
 class RecordedSession(InteractionSession):
     """Returns recorded answers while the conversation equals the recorded one.
 
-    After that, the interaction answers, or `respond` raises an error if `RecordedAnswers.unrecorded` is a list.
+    After the first difference, the interaction answers. If `RecordedAnswers.unrecorded` is a list, `respond` raises an
+    error instead.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RecordedSession(InteractionSession):
 
 
 def _comparable(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """The messages with thoughts separate from the content, because older runs saved thoughts in the content."""
+    """Return the messages with thoughts outside the content, because older runs saved thoughts in the content."""
     return [_with_thoughts(message) if message["role"] == "assistant" else {**message} for message in messages]
 
 

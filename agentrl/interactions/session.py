@@ -166,7 +166,7 @@ def _finite(value: object) -> float:
 
 
 def chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInteraction:
-    """Return the interaction named in a row's `interaction_kwargs`, or the only one if no name is given.
+    """Return the interaction named in a row's `interaction_kwargs`, or the only interaction if no name is given.
 
     Raises:
         DataError: the name is unknown, or is missing and there are several interactions.

@@ -29,7 +29,7 @@ class UserPrompt:
     Args:
         text: instructions with placeholders such as `{{ goal }}`; None: built-in instructions.
         values: configured values, which a row may replace. If `text` has a placeholder whose value is None, each row
-            must have the value.
+            must have a value for the placeholder.
     """
 
     def __init__(self, text: str | None, values: Mapping[str, str | None]) -> None:
@@ -41,7 +41,7 @@ class UserPrompt:
         return set(_PLACE.findall(self._text or ""))
 
     def check(self, given: Mapping[str, object]) -> None:
-        """Reject a row that lacks a value.
+        """Reject a row that lacks a value for a placeholder.
 
         Raises:
             DataError: a value is missing, or is not text.

@@ -43,7 +43,7 @@ def num_answers(messages: Sequence[Message], prompt: Sequence[Message]) -> int:
 def _spoken(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
     """Yield (swapped role, text) of each message between assistant and user.
 
-    A user message directly after tool calls is a tool's answer, as in ReAct.
+    A user message directly after tool calls is left out: it is a tool's answer, as in ReAct.
     """
     after_calls = False
     for message in messages:

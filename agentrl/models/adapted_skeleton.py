@@ -1,4 +1,4 @@
-"""A model with a LoRA adapter but without values, for backends that keep the values in their own layers."""
+"""A model with a LoRA adapter, without parameter values, for backends that keep the values in their own layers."""
 
 from __future__ import annotations
 

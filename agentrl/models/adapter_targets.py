@@ -21,7 +21,7 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
     """Return the full names of the modules that get an adapter, in the model's order.
 
     Raises:
-        ConfigError: a name matches no module, a name matches a module that is not linear, or no module is left.
+        ConfigError: a name matches no module, a name matches a module that is not linear, or all modules are excluded.
     """
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     modules = {name: module for name, module in model.named_modules() if name}
@@ -47,7 +47,7 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
 
 
 def _named(modules: dict[str, nn.Module], ends: tuple[str, ...], option: str) -> set[str]:
-    """Return the modules whose name is, or ends with, one of `ends`."""
+    """Return the names of the modules whose name equals one of `ends`, or ends with a dot and one of `ends`."""
     found: set[str] = set()
     for end in ends:
         matches = {name for name in modules if name == end or name.endswith(f".{end}")}

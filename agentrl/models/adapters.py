@@ -73,7 +73,7 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
 
 def fit_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
-    """Add an adapter with the options of a saved adapter, but without its values. Only the adapter requires gradients.
+    """Add an adapter with the options, not the values, of a saved adapter. Only the added adapter requires gradients.
 
     For `base`, see `add_new_adapter`.
 
@@ -99,7 +99,7 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     """Load a saved adapter's values into the model's adapter.
 
     Raises:
-        ConfigError: the saved adapter is corrupt, or has other modules, ranks or scales.
+        ConfigError: the saved adapter is corrupt, or its modules, ranks or scales differ from the model's adapter.
     """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -128,7 +128,7 @@ def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor
     """Return the values of a saved adapter under the names of the model's parameters.
 
     Raises:
-        ConfigError: the saved adapter is corrupt, or has other modules, ranks or scales.
+        ConfigError: the saved adapter is corrupt, or its modules, ranks or scales differ from the model's adapter.
     """
     from safetensors.torch import load_file
 
@@ -143,7 +143,7 @@ def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor
 
 
 def write_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """Write the adapter of `model`, with its values in `weights`, into `folder` in peft's format."""
+    """Write the adapter of `model`, with the values in `weights`, to `folder` in peft's format."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -180,7 +180,7 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def adapter_randomized(model: nn.Module) -> Iterator[None]:
-    """Replace an adapter's zeros by random numbers inside the block, so that checks see the effect of a new adapter."""
+    """Replace an adapter's zero matrices by random ones inside the block, so that checks see a new adapter's effect."""
     generator = torch.Generator().manual_seed(0)
     zeros = [value for _, value in adapter_parameters(model) if not value.any()]
     for value in zeros:
@@ -214,7 +214,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # Any: a Lor
 def _compute_in_input_dtype(model: nn.Module) -> None:
     """Make adapter layers convert their float32 weights to their input's dtype; peft would convert inputs and outputs.
 
-    Variants such as DoRA are not changed, because they compute norms of their weights.
+    Layers of variants such as DoRA are not changed, because these variants compute norms of their weights.
     """
     from peft.tuners.lora import Linear
 

@@ -27,7 +27,7 @@ do not change the result in evaluation mode."""
 
 
 class UnfaithfulError(Exception):
-    """Another implementation cannot reproduce this model's attention; the message gives the reason."""
+    """agentrl's attention cannot replace this model's attention; the message gives the reason."""
 
 
 def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
@@ -56,10 +56,10 @@ def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> 
 
 
 def check_understood(layer: object, attention_mask: Tensor | None, others: Mapping[str, object]) -> None:
-    """Reject unknown arguments that a layer passes to its attention: ignoring them would change the results.
+    """Reject a mask, or unknown arguments, from a layer to its attention: ignoring them would change the results.
 
     Raises:
-        UnfaithfulError: an argument is unknown; the message names the layer and the arguments.
+        UnfaithfulError: there is a mask or an unknown argument; the message names the layer and unknown arguments.
     """
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if attention_mask is not None or unknown:
@@ -72,8 +72,9 @@ def explicit_attention(
     """Compute attention step by step, for soft-capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
-        query: [R, K, Q, D], Q = C * G queries: for each of the C tokens, the G heads that share a key head.
-        keys, values: [R, K, W, D].
+        query: [R, K, Q, D]: for each of R rows and K key heads, Q = C * G queries of size D. C is the number of tokens
+            in a row, G the number of query heads that share a key head.
+        keys, values: [R, K, W, D], for W tokens.
         bias: [R, 1, Q, W], added to the scores.
         sinks: [K * G], one score per query head.
     """
@@ -97,7 +98,7 @@ class _MaskReader:
         self.windows: dict[int, int | None] = {}
         self._masks: list[tuple[Tensor, MaskFunction, int | None]] = []
 
-    # Any: transformers determines the signatures of both methods
+    # Any: transformers determines the signatures of `make_mask` and `attend`
     def make_mask(self, *args: Any, mask_function: MaskFunction, **kwargs: Any) -> Tensor:
         """Create a mask, and remember its function."""
         kwargs["allow_is_causal_skip"] = False

@@ -13,9 +13,9 @@ from agentrl.models.shape import model_shape, number
 
 
 def model_facts(path: str) -> ModelFacts:
-    """Return facts about the model in a folder or on the hub; empty facts if the file cannot be read.
+    """Return facts about the model in a folder or on the hub; empty facts if `config.json` cannot be read.
 
-    Only one small file is read. Errors in the folder are reported when the model is loaded.
+    Only this small file is read. Errors in the folder are reported when the model is loaded.
 
     Raises:
         ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
@@ -45,7 +45,7 @@ def model_content(path: str) -> dict[str, object]:
 
 
 def _num_parameters(shape: Mapping[str, object]) -> int | None:
-    """Count the embeddings, and in each layer the attention matrices and the feed-forward matrices of all experts."""
+    """Count the weights of the embeddings, and of attention and feed-forward parts (all experts) in each layer."""
     hidden, layers = number(shape, "hidden_size", "n_embd"), number(shape, "num_hidden_layers", "n_layer")
     vocabulary = number(shape, "vocab_size")
     if hidden is None or layers is None or vocabulary is None:

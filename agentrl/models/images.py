@@ -83,13 +83,13 @@ class ImageInputs:
 
 
 def find_image_inputs(config: ModelConfig) -> ImageInputs | None:
-    """Load the processor saved with the weights; None if there is none, or the model has no image input.
+    """Load the processor saved with the weights; None without such a processor, or if the model takes no images.
 
     Raises:
         ConfigError: the processor cannot be read.
     """
     if is_folder(config.path) and not (Path(config.path) / "config.json").is_file():
-        return None  # an adapter, or an invalid folder that `load_model` reports in detail
+        return None  # an adapter, or an invalid folder, for which `load_model` raises a detailed error
     with quiet_transformers():
         try:
             kind = type(AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code))

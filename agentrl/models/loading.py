@@ -78,10 +78,10 @@ def load_model(
 
 
 def adapter_of(config: ModelConfig, key: str) -> Adapter | None:
-    """Return the saved adapter to continue from; None if there is none.
+    """Return the saved adapter that `config` names; None if it names none.
 
     Raises:
-        ConfigError: the folder has no adapter, or two adapters are configured.
+        ConfigError: the folder `config.lora_adapter_path` has no adapter, or two adapters are configured.
     """
     own = find_adapter(config.path)
     if config.lora_adapter_path is None:
@@ -120,7 +120,7 @@ def read_model(
         options: further options of `from_pretrained`.
 
     Raises:
-        ConfigError: there is no such model, it is corrupt, or it does not fit that class.
+        ConfigError: there is no such model, it is corrupt, or it does not fit `auto_class`.
     """
     _check_path(path, key)
     try:

@@ -1,4 +1,4 @@
-"""Sizes of a model that a parallel layout must divide, from the model's `config.json`."""
+"""Sizes of a model that must be divisible by the sizes of a parallel layout, from the model's `config.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best division of the devices between trainer and engine: its keys, and why other divisions are slower."""
+"""The best division of the devices between trainer and engine, as configuration keys; why the others are slower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Best:
     found: Found
 
     def keys(self, candidate: Candidate) -> str:
-        """Return the keys that change the configuration into a candidate."""
+        """Return, as text, the keys that give the configuration the layout and the servers of a candidate."""
         per_node = self.fleet.hardware.devices_per_node
         return keys_text(_keys(self.config, per_node, candidate.layout, candidate.servers))
 
@@ -63,7 +63,7 @@ class _Memory:
     per_node: int
 
     def trainer_lacks(self, layout: Layout) -> Lack | None:
-        """See `Fits`."""
+        """See `Fits` in `plan.split.search`."""
         servers = Servers(embedded=False, replicas=len(self.config.rollout.sglang.urls) or 1, colocate=False)
         changed = self._changed(layout, servers)
         uses = fit_of(changed, self.shape, self.memory).uses
@@ -74,12 +74,12 @@ class _Memory:
         return Lack(True, 1.0, reason) if reason else None
 
     def serves(self, servers: Servers) -> float | Lack:
-        """See `Serves`."""
+        """See `Serves` in `plan.split.search`."""
         tokens, use = server_room(self.config, self.shape, servers, self.memory)
         return tokens if use.fits else _lacking(use)
 
     def together(self, layout: Layout, servers: Servers) -> float | str:
-        """See `Together`."""
+        """See `Together` in `plan.split.search`."""
         changed = self._changed(layout, servers)
         lacking = (_lacking(use).text for use in fit_of(changed, self.shape, self.memory).uses if not use.fits)
         reason = next(lacking, None) or refused(changed)

@@ -21,7 +21,7 @@ from agentrl.plan.time.step import Instant, publish_s, samples_of, setting_of
 from agentrl.plan.time.training import Training
 
 if TYPE_CHECKING:
-    from agentrl.plan.measured import Measured  # imports the reader of saved rollouts
+    from agentrl.plan.measured import Measured  # this would also import the reader of saved rollouts
 
 FEWEST_STEPS, ENOUGH_ROLLOUTS = 4, 1_024
 """To fit the times of a run, about `ENOUGH_ROLLOUTS` rollouts are simulated, but at least `FEWEST_STEPS` steps."""
@@ -56,7 +56,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """An engine whose passes take `factor` times as long."""
+    """The engine `speed`, with passes that take `factor` times as long."""
 
     speed: EngineSpeed
     factor: float
@@ -100,9 +100,9 @@ def fit_trainer(measured: Measured, shape: Shape, hardware: Hardware, config: Ru
 
 
 def fit_engine(measured: Measured, shape: Shape, hardware: Hardware, config: RunConfig) -> float:
-    """Return the engine factor at which simulated rollouts, with the run's tool latencies, take as long as measured.
+    """Return the engine factor at which simulated rollouts, with the run's tool latencies, take the measured time.
 
-    The factor is 1 for runs with staleness, because they do not report the time of a step's rollouts.
+    The factor is 1 for runs with staleness, because such runs do not report the time of a step's rollouts.
     """
     collect_s, servers = measured.mean("timing_s/collect"), servers_of(config)
     if not collect_s:
@@ -150,7 +150,7 @@ def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
 
 
 def _other_s(measured: Measured) -> float:
-    """Seconds of a step that no phase explains: storing, logging, the loop itself."""
+    """Return the seconds of a step that belong to no phase: storing, logging, the loop itself."""
     phases = ("collect", "wait_rollouts", "score", "learn", "critic", "publish", "validate")
     known = sum(measured.median(f"timing_s/{name}") or 0.0 for name in phases)
     return max(0.0, (measured.median("timing_s/step") or known) - known)

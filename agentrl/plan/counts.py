@@ -63,7 +63,7 @@ def _counted(content: Mapping[str, object]) -> Shape:
 
 
 def _predicting(content: Mapping[str, object], sizes: Sizes) -> Weights:
-    """Return the weights of a layer for multi-token prediction, without its copies of embedding and head."""
+    """Count the weights of a layer for multi-token prediction, without the copies of embedding and head."""
     return _layer(content, sizes, sparse=True) + Weights(dense=2 * sizes.hidden**2, norms=3 * sizes.hidden)
 
 
@@ -108,7 +108,7 @@ def assembled(
     outer: Weights,
     mtp: tuple[Weights, ...] = (),
 ) -> Shape:
-    """Return the shape with these weights."""
+    """Return the shape with these sizes and weight counts."""
     return Shape(
         name=str(content.get("model_type")),
         layers=tuple(layers),
@@ -191,7 +191,7 @@ def _layer(content: Mapping[str, object], sizes: Sizes, *, sparse: bool) -> Weig
 
 
 def _grouped(content: Mapping[str, object], sizes: Sizes) -> tuple[int, int]:
-    """Number of weights of the projections, and of their norms."""
+    """Return (number of weights of the projections, number of weights of the norms of the projections)."""
     of, family = sizes.attention, content.get("model_type")
     queries, keys = of.heads * of.head_dim, of.kv_heads * of.head_dim
     biased = family in _BIASED_KEYS or (content.get("attention_bias") is True and family not in _UNBIASED)

@@ -9,7 +9,7 @@ _NAME_BYTES = 96
 
 
 class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`."""
+    """NVML's C structure `nvmlMemory_t`."""
 
     _fields_ = [
         ("total", ctypes.c_ulonglong),
@@ -19,7 +19,7 @@ class _Memory(ctypes.Structure):
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of the first NVIDIA GPU; None without a GPU."""
+    """Return the memory of the first NVIDIA GPU, in bytes; None without a GPU."""
     memory = _Memory()
     return int(memory.total) if _read("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) else None
 

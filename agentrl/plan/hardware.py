@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError, suggestion
 from agentrl.utils.shipped import shipped
 
 Number = Literal["bf16", "fp8", "fp32"]
-"""Data types for which a hardware file can contain a peak."""
+"""Data types for which a hardware file can contain a peak speed."""
 Share = Annotated[float, Field(gt=0, le=1)]
 
 GIB = 2.0**30
@@ -32,19 +32,19 @@ class Hardware(Section):
     name: str
     """Name, as in `64xH100`."""
     memory_gib: PositiveFloat
-    """Memory that programs can allocate."""
+    """Memory of a device that programs can allocate, in GiB."""
     peak_tflops: dict[Number, PositiveFloat]
     """Dense peak per data type, in 10^12 FLOP/s."""
     share_of_peak: Share
-    """Share of the peak that matrix products reach in training, before communication and pipeline bubbles."""
+    """Share of the peak that matrix products reach in training, without communication and pipeline bubbles."""
     memory_gb_s: PositiveFloat
-    """Peak bandwidth of the memory."""
+    """Peak bandwidth of the memory, in GB/s."""
     share_of_bandwidth: Share = 0.7
     """Share of `memory_gb_s` that decoding reaches."""
     link_gb_s: PositiveFloat
-    """Bandwidth to the other devices of a node, one direction."""
+    """Bandwidth to the other devices of a node, in GB/s, in one direction."""
     network_gb_s: PositiveFloat
-    """Bandwidth to other nodes, one direction, per device."""
+    """Bandwidth of a device to other nodes, in GB/s, in one direction."""
     link_latency_us: NonNegativeFloat = 15
     """Fixed time of one collective operation inside a node, in microseconds."""
     network_latency_us: NonNegativeFloat = 100
@@ -59,7 +59,7 @@ class Hardware(Section):
     update_overhead_ms: NonNegativeFloat = 0
     """Fixed time of one update, in milliseconds, in addition to its passes and memory traffic."""
     overlaps: bool = True
-    """Whether sharded weights are gathered while the device computes. False: the device waits for them, as on a CPU."""
+    """Whether sharded weights are gathered while the device computes. False: the device waits first, as on a CPU."""
     devices_per_node: PositiveInt
     price_per_hour: NonNegativeFloat | None = None
     """US dollars per device and hour. None: unknown."""

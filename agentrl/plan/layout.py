@@ -19,8 +19,8 @@ class Layout:
     """The devices that train, and how they divide a model. For `fsdp` and `torch`, all sizes of Megatron are 1.
 
     Attributes:
-        devices: number of devices, with one process each.
-        fsdp_size: number of processes that shard one copy of the weights (FSDP2); 1 otherwise.
+        devices: number of devices; each runs one process.
+        fsdp_size: number of processes that shard one copy of the weights (FSDP2); 1 without FSDP2.
         ulysses: number of processes that each compute a slice of the positions of the same samples (FSDP2).
         megatron: the sizes of Megatron's layout; other backends have the default sizes.
     """
@@ -33,12 +33,12 @@ class Layout:
 
     @property
     def tensor(self) -> int:
-        """TP: processes that share each layer's matrices."""
+        """TP: number of processes among which each layer's matrices are divided."""
         return self.megatron.tensor_model_parallel_size
 
     @property
     def pipeline(self) -> int:
-        """PP: pipeline stages."""
+        """PP: number of pipeline stages."""
         return self.megatron.pipeline_model_parallel_size
 
     @property
@@ -48,17 +48,17 @@ class Layout:
 
     @property
     def context(self) -> int:
-        """CP, or the Ulysses size: processes that each compute a slice of the positions of the same samples."""
+        """CP, or Ulysses size: number of processes that each compute a slice of the positions of the same samples."""
         return self.megatron.context_parallel_size * self.ulysses
 
     @property
     def expert(self) -> int:
-        """EP: processes that share the experts of a layer."""
+        """EP: number of processes among which the experts of a layer are divided."""
         return self.megatron.expert_model_parallel_size
 
     @property
     def expert_tensor(self) -> int:
-        """ETP: processes that share each expert's matrices."""
+        """ETP: number of processes among which each expert's matrices are divided."""
         return self.megatron.expert_tensor_size
 
     @property
@@ -68,17 +68,20 @@ class Layout:
 
     @property
     def data_parallel(self) -> int:
-        """DP: groups of processes that compute different samples."""
+        """DP: number of groups of processes; different groups compute different samples."""
         return self.devices // (self.tensor * self.pipeline * self.context)
 
     @property
     def dense_copies(self) -> int:
-        """DP x CP: processes with the same non-expert weights, which divide the state of the distributed optimizer."""
+        """DP x CP: number of processes with the same non-expert weights.
+
+        These processes divide the state of the distributed optimizer.
+        """
         return self.data_parallel * self.megatron.context_parallel_size if self.kind == "megatron" else 1
 
     @property
     def expert_copies(self) -> int:
-        """Processes with the same experts."""
+        """Number of processes with the same experts."""
         parts = self.expert * self.expert_tensor * self.pipeline
         return self.devices // parts if self.kind == "megatron" else 1
 
@@ -109,8 +112,9 @@ class Servers:
 
     Attributes:
         embedded: the engine is in the process of rank 0.
-        replicas: number of engines, or of servers.
-        tensor, pipeline: per server, the number of devices that share the matrices, and the number of pipeline stages.
+        replicas: number of engines; with SGLang, number of servers.
+        tensor: number of devices of a server among which the matrices of each layer are divided.
+        pipeline: number of pipeline stages of a server.
         data: number of parts of a server, each with its own KV cache (`dp_size` with `enable_dp_attention`).
         colocate: engines and training share the devices.
         elsewhere: the servers run already (`rollout.sglang.urls`).
@@ -130,7 +134,7 @@ class Servers:
 
     @property
     def devices(self) -> int:
-        """Devices of all servers."""
+        """Number of devices of all servers."""
         return self.replicas * self.tensor * self.pipeline
 
 

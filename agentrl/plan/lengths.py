@@ -44,8 +44,8 @@ class RolloutLengths:
         turns: the turns, in order.
         trajectories: number of tokens of each trajectory in training.
         prompt: number of first tokens that all rollouts of a task have in common.
-        shared: number of first tokens that each trajectory has in common with another trajectory of the task.
-            With `actor.share_prefixes`, training computes shared tokens once. Empty: no shared tokens.
+        shared: for each trajectory, the number of first tokens that it shares with another trajectory of the task. With
+            `actor.share_prefixes`, training computes them only in the other trajectory. Empty: no shared tokens.
     """
 
     turns: tuple[Turn, ...]
@@ -55,12 +55,12 @@ class RolloutLengths:
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that the model samples."""
+        """Number of tokens that the model samples."""
         return sum(turn.sampled for turn in self.turns)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all trajectories."""
+        """Number of tokens of all trajectories."""
         return sum(self.trajectories)
 
     def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
@@ -79,7 +79,7 @@ class Lengths(Protocol):
     """Source of lengths."""
 
     def group(self, number: int, size: int) -> Sequence[RolloutLengths]:
-        """Return the lengths of the `size` rollouts of task `number`; equal for equal arguments."""
+        """Return the lengths of the `size` rollouts of task `number`; the same arguments give the same lengths."""
         ...
 
 
@@ -143,7 +143,7 @@ class Spread(Section):
 
 
 class LengthsConfig(Section):
-    """A distribution of lengths. The rollouts of a task have the same prompt; other lengths are drawn independently.
+    """A distribution of lengths. Rollouts of a task have the same prompt length; other lengths are drawn independently.
 
     Example, with means: 4 turns of 300 tokens each (95% of the turns are below 900 tokens). Between two turns, tools
     take 2 s and return 500 tokens.
@@ -154,11 +154,11 @@ class LengthsConfig(Section):
 
     prompt_tokens: Spread = Spread(mean=512)
     turns: Spread = Spread(mean=1)
-    """Turns of the model."""
+    """Number of turns of the model."""
     turn_tokens: Spread = Spread(mean=512, p95=1536)
-    """Tokens that the model samples in a turn."""
+    """Number of tokens that the model samples in a turn."""
     tool_tokens: Spread = Spread(mean=256)
-    """Tokens of the tool results between two turns."""
+    """Number of tokens of the tool results between two turns."""
     tool_s: Spread | None = None
     """Seconds between two turns. None: no waiting."""
     reward_s: Spread | None = None

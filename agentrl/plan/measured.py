@@ -110,7 +110,7 @@ def _lengths_of_group(rollouts: Sequence[Rollout]) -> list[RolloutLengths]:
 
 
 def _wait_s(calls: Sequence[ToolCall]) -> float:
-    """Seconds from the start of the first call of a turn to the end of its last call."""
+    """Return the seconds from the start of the first of these calls to the end of the last one."""
     spans = [(call.started_s, call.started_s + call.duration_s) for call in calls]
     known = [(start, end) for start, end in spans if math.isfinite(start) and math.isfinite(end) and start <= end]
     seconds = max((end for _, end in known), default=0.0) - min((start for start, _ in known), default=0.0)
@@ -118,7 +118,7 @@ def _wait_s(calls: Sequence[ToolCall]) -> float:
 
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix, found by bisection, because comparing slices of lists is fast."""
+    """Return the length of the common prefix, found by bisection, because comparing slices of lists is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Count the weights of any transformers model, built on the meta device. A slow import: it loads torch."""
+"""Count the weights of any transformers model, built on the meta device. The import is slow: it loads torch."""
 
 from __future__ import annotations
 

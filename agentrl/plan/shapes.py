@@ -133,7 +133,7 @@ class Shape:
 
     @property
     def active(self) -> int:
-        """Number of weights that one token uses: all except the embeddings and the experts that it does not choose."""
+        """Number of weights that one token uses: all except the embeddings and the experts not chosen for the token."""
         found = self.weights
         chosen = found.experts * self.experts_per_token // self.experts if self.experts else 0
         head = self.vocabulary * self.hidden if self.tied else 0

@@ -21,9 +21,9 @@ _RESCORED = "rescored"
 
 
 def audit(replay: Replay) -> Result:
-    """Check every invariant of every rollout.
+    """Check every invariant (`agentrl.audit.base.INVARIANTS`) of every rollout.
 
-    The audit fails if an invariant is broken, or could not be checked because something is missing. With
+    The audit fails if an invariant is broken, or could not be checked because data or a tokenizer is missing. With
     `allow_unchecked`, an unchecked invariant does not fail the audit. If `rescore` ran earlier, its scores are compared
     with the saved scores.
     """

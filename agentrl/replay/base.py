@@ -30,7 +30,7 @@ Cell: TypeAlias = str | int | float | Estimate | None
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table for display: floats are shown with four digits, estimates with their interval."""
+    """A table for display: floats are shown with four significant digits, estimates with their interval."""
 
     title: str
     columns: Sequence[str]
@@ -103,7 +103,7 @@ class Replay:
     scores: dict[str, dict[Key, float]] = field(default_factory=dict)
 
     def score(self, stored: StoredRollout) -> float | None:
-        """The score that later modes use: the first new reward's score; without new rewards, the saved score."""
+        """The score of a rollout: that of the first reward in `scores`, or the saved score if `scores` is empty."""
         if not self.scores:
             return stored.rollout.rewards.get("score")
         return next(iter(self.scores.values())).get(key_of(stored))

@@ -59,7 +59,7 @@ class Findings:
 def replay_modes(
     where: str, split: str | None, modes: Sequence[str], options: Options, *, silent: bool = False
 ) -> Findings:
-    """Run `modes` in order over the rollouts at `where`, until the first error. Modes use scores of earlier modes.
+    """Run `modes` in order over the rollouts at `where`, until the first error. A mode uses scores of earlier modes.
 
     Args:
         silent: print nothing.
@@ -67,7 +67,7 @@ def replay_modes(
     Raises:
         AgentRLError: the rollouts or one of the modes do not exist.
     """
-    run = open_saved(where, split)  # opened first, because loading the modes imports torch
+    run = open_saved(where, split)  # first, to report a wrong path before torch is imported
     functions = {name: find_mode(name).load() for name in modes}
     console = Console(quiet=silent, highlight=False)
     print_heading(run, console)

@@ -29,10 +29,10 @@ NUM_SUSPECTS = 20
 
 
 def hacking(replay: Replay) -> Result:
-    """Compare the rewards of the saved rollouts with their guards.
+    """Compare the scores of the saved rollouts with the results of the guards (`agentrl.rewards.guards`).
 
-    If no guards ran in training, or `reward.guards` is overridden (`reward.guards.max_answers=2`), the guards run now
-    on the text of the messages. The guards' penalties do not change the scores.
+    If no guards ran in training, or an override changes `reward.guards` (for example `reward.guards.max_answers=2`),
+    the guards run now on the text of the messages. The guards' penalties do not change the scores.
 
     Raises:
         DataError: the rollouts cannot be read.

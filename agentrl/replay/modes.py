@@ -15,7 +15,7 @@ class Entry:
     """One mode.
 
     Attributes:
-        summary: one line.
+        summary: what the mode does, in one line.
         target: `pkg.module:function`, a `replay.base.Mode`; imported only when the mode is used.
         argument: the argument after the mode's name; None if it has no argument.
     """

@@ -1,4 +1,4 @@
-"""Check that a path of saved rollouts exists, and suggest runs nearby. No slow imports."""
+"""Check that a path of saved rollouts exists, and suggest runs nearby. This module imports nothing slow."""
 
 from __future__ import annotations
 

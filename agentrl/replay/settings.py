@@ -36,7 +36,7 @@ NO_MODEL = "unknown"
 def replay_config(replay: Replay) -> RunConfig:
     """The trusted part of the saved configuration (`replay.trusted_config`), with the command-line overrides.
 
-    Code in saved rollouts runs only in a sandbox that the command line names.
+    A reward that runs code of the model needs a sandbox that the command line names.
 
     Raises:
         ConfigError: the configuration is not valid.

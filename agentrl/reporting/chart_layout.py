@@ -23,7 +23,14 @@ _SMOOTH_FROM = 30  # lines with at least this many points are smoothed
 
 
 class Line(NamedTuple):
-    """A drawn series. If `path` is a moving average, `faint` is the raw line. `dots`: points of a short series."""
+    """A drawn series.
+
+    Attributes:
+        last: the last value, as text.
+        path: SVG path of the values, or of their moving average if the series is long.
+        faint: SVG path of the values if `path` is a moving average; else "".
+        dots: the points of a short series, to be marked; empty for a long series.
+    """
 
     label: str
     last: str
@@ -33,7 +40,13 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One position on the x-axis and its tooltip. Each of `readings` is (index of the line, y, text)."""
+    """One position on the x-axis and its tooltip, which appears over a strip of the chart.
+
+    Attributes:
+        x: the position.
+        left, width: the strip.
+        readings: (index of the line, y, text) for each line with a point at this position.
+    """
 
     x: float
     left: float
@@ -117,7 +130,7 @@ def _y_ticks(chart: Chart) -> list[float]:
     if high - low <= max(chart.noise, FLAT * max(abs(low), abs(high))):
         low, high = _around(low, chart.noise)
     elif 0 < low < high / 2:
-        low = 0.0  # show a falling curve relative to zero
+        low = 0.0  # the values differ by more than a factor of 2: show them relative to 0
     return _ticks(low, high, 5)
 
 

@@ -1,4 +1,4 @@
-"""The named charts of a report."""
+"""The fixed charts of a report; `charts` adds further charts, for example one for each reward component."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOISY = {"actor", "critic", "kl", "mismatch", "publish"}
 
 
 class Topic(NamedTuple):
-    """A chart: its title and the unit of its values."""
+    """A chart: its title and the unit of its values; for the other fields, see `charts.Chart`."""
 
     title: str
     unit: str

@@ -1,4 +1,4 @@
-"""Choose which metrics of a run share a chart, and label their lines."""
+"""Chooses which metrics of a run share a chart, and labels the lines of the charts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[float, float]
 History = Sequence[Mapping[str, float]]
 """One mapping per step: metric -> finite value, and the number of the step under the key `step`."""
 FLAT = 1e-6
-"""A series with a smaller relative spread is drawn as constant, because float32 cannot represent its differences."""
+"""A series with a smaller relative spread is drawn as constant: its differences may be float32 rounding errors."""
 
 _LARGEST = 1e300  # larger values are not drawn: their sums and differences overflow
 _PARTS_AFTER = 2  # reward components follow the first two charts, success and reward

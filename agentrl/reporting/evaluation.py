@@ -31,7 +31,8 @@ class Summary:
 
     Attributes:
         num_empty: number of tasks without any valid, scored rollout.
-        reward, success: means over rollouts, clustered by task; None if no rollout was scored.
+        reward, success: means over rollouts; the intervals are clustered by task (see `agentrl.stats.intervals`). None
+            if no rollout was scored.
         pass_at_k, pass_hat_k: k -> estimate over the tasks with at least k rollouts. k is 1, 2, 4, ... and the largest
             number of rollouts of a task.
         metrics: metrics of `rollout_metrics`, without turns and lengths if the rollouts have no tokens.

@@ -102,7 +102,7 @@ def num_tool_calls(metrics: Metrics) -> float:
 def dropped_text(metrics: Metrics, prefix: str = "") -> str | None:
     """Return the number of dropped rollouts as text ("47 of 320 rollouts"), and the success rate of all rollouts.
 
-    None if no rollout was dropped.
+    Return None if no rollout was dropped.
 
     Args:
         prefix: `val/` for validation.

@@ -169,7 +169,7 @@ def _components(rewards: Mapping[str, float]) -> dict[str, float]:
 
 
 def excerpt(rollout: Rollout) -> str:
-    """Return the text that the model addressed to the grader, with context; if there is none, the end of its text."""
+    """Return the text that the model addressed to the grader, with context, or else the end of the model's text."""
     messages = [message for dialogue in rollout.dialogues for message in dialogue]
     turns = [message_text(message) for message in messages if message["role"] == "assistant"]
     text = "\n".join(turns).strip()

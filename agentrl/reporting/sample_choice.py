@@ -31,7 +31,7 @@ def instructive(groups: Sequence[Group], step: int | None = None) -> list[Sample
 
 
 def over_time(last: Sequence[Sample], store: TrajectoryStore) -> Iterator[Sample]:
-    """For each sample of `last`, yield the rollout with the same task and number at the first, middle and last step."""
+    """Yield the rollouts with the tasks and numbers of `last`, at the first, middle and last step of `store`."""
     steps = store.steps
     earlier = sorted({steps[0], steps[len(steps) // 2]} - {steps[-1]}) if steps else []
     for sample in last:

@@ -80,7 +80,9 @@ class Guards:
         self._watching = _watching(config)
 
     def __call__(self, rewards: Mapping[str, float], turns: Sequence[str]) -> dict[str, float]:
-        """Return `rewards` with guard/<name> (0 or 1) for each text guard. The penalty, if set, reduces the score.
+        """Return `rewards` with guard/<name> (0 or 1) for each enabled guard except `length`.
+
+        The penalty, if set, reduces the score.
 
         Args:
             turns: text of each model turn.
@@ -187,7 +189,7 @@ def length_outliers(num_tokens: Sequence[int], ratio: float) -> list[bool]:
 
 
 def _watching(config: GuardsConfig) -> dict[GuardName, Callable[[Sequence[str]], bool]]:
-    """Return the text guards that are enabled."""
+    """Return the enabled guards, except `length`, which needs the complete group of a rollout."""
     patterns = injection_patterns(config.injections)
     guards: dict[GuardName, Callable[[Sequence[str]], bool]] = {
         "repetition": lambda turns: is_repetitive(turns, config.max_repeated, config.min_compressed),

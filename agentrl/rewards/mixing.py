@@ -1,4 +1,4 @@
-"""Mixture of several rewards: a weighted sum, with gates, or the first reward with a verdict."""
+"""Mixture of several rewards: a weighted sum, in which gates and priorities decide which rewards count."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class _Call(NamedTuple):
 class Mixture:
     """The sum of weight * value over the components that count.
 
-    - A component with a gate (another component) is called, and counts, only if the gate's score reaches
-      `gate_threshold`.
+    - The gate of a component is another component. A component with a gate is called, and counts, only if the gate's
+      score reaches `gate_threshold`.
     - Components with a priority are called in the order of their priorities, until the score of one component reaches
-      the component's `verdict_from` (any score, if `verdict_from` is not set). Of the components with a priority, only
-      this component counts. If no score reaches `verdict_from`, the last component with a verdict counts.
+      this component's `verdict_from` (if `verdict_from` is not set, any score is enough). Of the components with a
+      priority, only this component counts. If no score reaches `verdict_from`, the last one with a verdict counts.
     - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
     Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1

@@ -50,7 +50,7 @@ class RolloutInfo(TypedDict):
     turn_scores: list[float]
     """Scores that the simulated user gave to the model's turns, one with each answer of the user."""
     stop: str
-    """Why the rollout ended (see Stop reasons)."""
+    """Why the rollout ended, for example `finished` (see Stop reasons in the reference)."""
 
 
 def solution_view(
@@ -107,7 +107,10 @@ def _turn_texts(trajectory: Trajectory, chat_text: Callable[[Sequence[int]], str
 
 
 def _replies(trajectory: Trajectory, texts: Sequence[str]) -> list[Message]:
-    """Return the message of each model turn; built from the turns' texts if the agent loop recorded no messages."""
+    """Return the message of each model turn.
+
+    If there are fewer messages than turns, because the agent loop recorded none, build messages from the turns' texts.
+    """
     replies = [message for message in trajectory.messages if message["role"] == "assistant"]
     if len(replies) < len(texts):
         return [Message(role="assistant", content=text) for text in texts]

@@ -1,1 +1,1 @@
-"""Rollouts: run concurrently, scored, and summarized in metrics."""
+"""Runs rollouts concurrently, scores them, and computes their metrics."""

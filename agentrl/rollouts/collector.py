@@ -27,6 +27,7 @@ class AllFailedError(AgentRLError):
 
 
 Attempt = Callable[[], Awaitable[Rollout]]
+"""Function that runs one rollout. It is prepared first and called later."""
 
 
 async def collect(

@@ -21,7 +21,7 @@ _SERIAL = count()  # the number is part of session names; no result depends on i
 
 
 class RolloutGenerate:
-    """Implementation of `Generate` for one rollout.
+    """Implementation of the protocol `agent_loops.base.Generate` for one rollout.
 
     Args:
         seed: the rollout's seed. Turn t of trajectory k samples with derive_seed(seed, k, t). If a call passes `draw`,

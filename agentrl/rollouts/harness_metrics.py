@@ -10,7 +10,10 @@ from agentrl.types.rollout import Rollout, Stop
 
 
 def harness_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return `harness/...` over all rollouts that a harness ran, including failed ones; empty if there are none."""
+    """Return the metrics `harness/...` of all rollouts that a harness ran, including failed rollouts.
+
+    The result is empty if a harness ran none of the rollouts.
+    """
     ran = [rollout for rollout in rollouts if "harness_requests" in rollout.facts]
     if not ran:
         return {}

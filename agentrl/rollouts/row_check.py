@@ -1,4 +1,4 @@
-"""Checks the names in dataset rows (agent loops, tools, users) before anything expensive is loaded."""
+"""Checks the names in dataset rows (agent loops, tools, simulated users) before anything expensive is loaded."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ _SERIAL = count()  # the number is part of session names; no result depends on i
 
 
 class UserSampling:
-    """Implementation of `Sample` for one rollout.
+    """Implementation of the protocol `interactions.base.Sample` for one rollout.
 
-    Any event loop may call the object; the engine runs on the event loop that ran the constructor. Each answer uses its
-    own session, which is released once the answer is sampled, so that no KV cache is occupied during the policy's next
-    turn.
+    The object may be called on any event loop; the engine runs on the event loop that ran the constructor. Each answer
+    uses its own session. The session is released once the answer is sampled, so that its KV cache is free during the
+    policy's next turn.
 
     Args:
         priority: requests with higher priority are sampled first if the engine is busy.

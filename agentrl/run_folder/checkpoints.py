@@ -39,7 +39,7 @@ class RunState:
     """State of a run: the last finished step, the number of drawn tasks, and the best step so far.
 
     Attributes:
-        pending: drawn tasks that were in flight or ready, but not trained on.
+        pending: drawn tasks whose rollouts were running or finished, but not trained on.
         goal: the value of the `trainer.stop_when` metric at the last validation.
     """
 
@@ -161,7 +161,7 @@ def find_checkpoint(path: Path) -> Path:
     """Return the folder of the checkpoint at `path`, which may be a link such as `latest`.
 
     Raises:
-        ConfigError: `path` is not a complete checkpoint; the message suggests nearby ones.
+        ConfigError: `path` is not a complete checkpoint; the message suggests complete checkpoints near `path`.
     """
     if is_complete(path):
         return path.resolve()

@@ -39,8 +39,8 @@ def environment(config: RunConfig, live: bool) -> dict[str, JsonValue]:
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the settings that make a run not reproducible.
 
-    On the CPU, torch's results do not depend on timing. On a GPU they may, so runs on a GPU are never reported as
-    reproducible.
+    On the CPU, torch's results do not depend on timing. On a GPU, they may depend on timing, so runs on a GPU are
+    never reported as reproducible.
 
     Args:
         live: whether the run has rollouts.

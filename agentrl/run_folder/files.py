@@ -158,7 +158,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Rename a folder, then delete it. After a kill in between, `remove_leftovers` deletes the renamed folder."""
+    """Rename a folder, then delete it. If the run is killed in between, `remove_leftovers` deletes the folder."""
     aside = folder.with_name(f".{folder.name}.removed")
     folder.rename(aside)
     sync_folder(aside.parent)

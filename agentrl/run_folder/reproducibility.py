@@ -22,7 +22,7 @@ MAX_EVENTS = 100
 
 
 class ReproducibilityReport:
-    """Writes `environment.json` of a run: the values of `environment`, and under `reproducible`
+    """Writes `environment.json` of a run: the result of `environment` (environment.py), and under `reproducible`
 
     - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
@@ -39,7 +39,7 @@ class ReproducibilityReport:
         tools: names of the offered tools that are not marked as deterministic.
         users: names of the simulated users that are not marked as deterministic.
         clients: why the run is not reproducible, if other programs send the requests; "" otherwise.
-        num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
+        num_evicted: returns the number of open conversations whose KV cache the engine has evicted and must recompute.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class ReproducibilityReport:
     def begin(self, step: int) -> None:
         """Print whether the run is reproducible. If it resumes after `step`, also print changes of the environment.
 
-        For a new run, `step` is -1. For a resumed run, the file is written only after the next step, because the run
-        may already be finished.
+        For a new run, `step` is -1. For a resumed run, the file is written only after the next step, so that resuming a
+        finished run changes no file.
         """
         if step < 0:
             self._write()

@@ -78,7 +78,7 @@ def check_folder(config: RunConfig) -> None:
 
 
 def run_before(config: RunConfig) -> Path:
-    """Return the folder of the run that is resumed: of this run, or of another run that contains `resume_from_path`."""
+    """Return the folder of the resumed run: this run's folder, or that of another run with `resume_from_path`."""
     folder = config.trainer.run_dir
     start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
     if start is None or path is None or start.parent == checkpoints_of(folder):

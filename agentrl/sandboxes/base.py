@@ -47,7 +47,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSetup:
-    """Settings of one sandbox that override the settings of its kind.
+    """Settings of one sandbox that override the settings of its kind (such as `docker`).
 
     Attributes:
         folder: the working folder; "": the working folder of the image or of the kind.

@@ -63,7 +63,7 @@ def kind_of(setting: object) -> SandboxKind:
     """Return the kind that a setting names.
 
     Raises:
-        ConfigError: the setting has another form, or the kind is unknown.
+        ConfigError: the setting is neither a name nor a mapping with `kind`, or the kind is unknown.
     """
     kind = setting.get("kind") if isinstance(setting, Mapping) else setting
     if not isinstance(kind, str):

@@ -41,7 +41,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Initial content of an owner's sandbox.
+    """Initial content of the sandbox of an owner (a rollout).
 
     Attributes:
         fill: prepares the sandbox before its first use.
@@ -121,7 +121,7 @@ class SandboxPool:
             self._in_background(owned.close())
 
     async def close(self) -> None:
-        """End all sandboxes, including others of this process that the provider finds."""
+        """End all sandboxes, including other sandboxes of this process that the provider finds."""
         self._closed = True
         for owner in [*self._owned]:
             self.release(owner)

@@ -21,7 +21,7 @@ class PoolSettings(Section):
     max_running: PositiveInt = 64
     """Maximum number of sandboxes at a time; further rollouts wait."""
     prewarm: NonNegativeInt = 0
-    """Sandboxes that are started before a rollout needs them. They count towards max_running."""
+    """Number of sandboxes that are started before a rollout needs them. They count towards max_running."""
     starts_per_s: PositiveFloat | None = None
     """Maximum starts per second of all runs of this user on this machine; null: no limit."""
 

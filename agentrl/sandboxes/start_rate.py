@@ -22,7 +22,7 @@ _MAX_WAIT_S = 3600.0
 
 
 class StartRate:
-    """Spaces starts of sandboxes evenly.
+    """Keeps a minimum time between two starts of sandboxes.
 
     Args:
         service: processes that name the same service share the limit.

@@ -35,7 +35,7 @@ def rescore(run: RunLike, reward: Rewards, *, split: str | None = None, settings
 
 
 def readvantage(run: RunLike, *, reward: Rewards = (), split: str | None = None, settings: Settings = None) -> Result:
-    """Recompute the advantages with other `settings` or another `reward`, and compare with the saved advantages.
+    """Recompute the advantages with other `settings` or another `reward`; compare them with the saved advantages.
 
     For arguments and errors, see `rescore`.
     """

@@ -88,7 +88,7 @@ class Run:
     def rollouts(
         self, split: str | None = None, step: int | None = None, columns: Collection[str] | None = None
     ) -> Iterator[StoredRollout]:
-        """All saved rollouts of a split, in the order in which they were saved; files are read lazily.
+        """Yield all saved rollouts of a split, in the order in which they were saved; files are read lazily.
 
         Args:
             split: `train` or `val`; by default `train` if it exists.
@@ -124,7 +124,7 @@ class Run:
         return frame
 
     def to_dataset(self, split: str | None = None) -> Dataset:
-        """Every column of the saved rollouts as a `datasets.Dataset`, in memory.
+        """Return every column of the saved rollouts as a `datasets.Dataset`, in memory.
 
         Raises:
             DataError: `datasets` is not installed, or a file cannot be read.

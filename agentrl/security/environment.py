@@ -1,4 +1,4 @@
-"""`${oc.env:NAME}` in a configuration: its value is treated as a secret and never shown."""
+"""`${oc.env:NAME}` in a configuration: the value is treated as a secret, with the exceptions in `remember_secret`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
     """Yield for each rollout the sample of each of its trajectories; None if a trajectory was not trained on.
 
     Samples must be in the order of the trajectories, with the `rollout_id` `uid/number`. `algos.credit.samples_of`
-    creates samples like this. A trajectory may have no sample.
+    creates samples in this order. A trajectory may have no sample.
 
     Raises:
         ValueError: a sample belongs to none of the trajectories; raised after the last rollout.

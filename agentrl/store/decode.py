@@ -45,7 +45,7 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
     """Yield the rollouts of a table, in row order. Consecutive rollouts of the same task share one `Task` object.
 
     Raises:
-        ValueError: the values contradict each other.
+        ValueError: a value is invalid, or the values contradict each other.
     """
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     histories = _histories(arrays.pop("trajectories", None)) or [[]] * table.num_rows

@@ -55,7 +55,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        # a dictionary would be slower, and token ids would need more space, because zstd alone compresses them well
+        # dictionary encoding is slower; and token ids need more space with it, because zstd compresses plain ids better
         use_dictionary=False,
         write_statistics=list(FILTERS),
         write_page_checksum=True,
@@ -127,7 +127,7 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_experts_hash(path: Path) -> str | None:
-    """Return the hash that `write_experts` returned and `path` contains; None if there are no routed experts.
+    """Return the hash of the experts file's header, which is saved in `path`; None if there is no experts file.
 
     Raises:
         DataError: the file cannot be read.

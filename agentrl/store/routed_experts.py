@@ -1,8 +1,9 @@
 """Routed experts, saved in the folder of the trajectories: `step-000012.experts.safetensors`, a tensor per trajectory.
 
-Routed experts are the experts that a mixture-of-experts model selected for each token. The file is in safetensors
-format. Its header holds a checksum of each tensor, and the file of trajectories holds the hash of that header. So
-readers detect an experts file that is missing, damaged, or from another step. Readers map the experts file into memory.
+Routed experts are the experts that a mixture-of-experts model selected for each token. The experts file is in
+safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the hash of that
+header. So readers detect an experts file that is missing, damaged, or from another step. Readers map the experts file
+into memory.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def _is_unicode(text: str) -> bool:
 def _deeply(function: Callable[[A], B], argument: A) -> B:
     """Call `function`; after a RecursionError, call it again in a new thread, which has an empty stack.
 
-    Tool-call arguments that a model writes may be nested as deeply as the JSON parser allows.
+    Tool-call arguments that a model writes may be nested as deeply as the JSON parser allows, so converting them may
+    need a complete stack.
     """
     try:
         return function(argument)

@@ -159,7 +159,7 @@ class TrajectoryStore:
             min_reward: minimum `reward`, inclusive.
             max_reward: maximum `reward`, inclusive.
             tool: only rollouts that called this tool.
-            outcome: only rollouts with a tool call of this outcome; with `tool`, it must be a call of that tool.
+            outcome: only rollouts with a tool call of this outcome; with `tool`, this call must be a call of that tool.
             columns: columns to read, all by default. A name is a column of the schema, or `trajectories.` and a field
                 of a trajectory, such as `trajectories.messages`. Fields that are not read have default values: an
                 empty prompt, no tool calls, trajectories without segments.

@@ -16,7 +16,7 @@ class TensorBoardTracker:
     """Writes scalars and texts with TensorBoard's writer.
 
     Args:
-        resumed_at: hide data of later steps; None hides nothing.
+        resumed_at: the step from which the run resumes. TensorBoard hides data of later steps. None: hide nothing.
     """
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:

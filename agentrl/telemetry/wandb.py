@@ -49,7 +49,7 @@ class WandbTracker:
         self._run.log({"val/generations": wandb.Table(columns=columns, data=rows), "step": step})
 
     def log_warning(self, step: int, text: str) -> None:
-        """Raise an alert."""
+        """Send an alert of wandb with the warning."""
         self._run.alert(title=f"step {step}", text=text)
 
     def close(self) -> None:

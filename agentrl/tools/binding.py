@@ -1,4 +1,4 @@
-"""Binds a tool for the toolbox: schema, argument parsing, timeout, and one instance per trajectory."""
+"""Binds a tool for the toolbox (`tools.toolbox`): schema, argument parsing, timeout, one instance per trajectory."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
 
 
 def _beside(folder: Path, target: str) -> str:
-    """Make `path.py:name` relative to the YAML file's folder, if `path.py` exists there."""
+    """Return `path.py:name` in the folder of the YAML file if `path.py` exists there, else `target` unchanged."""
     path = folder / target.rpartition(":")[0]
     return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
 

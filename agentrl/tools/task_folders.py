@@ -168,7 +168,7 @@ class TaskFolderState(RolloutState):
         """Run the tests in the sandbox of the rollout.
 
         Raises:
-            InfraError: there is no reward; see `verify`.
+            InfraError: there is no reward; see `task_folders.verifier.verify`.
         """
         if not self._started:
             return None

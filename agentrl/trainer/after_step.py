@@ -70,7 +70,10 @@ class AfterStep:
         self._new_best: Best | None = None  # the latest validation, if it is the best so far and not yet saved
 
     async def begin(self) -> int:
-        """Resume from the restored step. A new run starts at 0, after a validation if `val_before_train` is set."""
+        """Start a new run or continue the restored run; return the number of the last finished step, or 0.
+
+        A new run is first validated if `val_before_train` is set.
+        """
         saved = self.progress.latest_step
         step = saved or 0
         if saved is not None:

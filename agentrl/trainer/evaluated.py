@@ -20,7 +20,7 @@ class Evaluated(Mapping[str, float]):
         metrics: name (`val/...`) -> value.
         groups: the rollouts of each task, in the order of the rows.
         figures: means and pass rates with 95% confidence intervals, overall and by data source.
-        folder: contains eval.json and the rollouts.
+        folder: contains eval.json, and the rollouts unless it is the folder of a training run.
     """
 
     metrics: Mapping[str, float]

@@ -53,7 +53,7 @@ class EngineMeter(Meter):
     """Counts of one step, as `engine/<name>`.
 
     `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
-    share, but only of prompt tokens that the previous turn of the conversation already contained.
+    share, but only of prompt tokens that the previous turn of the conversation contained or sampled.
     `engine/replicas_ready` is the number of servers in service at the end of the step. `engine/weight_changed_share` is
     the share of weights that changed since the previous transfer of weights. The counts come from `Engine.metrics`.
     """

@@ -80,8 +80,8 @@ TRACES: dict[Profiler, type[Trace]] = {"torch": TorchTrace, "nsys": NsysRange}
 class StepProfiler:
     """Profiles chosen steps: all threads, from collecting to publishing.
 
-    With `torch`, the main process writes `<folder>/step-N.json`, and each other rank R writes `step-N-rank-R.json`. The
-    context manager discards the profile of a step that failed.
+    With `torch`, the main process writes `<folder>/step-N.json`, and each other rank R writes `step-N-rank-R.json`. If
+    a step fails, the context manager discards its profile.
     """
 
     def __init__(self, folder: Path, steps: Collection[int], profiler: Profiler = "torch") -> None:

@@ -11,11 +11,11 @@ class Excluded(StrEnum):
     FAILED = "failed"  # the agent loop raised an error
     INFRA_ERROR = "infra_error"  # the infrastructure failed, not the policy
     NO_TRAINED_TOKENS = "no_trained_tokens"
-    EQUAL_REWARDS = "equal_rewards"  # dynamic sampling filtered its group
+    EQUAL_REWARDS = "equal_rewards"  # dynamic sampling filtered its group: all rewards of the group are equal
     TOO_FEW = "too_few"  # dynamic sampling filtered its group: fewer than two valid rollouts
-    STALE = "stale"  # its group became older than trainer.max_staleness; the task was requeued
-    OVER_SAMPLED = "over_sampled"  # over-sampling: steps had enough groups without its group; the task was requeued
+    STALE = "stale"  # the staleness of its group exceeded trainer.max_staleness; the task was requeued
+    OVER_SAMPLED = "over_sampled"  # over-sampling: enough other groups were ready first; the task was requeued
     OVERLONG = "overlong"  # truncated by a length limit; algorithm.overlong_filter is on
     NO_ADVANTAGE = "no_advantage"  # all its advantages are 0, and the algorithm drops such rollouts
     REJECTED_BY_CORRECTION = "rejected_by_correction"  # algorithm.rollout_correction rejected all its tokens
-    NOT_CREDITED = "not_credited"  # no advantages were computed, in validation or with rollout_only
+    NOT_CREDITED = "not_credited"  # no advantages were computed: validation and rollout_only do not train

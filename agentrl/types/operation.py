@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 
 class OperationKind(StrEnum):
-    """Which method of a conversation was called. Calls of the first six kinds open a trajectory."""
+    """Which method of a `Conversation` (`agentrl.agent_loops`) was called. The first six kinds open a trajectory."""
 
     TASK = "task"  # opened with the messages of the task
     MESSAGES = "messages"  # opened with other messages, such as those of a sub-agent
     RESTART = "restart"  # opened with rewritten messages; continues trajectory `parent` (see `Operation.detail`)
     RESUME = "resume"  # opened with the beginning of a saved rollout
-    RENDER = "render"  # opened with the messages of trajectory `parent` and the next messages, all rendered again
+    RENDER = "render"  # opened with the messages of trajectory `parent` and the messages after them, all rendered again
     BRANCH = "branch"  # opened with a copy of the beginning of trajectory `parent`, up to a turn of the model
     MODEL_TURN = "model_turn"
     TOOL_TURN = "tool_turn"
     USER_TURN = "user_turn"
-    SAY = "say"
+    SAY = "say"  # a user message from the agent loop, not from a simulated user
     GIVEN = "given"  # messages that a program using the gateway added
 
 
@@ -31,12 +31,12 @@ class Operation(NamedTuple):  # created faster than a frozen dataclass
         num_before: number of operations of the rollout that had ended when this operation began.
         first_segment, first_message: number of segments and of messages of the trajectory before the operation.
         num_calls: number of tool calls that the operation recorded.
-        detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (how opening messages and
-            answers are worded: `chat`, `react`, `gateway`, or `own` for a user's class), `call_format`, `tools`,
-            `template_tools` (the tools that the chat template shows), `schemas` (the schemas of the tools, only if
-            `form` is `gateway`), `remark` (a note for the viewer), `parent` (the index of the trajectory that a
-            restart, a re-rendered history or a branch continues, or that started a sub-agent), `segment` (only for a
-            sub-agent: the index of the segment with the turn that started the sub-agent).
+        detail: a JSON object if the operation opens a trajectory, else empty. Keys: `form` (format of the first
+            messages and of tool answers: `chat`, `react`, `gateway`, or `own` for a user's class), `call_format`,
+            `tools`, `template_tools` (the tools that the chat template shows), `schemas` (the schemas of the tools,
+            only if `form` is `gateway`), `remark` (a note for the viewer), `parent` (the index of the trajectory that
+            a restart, a re-rendered history or a branch continues, or that started a sub-agent), `segment` (only for
+            a sub-agent: the index of the segment with the turn that started the sub-agent).
     """
 
     kind: OperationKind

@@ -22,7 +22,7 @@ INTERACTION = "interaction"
 VERIFIER = "verifier"
 """Name of the reward from the tests of a task folder."""
 GUARD = "guard/"
-"""Name prefix of guard values. Guard values are stored and logged as rewards, but are not added to the score."""
+"""Name prefix of guard values (`rewards.guards`). They are stored and logged as rewards, but not added to the score."""
 
 
 class Stop(StrEnum):
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
     OK = "ok"
     FORMAT_ERROR = "format_error"  # the model's mistake: malformed call, unknown tool, bad arguments
-    LIMIT_ERROR = "limit_error"  # over the limit of calls: not run, and the model gets an error
+    LIMIT_ERROR = "limit_error"  # beyond the limit of calls: the call is not run, and the model gets an error
     TOOL_ERROR = "tool_error"  # the tool ran and failed
     TIMEOUT = "timeout"  # stopped at its timeout
     INFRA_ERROR = "infra_error"  # infrastructure of the tool failed; not the policy's fault
@@ -71,7 +71,7 @@ class ToolCall:
 
     Attributes:
         name: the tool that the model named, or "" if no name could be parsed.
-        arguments: the arguments as the model wrote them (JSON text if they were JSON).
+        arguments: the arguments as JSON text; for a malformed call, the text that the model wrote.
         result: the answer text, as shown to the model.
         duration_s: seconds from the call to its answer.
         num_tokens: number of tokens that the answer added to the trajectory.
@@ -101,7 +101,7 @@ class Rollout:
 
     Attributes:
         rewards: rewards by name. Training uses `score`; most algorithms only record the other rewards.
-        error: why the rollout failed, in one line, when `stop` is `error`.
+        error: why the rollout failed, in one line; set if `stop` is `error`, or if the reward failed.
         infra_failed: the rollout failed for reasons outside the policy; it is saved but excluded from statistics.
         seed: the seed from which the sampling seeds are derived.
         duration_s: wall-clock seconds from start to reward.
@@ -164,7 +164,7 @@ class Rollout:
 
     @property
     def dialogues(self) -> list[list[Message]]:
-        """The messages of each trajectory, unless a later trajectory starts with the same messages."""
+        """The messages of each trajectory. A trajectory is left out if a later, longer one starts with its messages."""
         return _longest([trajectory.messages for trajectory in self.trajectories])
 
     @property
@@ -184,7 +184,7 @@ class Rollout:
 
     @property
     def policy_versions(self) -> Iterator[int]:
-        """The policy versions that sampled the rollout's tokens, one per span."""
+        """The policy versions that sampled the rollout's tokens, one version per `VersionSpan`."""
         for trajectory in self.trajectories:
             for segment in trajectory.segments:
                 yield from (span.version for span in segment.policy_versions)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """One trajectory of T tokens, ready for training. Index t belongs to the token at t, not to the token before it.
+    """One trajectory of T tokens, ready for training. Entry t of a list is about token t. For example,
+    `old_logprobs[t]` is the log-probability of token t, which the model computes at position t - 1.
 
     Attributes:
         token_ids: [T]
@@ -26,7 +27,7 @@ class Sample:
         ref_logprobs: [T], log-probabilities under the reference policy, if the algorithm needs them.
         values: [T], the critic's value before each token is sampled, if the algorithm needs values.
         returns: [T], training targets of the critic; 0 where the mask is 0.
-        importance_weights: [T], factors of each token's loss, without gradients; None: all are 1.
+        importance_weights: [T], a factor of each token's loss, without gradient; None: all factors are 1.
         kl_coef: coefficient of the KL that was subtracted from the reward; 0 if no KL was subtracted.
         policy_versions: [T], policy version that sampled each trained token, 0 elsewhere; None for demonstrations.
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine or

@@ -22,7 +22,7 @@ class Task:
     Attributes:
         messages: the prompt, as chat messages.
         ground_truth: the reference for the reward; never shown to the model.
-        data_source: name of the row's dataset; selects the reward, and success is also reported per data source.
+        data_source: name of the row's dataset. It selects the reward; metrics report the success of each data source.
         index: the row's position in the dataset.
         uid: unique id of this draw of the row; rollouts with the same uid form one group.
         agent_name: the agent loop for this row; None: the configured default.

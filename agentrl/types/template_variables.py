@@ -24,7 +24,7 @@ RESERVED = frozenset(
 
 
 def read_template_variables(value: JsonValue) -> Mapping[str, JsonValue]:
-    """Read the variables in a row. Null values count as not given, because columns of Parquet files contain them.
+    """Read the variables in a row. A null value counts as not given: Parquet stores null where a row has no value.
 
     Raises:
         DataError: `value` is not an object, a name in it is reserved or invalid, or a variable is neither text, number,

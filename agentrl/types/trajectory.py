@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class Author(StrEnum):
-    """Author of a segment. The loss mask depends only on the author."""
+    """Author of a segment. The loss mask of a segment depends only on the author and on `Trajectory.weight`."""
 
     PROMPT = "prompt"
     MODEL = "model"
@@ -118,7 +118,8 @@ class Trajectory:
     def keep_routed_experts(self, experts: Tensor | None) -> None:
         """Store the experts of all tokens so far except the last, [T - 1, layers, top k]; None is ignored.
 
-        Stored experts are never replaced, because they come from the forward pass that sampled the next token.
+        Stored experts are never replaced. They come from the forward pass that sampled the next token; a later forward
+        pass may route the same tokens to other experts.
 
         Raises:
             ValueError: there are experts for more than T - 1 tokens.
@@ -166,7 +167,7 @@ class Trajectory:
 
     @property
     def logprobs(self) -> list[float]:
-        """[T], the behaviour log-probability of sampled tokens, 0 elsewhere; always use it with the mask."""
+        """[T], the behaviour log-probability of sampled tokens, 0 elsewhere; use it only with `loss_mask`."""
         return self._per_token(lambda segment: segment.logprobs or [0.0] * len(segment))
 
     @property

@@ -34,7 +34,7 @@ class EndpointFailedError(Exception):
 
 
 class EndpointRefusedError(Exception):
-    """The endpoint rejects a request and has answered no earlier one, so key, model or address are probably wrong."""
+    """The endpoint rejects a request and has answered no earlier request: probably key, model or address is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class EndpointOptions:
 
 
 class _Connection:
-    """A session with its retry state, for one event loop."""
+    """An HTTP session with its retry state, for one event loop."""
 
     def __init__(self, session: ClientSession, retries: Retries) -> None:
         self.session, self.retries = session, retries
@@ -86,7 +86,7 @@ class ChatEndpoint:
 
         Raises:
             EndpointFailedError: no valid answer after `max_retries` retries.
-            EndpointRefusedError: the endpoint rejects the request, and has answered no earlier one.
+            EndpointRefusedError: the endpoint rejects the request, and has answered no earlier request.
         """
         content = json.dumps(body).encode()
         async with self._opened() as connection:
@@ -119,7 +119,10 @@ class ChatEndpoint:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[_Connection]:
-        """Yield the connection that all running requests share. The last request closes it, before the loop ends."""
+        """Yield the connection that all running requests share.
+
+        The last running request closes the connection, so that none is open when the event loop ends.
+        """
         connection = self._connection
         if connection is None or connection.loop is not asyncio.get_running_loop():
             connection = self._connection = self._connected()

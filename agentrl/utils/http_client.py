@@ -18,7 +18,8 @@ from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read
 from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. Less than uvicorn's 5 s, because a request on a closing connection may fail."""
+"""Seconds for which an idle connection is kept: less than the 5 s after which a uvicorn server closes it, because a
+request on a connection that is just being closed may fail."""
 
 
 class NoAnswerError(TryAgainError):
@@ -53,7 +54,7 @@ def open_session(
         connector=aiohttp.TCPConnector(limit=max_connections, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates()),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={**headers, **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
-        auto_decompress=False,  # `read_body` decompresses, with a limit
+        auto_decompress=False,  # `read_body` decompresses, with a limit on the size
         proxy=proxy,
         cookie_jar=None if keeps_cookies else aiohttp.DummyCookieJar(),
     )

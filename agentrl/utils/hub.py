@@ -1,6 +1,6 @@
-"""Models and datasets on the hub: a fast check whether one exists, and the download of a model.
+"""Models and datasets on the Hugging Face hub: a fast check whether one exists, and the download of a model.
 
-The check sends one request. The hub's libraries would request every file, with retries.
+The check sends one request. Without the check, the hub's libraries would request every file, with retries.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "webp": "i
 """Formats that are kept unchanged: file ending -> media type. Other formats are converted to PNG."""
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "TGA", "PCX", "JPEG2000")
-"""Pillow names of the formats that are decoded. Other formats are excluded: Pillow would execute PostScript."""
+"""Pillow's names of the formats that are decoded. Others are excluded: in EPS files, Pillow would execute PostScript
+code."""
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+/-]*)(?P<base64>;base64)?,(?P<data>.*)", re.DOTALL)
 
 

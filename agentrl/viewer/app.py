@@ -156,7 +156,7 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
     """Return the positions of matching rows, and the number of searched parts of the index.
 
-    If the request has no text to search for, this is the number of all parts.
+    If the request has no text to search for, the second value is the number of all parts.
     """
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
@@ -176,7 +176,7 @@ def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:
 
 
 def _words(request: Request) -> dict[str, str]:
-    """Query parameters of the URL, without the escapes of lone surrogates that the page adds (as `store.text` does)."""
+    """Return the query parameters of the URL. The page has escaped lone surrogates (see `store.text`); restore them."""
     return {name: original(value) for name, value in request.query_params.items()}
 
 

@@ -19,12 +19,13 @@ class Branch(TypedDict):
 
     Attributes:
         number: position of the trajectory in the rollout.
-        kind: how it was opened, see `OperationKind`; "" if this is not known.
+        kind: how the trajectory was opened, see `OperationKind`; "" if this is not known.
         parent: the trajectory that this trajectory continues, or that started it; None at the top of the tree.
         turn: the parent's model turn (from 0) that started this trajectory; None if no turn is recorded.
         segment: index of that turn's segment in the parent.
         depth: level in the tree. A trajectory that continues another has the same level.
-        weight: factor of the trajectory's advantages; 0 if it is not trained on, for example a discarded answer.
+        weight: factor of the trajectory's advantages; 0 for a trajectory that is not trained on, such as a discarded
+            answer.
         remark: a note by the program that made the rollout, such as why an answer was discarded.
     """
 

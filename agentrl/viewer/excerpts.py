@@ -21,7 +21,7 @@ _PLACE = ("split", "step", "uid", "number")
 
 
 def excerpts(snapshot: Snapshot, rows: pa.Array) -> list[dict[str, object]]:
-    """For each of `rows`, return its position, its prompt (the task's last user message) and the model's last text.
+    """For each of `rows`, return `_PLACE`, the prompt (the task's last user message) and the model's last text.
 
     Rollouts whose file cannot be read are skipped.
     """

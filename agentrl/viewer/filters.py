@@ -49,7 +49,7 @@ class Filter:
         call: (column, value) pairs for `tools` and `outcomes`; one tool call of the row must match all pairs.
         failed: only rollouts with an error or an infrastructure failure.
         dropped: also rollouts of dropped groups, which no step trained on.
-        sort: a column, with prefix `-` for descending; "": newest step first; within a step, in saved order.
+        sort: a column, with prefix `-` for descending. "" sorts by step, newest first; within a step, in saved order.
     """
 
     equal: tuple[tuple[str, Value], ...] = ()

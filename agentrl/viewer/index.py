@@ -54,7 +54,7 @@ class Snapshot:
 
     @property
     def num_dropped(self) -> int:
-        """Number of rollouts of dropped groups."""
+        """Number of rollouts of dropped groups, which no step trained on."""
         return sum(len(part.rows) for part in self.parts if part.split == EXCLUDED_SPLIT)
 
     @property
@@ -95,7 +95,7 @@ class Index:
             self._thread.join()
 
     def wait(self, timeout_s: float, complete: bool = False) -> None:
-        """Wait until the files are listed, at most `timeout_s`. With `complete`, wait until all files are read."""
+        """Wait at most `timeout_s` seconds until the files are listed; with `complete`, until all files are read."""
         with self._changed:
             self._changed.wait_for(lambda: self._version and (not complete or self._is_complete), timeout_s)
 

@@ -39,7 +39,7 @@ _choices: WeakKeyDictionary[Snapshot, dict[str, object]] = WeakKeyDictionary()  
 
 
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:
-    """Return (cached) the choices of each filter, all columns, and the columns of guards that flagged no rollout."""
+    """Return the choices of each filter, and the table's columns (see `_columns`). Results are cached by snapshot."""
     if (known := _choices.get(snapshot)) is None:
         known = _choices[snapshot] = _choices_of(snapshot.table)
     return known
@@ -53,7 +53,7 @@ def _choices_of(table: pa.Table) -> dict[str, object]:
 
 
 def _columns(table: pa.Table) -> dict[str, object]:
-    """Return `columns`, and `idle`: the columns of guards that flagged no rollout."""
+    """Return `columns`, and `idle`: the columns of reward guards (see `GUARD`) that flagged no rollout."""
     guards = [name for name in table.column_names if name.startswith(f"{REWARD}{GUARD}")]
     idle = [name for name in guards if not pc.any(pc.not_equal(table[name], 0)).as_py()]
     return {"columns": table.column_names, "idle": idle}

@@ -27,7 +27,7 @@ DEPTH = 3
 """Number of folder levels that are searched for runs. The runs `outputs/<experiment>/<time>` need two levels."""
 
 _MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES)
-"""A folder that contains any of these is a run folder. At least one of them exists even before the first step."""
+"""A folder that contains any of these is a run folder. A run has at least one of them even before its first step."""
 
 
 class ViewedRun:

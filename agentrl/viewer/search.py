@@ -19,7 +19,7 @@ from agentrl.viewer.index import Index, Part
 from agentrl.viewer.rollout_page import shown_messages
 
 FORGOTTEN_AFTER_S = 10.0
-"""A search stops if its results are not requested for this time."""
+"""A search stops if its results are not requested for this many seconds."""
 
 Mask = NDArray[np.bool_]
 _MESSAGES = "trajectories.list.element.messages"

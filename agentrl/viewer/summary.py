@@ -116,7 +116,7 @@ def _counts(trajectories: pa.ListArray) -> dict[str, pa.Array]:
 
 
 def _sums(values: Integers, ends: Integers) -> Integers:
-    """Sum the values between consecutive ends: [3 4 5], [0 2 3]  ->  [7 5]"""
+    """Sum the values between consecutive ends: [3 4 5], [0 2 3]  ->  [7 5]."""
     return np.diff(np.concatenate([[0], np.cumsum(values)])[ends])
 
 

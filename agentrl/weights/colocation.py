@@ -29,15 +29,21 @@ class SharedGpu:
         engine.check_memory_saver()
 
     async def hand_over(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Step hook: release the engine's memory. The engine is paused until weights are published."""
-        # not `retract`: releasing memory crashes a server with unfinished requests, even if these are paused
+        """Release the engine's memory before an update. The engine is paused until weights are published.
+
+        A step hook in the phase `before_update`; see `agentrl.trainer.learner.StepHooks`.
+        """
+        # not the mode `retract`: its requests stay unfinished, and releasing memory then crashes the server
         await self._engine.pause("drain")
         await self._engine.release_memory(weights=self._all_weights)
         self._released = True
         return {}
 
     async def take_back(self, version: int) -> None:
-        """Step hook: restore the engine's memory. Publishing the weights resumes the engine."""
+        """Restore the engine's memory; publishing the weights then resumes the engine.
+
+        A step hook in the phase `before_publish`; see `agentrl.trainer.learner.StepHooks`.
+        """
         if self._released:
             await self._engine.resume_memory(weights=self._all_weights)
             self._released = False

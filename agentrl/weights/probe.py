@@ -10,8 +10,8 @@ from agentrl.types.sample import Sample
 CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_MEAN_DIFF = 1.0
 """Largest accepted mean difference, in nats per token. Different kernels and dtypes cause about 0.01, bfloat16 versus
-float32 up to 0.1. Misnamed, swapped or missing weights cause several nats. One step changes the
-weights too little to be detected, so even a smaller bound would not find an engine that missed a step."""
+float32 up to 0.1. Misnamed, swapped or missing weights cause several nats. One training step changes the
+weights too little to be detected, so even a smaller bound would not find an engine that missed one publication."""
 
 
 class ProbeError(AgentRLError):

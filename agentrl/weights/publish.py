@@ -18,8 +18,8 @@ class Publisher:
     A publication reads the backend's weights without copying them first: do not train at the same time.
 
     Args:
-        weights: returns the weights under the engine's names; default: the backend's `weights`.
-        mode: how the engine treats running requests; None: the engine decides.
+        weights: function that returns the weights under the engine's names; default: the backend's `weights`.
+        mode: how the engine treats running requests during a publication; None: the engine decides.
         probe_tokens: tokens sampled after each publication and compared with the backend; 0: no probe.
     """
 

@@ -14,7 +14,7 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "weather in Paris
 RESULT = "Nothing is known about weather in Paris."
 ANSWER = "It rains."
 GROUP_SIZE = 10
-"""Rollouts of one question, as in GRPO."""
+"""Number of rollouts of one question, as in GRPO."""
 
 
 async def search(query: str) -> str:
@@ -27,7 +27,7 @@ async def search(query: str) -> str:
 
 
 def question(rollout: int) -> list[dict[str, str]]:
-    """The prompt of a rollout."""
+    """Return the prompt of a rollout."""
     return [{"role": "user", "content": f"Will it rain in Paris on day {rollout // GROUP_SIZE}?"}]
 
 

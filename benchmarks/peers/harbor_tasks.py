@@ -64,7 +64,7 @@ def reward(text: str | None, json_text: str | None) -> dict[str, float] | None:
         try:
             parse = verifier._parse_reward_json if paths.reward_json_path.exists() else verifier._parse_reward_text
             return VerifierResult(rewards=parse()).rewards or None  # no rewards: the task has no score
-        except Exception:  # of several kinds
+        except Exception:  # harbor raises several kinds of errors
             return None
 
 
@@ -76,7 +76,7 @@ class Steps(SimpleNamespace):
 
 
 def combined(strategy: str | None, least: Any, found: list[dict[str, float] | None]) -> list[Any]:
-    """Whether the last step ends the task, and the rewards of the task."""
+    """Return [whether the last step ends the task, the rewards of the task]."""
     results = [SimpleNamespace(verifier_result=each and VerifierResult(rewards=each)) for each in found]
     config = TaskConfig(multi_step_reward_strategy=strategy)
     trial = Steps(task=SimpleNamespace(config=config), result=SimpleNamespace(step_results=results))

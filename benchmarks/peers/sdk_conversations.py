@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def chat_turns(ask: Callable[..., Any]) -> list[Any]:
-    """Ask for a tool call, then send its result and ask for text. The call is sent back as the SDK returned it."""
+    """Ask for a tool call, then send the tool's result and ask for text. The call is sent as the SDK returned it."""
     messages: list[Any] = [{"role": "user", "content": "call"}]
     first = ask(messages=messages)
     calls = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in first.choices[0].message.tool_calls]

@@ -23,7 +23,7 @@ from trl.trainer import grpo_trainer, rloo_trainer
 
 
 def cut(method: object) -> CodeType:
-    """The statements of `method` that compute advantages from `rewards_per_func`."""
+    """Return the compiled statements of `method` that compute advantages from `rewards_per_func`."""
     function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
     texts = [ast.unparse(statement) for statement in function.body]
     first = next(n for n, text in enumerate(texts) if text.startswith("unscorable_mask ="))
@@ -38,7 +38,7 @@ LINES = {
 
 
 def answer(asked: dict, batch: dict) -> list[float]:
-    """Advantages for one question, which names a trainer and its settings."""
+    """Return the advantages for one question, which names a trainer and its settings."""
     columns = [batch["components"][key] for key in asked["rewards"]]
     rewards = torch.tensor(columns, dtype=torch.float64).T
     rewards[~torch.tensor(batch["valid"])] = math.nan

@@ -43,7 +43,7 @@ def calculator(expression: str):  # no "-> str": it would appear in the prompt, 
 
 
 def success(completions: list[list[dict[str, Any]]], ground_truth: list[str], **_: object) -> list[float]:
-    """The reward of each conversation, from its last turn."""
+    """Return the reward of each conversation, from its last turn."""
     last_turns = [turns[-1]["content"] if turns[-1]["role"] == "assistant" else "" for turns in completions]
     return [
         compute_score("calculator", "", truth, {"last_turn": turn})

@@ -65,7 +65,7 @@ def main() -> None:
 
         def measure(num_rollouts: int, num_turns: int) -> Stopwatch:
             made.turns_left = num_turns
-            # `_generate_and_score_completions` sets these for each batch
+            # TRL's `_generate_and_score_completions` sets both attributes for each batch
             made._sync_tool_dicts = [{}] * num_rollouts
             made._async_tool_dicts = [{"search": search}] * num_rollouts
             prompts = [question(number) for number in range(num_rollouts)]

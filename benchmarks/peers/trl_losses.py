@@ -36,7 +36,7 @@ SHARED = {
 
 
 def group_relative(asked: dict, batch: Batch) -> list[float]:
-    """GRPOTrainer and GMPOTrainer: one advantage per sequence."""
+    """Return loss and gradient of GRPOTrainer or GMPOTrainer, which have one advantage per sequence."""
     options, mask = asked["options"], batch["mask"]
     logprobs = batch["logprobs"].requires_grad_()
     trainer = SimpleNamespace(
@@ -77,7 +77,7 @@ def group_relative(asked: dict, batch: Batch) -> list[float]:
 
 
 def preference(asked: dict, batch: Batch) -> list[float]:
-    """DPOTrainer: the first half of the rows are chosen, the others rejected."""
+    """Return loss, gradient and metrics of DPOTrainer; the first half of the rows are chosen, the others rejected."""
     logprobs, mask = batch["logprobs"].requires_grad_(), batch["mask"]
     nothing = torch.zeros_like(logprobs)
 

@@ -23,7 +23,7 @@ class Settings(dict):
 
 
 def answer(asked: dict, batch: dict) -> list[float]:
-    """Advantages, then returns."""
+    """Return the advantages of all trained tokens, then the returns of all trained tokens."""
     rewards, values, baselines = (
         torch.tensor(batch[key], dtype=torch.float64) for key in ("rewards", "values", "baselines")
     )

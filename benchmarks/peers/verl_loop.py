@@ -1,9 +1,8 @@
 """Measure verl's ToolAgentLoop on the conversation of `conversation.py`: `python verl_loop.py FOLDER_OF_THE_TOKENIZER`.
 
 One loop object is created per rollout with `hydra.utils.instantiate`, as in verl's worker. All loop objects run in one
-event loop.
-The worker itself (Ray, padding into tensors, the reward) and the connection to a server are not measured. The server is
-replaced by an object in the same process that returns ids and log-probabilities immediately.
+event loop. The worker itself (Ray, padding into tensors, the reward) and the connection to a server are not measured.
+An object in the same process replaces the server, and returns token ids and log-probabilities immediately.
 """
 
 from __future__ import annotations

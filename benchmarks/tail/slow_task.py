@@ -77,7 +77,7 @@ class ThinkingAgent(ToolAgent):
 
     async def _think(self, task, generate, tools, sampling, num_tokens: int) -> None:
         prompt = self.prompt(task, tools).trajectory.token_ids
-        # the repeated token distinguishes these tokens from the context of every turn
+        # with the repeated token, these token ids differ from the context of every turn
         token_ids = [*prompt, prompt[-1]]
         end = len(token_ids) + num_tokens
         while len(token_ids) < end:  # continues after an end-of-turn token

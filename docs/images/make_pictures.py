@@ -103,7 +103,7 @@ def texts_read(page: Page) -> None:
 
 
 def siblings_drawn(page: Page) -> None:
-    """Wait for the frames around tokens that differ."""
+    """Wait for the frame around the first token that differs from the reference rollout."""
     page.wait_for_selector(".column .differs")
 
 

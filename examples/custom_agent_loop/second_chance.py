@@ -1,4 +1,4 @@
-"""A custom agent loop: if the model answers without a tool call, it is reminded once and tries again.
+"""A custom agent loop: if the model answers without having called a tool, it is reminded and tries again.
 
     agentrl eval +experiment=calculator \
         rollout.agent.default_agent_loop=examples/custom_agent_loop/second_chance.py:SecondChance

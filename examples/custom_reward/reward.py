@@ -17,7 +17,7 @@ async def compute_score(
     extra_info: Mapping[str, object],
     price_of_a_turn: float = 0.05,
 ) -> dict[str, float]:
-    """Return the `score` and numbers to log. A `float` result and a plain `def` also work."""
+    """Return the `score` and numbers to log. The function may also return only a `float`, and be a plain `def`."""
     numbers = re.findall(r"-?\d+", str(extra_info["last_turn"]))
     right = float(numbers[-1:] == [str(ground_truth)])
     num_turns = int(str(extra_info["num_turns"]))

@@ -5,7 +5,7 @@ python examples/search_qa/make_search_task.py --out outputs/search_qa/task --see
 OUT/corpus.jsonl                documents: two for each town
 OUT/model/                      tokenizer, chat template and weights, in Hugging Face's layout
 OUT/sft.jsonl                   demonstrations by a teacher; a quarter of them are correct
-OUT/{train,val,test}.jsonl      questions with their answers; no town occurs in two files
+OUT/{train,val,test}.jsonl      questions with their answers; no two questions are about the same town
 OUT/task.json                   a summary
 """
 

@@ -1,4 +1,4 @@
-"""GAE: token advantages from a critic's values and the returns (Schulman et al. 2015, arXiv:1506.02438)."""
+"""GAE: token advantages and returns, from rewards and a critic's values (Schulman et al. 2015, arXiv:1506.02438)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentrl.errors import ConfigError, Kind
 def gae(batch: AdvantageBatch, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> tuple[Tensor, Tensor]:
     """A_t = d_t + gamma * lam * A_{t+1} with d_t = r_t + gamma * V_{t+1} - V_t; returns are A_t + V_t.
 
-    t + 1 is the next trained token of the rollout, even if it is in another row. So a tool result in between does not
-    end the sequence and adds no discount. After the last trained token V and A are 0. Turn rewards are added to token
-    rewards. After the returns are computed, `whiten` normalises advantages to mean 0 and variance 1 over all trained
-    tokens of the batch. Example: rewards 0, 1, values 0.5, 0.6, gamma 1, lam 0.5: d = 0.1, 0.4, A = 0.3, 0.4, returns
-    0.8, 1.
+    t + 1 is the next trained token of the rollout, even if it is in another trajectory (row of the batch). So a tool
+    result between two trained tokens does not end the sequence and adds no discount. After the last trained token, V
+    and A are 0. Turn rewards are added to token rewards. After the returns are computed, `whiten` normalises advantages
+    to mean 0 and variance 1 over all trained tokens of the batch. Example: rewards 0, 1, values 0.5, 0.6, gamma 1, lam
+    0.5: d = 0.1, 0.4, A = 0.3, 0.4, returns 0.8, 1.
 
     Raises:
         ConfigError: `values` is missing.

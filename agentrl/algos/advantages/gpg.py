@@ -1,4 +1,4 @@
-"""GPG: rewards minus the group mean, scaled up to offset equal-reward groups (Chu et al. 2025, arXiv:2504.02546)."""
+"""GPG: reward minus group mean, scaled up if some groups have equal rewards (Chu et al. 2025, arXiv:2504.02546)."""
 
 from __future__ import annotations
 

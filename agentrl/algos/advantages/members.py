@@ -52,7 +52,7 @@ class AdvantageBatch:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Rollouts of a step: member index of each row, [B]; score and validity of each member, [M]; members per group."""
+    """Rollouts of a step: member of each row, [B]; score and validity of each member, [M]; members of each group."""
 
     of_row: Tensor
     scores: Tensor
@@ -64,7 +64,7 @@ class Members:
         return torch.where(loss_mask_BT.bool(), values_M[self.of_row, None], 0.0)
 
     def trained(self, loss_mask_BT: Tensor) -> Tensor:
-        """Mask of the trained tokens of valid members, [B, T] bool. Means over the batch count each such token once."""
+        """Mask of the trained tokens of valid members, [B, T] bool. Batch statistics weight these tokens equally."""
         return loss_mask_BT.bool() & self.valid[self.of_row, None]
 
     def comparable(self) -> Iterator[list[int]]:
@@ -80,7 +80,7 @@ class Members:
 
 
 def find_members(batch: AdvantageBatch) -> Members:
-    """Collect rows into rollouts and rollouts into groups. A score (float64) is the sum of token rewards."""
+    """Collect rows into rollouts, rollouts into groups. A score (float64) is the sum of a rollout's token rewards."""
     numbers: dict[tuple[str, str], int] = {}
     of_row = torch.tensor(
         [numbers.setdefault(key, len(numbers)) for key in zip(batch.uids, batch.rollout_ids, strict=True)],

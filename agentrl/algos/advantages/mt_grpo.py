@@ -15,12 +15,12 @@ def mt_grpo(
 ) -> tuple[Tensor, Tensor]:
     """A of turn k = O + weight * T_k; A of the last turn = O. O and T_k are standardised within the group, as in GRPO.
 
-    T_k compares the reward of turn k with the rewards of turn k in the group's other rollouts. Rollouts that ended with
-    turn k are left out (the paper has two turns). O compares the outcomes; a reward of the last turn is added to the
-    outcome. Example: two rollouts of two turns, rewards of the first turns 1 and 0, outcomes 0 and 1. Then T_1 =
-    0.7071, -0.7071 and O = -0.7071, 0.7071, so A = 0, -0.7071 and 0, 0.7071. A group of one has advantage 0. O is 0 if
-    all outcomes of the group are equal. T_k is 0 if all compared rewards of turn k are equal. The returns equal the
-    advantages.
+    T_k compares the reward of turn k with the rewards of turn k in the group's other rollouts. Rollouts whose last turn
+    is turn k are left out of this comparison (the paper has two turns). O compares the outcomes; a reward of the last
+    turn is added to the outcome. Example: two rollouts of two turns, rewards of the first turns 1 and 0, outcomes 0 and
+    1. Then T_1 = 0.7071, -0.7071 and O = -0.7071, 0.7071, so A = 0, -0.7071 and 0, 0.7071. A group of one has advantage
+    0. O is 0 if all outcomes of the group are equal. T_k is 0 if all compared rewards of turn k are equal. The returns
+    equal the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

@@ -33,8 +33,8 @@ def estimate_advantages(
 
     Args:
         name: a registered estimator; brackets contain its options with their defaults:
-            these compare a rollout's reward with its group: grpo (norm_adv_by_std: true), dr_grpo, grpo_passk
-            (norm_adv_by_std: true), rloo, opo, gpg, reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys,
+            these compare a rollout's reward with the rewards of its group: grpo (norm_adv_by_std: true), dr_grpo,
+            grpo_passk (norm_adv_by_std: true), rloo, opo, gpg, reinforce_plus_plus_baseline, gdpo (gdpo_reward_keys,
             gdpo_reward_weights, norm_adv_by_std: true; reads `components`);
             these use token-level returns: remax (reads `baselines`), reinforce_plus_plus (gamma: 1), gae (gamma: 1,
             lam: 1, whiten: true; reads `values`);

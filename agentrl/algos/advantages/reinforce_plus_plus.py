@@ -12,7 +12,8 @@ from agentrl.algos.advantages.sequences import discounted_sums, find_sequences
 def reinforce_plus_plus(batch: AdvantageBatch, *, gamma: float = 1.0) -> tuple[Tensor, Tensor]:
     """A = (R - mean(R)) / sqrt(var(R) + 1e-8) over all trained tokens of the batch, R_t = r_t + gamma * R_{t+1}.
 
-    t + 1 is the next trained token of the rollout: a tool result in between neither ends nor discounts a return.
+    t + 1 is the next trained token of the rollout: a tool result between two trained tokens neither ends nor discounts
+    a return.
     Turn rewards are added to token rewards. Two rollouts of one token, rewards 1 and 0: A = 0.7071, -0.7071.
     Returns are the R_t.
     """

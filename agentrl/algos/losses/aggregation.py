@@ -96,7 +96,7 @@ def aggregate(
 
 
 def add_metrics(sums: dict[str, Tensor], metrics: Mapping[str, Tensor], share: float) -> None:
-    """Add a micro-batch's metrics to the mini-batch's; `share` is the micro-batch's share of the trained tokens.
+    """Add a micro-batch's metrics to `sums`; `share` is the micro-batch's share of the mini-batch's trained tokens.
 
     Metrics are means, or maxima if the name ends in `/max`.
     """

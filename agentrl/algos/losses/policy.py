@@ -20,10 +20,11 @@ from agentrl.errors import ConfigError, Kind
 class PolicyLoss:
     """A registered policy loss, selected by name.
 
-    Ratios use the behaviour policy's log-probabilities, so they also correct differences between engine and backend. If
-    `decoupled`, ratios use `old_logprobs`, from the policy at the start of the step (Hilton et al. 2021,
-    arXiv:2110.00641). In this case clipping bounds the change of the policy within the step, and `importance_weights`
-    (old policy / behaviour policy) correct for the policy's change before the step.
+    The ratios of the loss are trained policy / behaviour policy, so they also correct differences between engine and
+    backend. If `decoupled`, the ratios are trained policy / old policy, where the old policy (`old_logprobs`) is the
+    policy at the start of the step (Hilton et al. 2021, arXiv:2110.00641). In this case clipping bounds the change of
+    the policy within the step, and `importance_weights` (old policy / behaviour policy) correct for the policy's change
+    before the step.
     """
 
     name: str

@@ -74,7 +74,7 @@ def policy_loss(
     denominator: float | None = None,
     **options: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return (loss, metrics): the loss to minimise, [], and means over trained tokens, [] and detached.
+    """Return (loss, metrics): the loss to minimise, [], and the mean of each metric over trained tokens, detached.
 
     Args:
         name: vanilla, gspo, cispo, gmpo, sapo, clip_cov, kl_cov, dppo (dppo_tv, dppo_kl), dro, reinforce, gpg, sft, or

@@ -70,7 +70,7 @@ def mismatch_of(samples: Sequence[Sample], version: int) -> dict[str, float]:
 
 
 def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -> dict[str, Tensor]:
-    """Means over trained tokens (maxima if the name ends in `/max`), [] each; results of batches can be combined.
+    """Means over trained tokens (maxima if the name ends in `/max`), [] each; `add_metrics` can combine micro-batches.
 
     Args:
         log_ratio: [B, T], log(policy / behaviour).

@@ -122,14 +122,17 @@ def pair_losses(
 
 @PREFERENCE_LOSSES.register("pairwise")
 def pairwise(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
-    """-log sigmoid(beta (l_chosen - l_rejected)) (Bradley and Terry 1952, on log-probabilities)."""
+    """-log sigmoid(beta (l_chosen - l_rejected)), see `pair_losses` (Bradley and Terry 1952, on log-probabilities)."""
     return _logistic(batch.beta * batch.chosen_logps, batch.beta * batch.rejected_logps, label_smoothing)
 
 
 @PREFERENCE_LOSSES.register("dpo")
 @with_needs("ref_logprobs")
 def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
-    """-log sigmoid(beta d), equation 7 of the paper; smoothed as cDPO (Mitchell 2023, ericmitchell.ai/cdpo.pdf)."""
+    """-log sigmoid(beta d), see `pair_losses`; smoothed as in cDPO (Mitchell 2023, ericmitchell.ai/cdpo.pdf).
+
+    Equation 7 of arXiv:2305.18290.
+    """
     chosen, rejected = batch.log_ratios()
     return _logistic(batch.beta * chosen, batch.beta * rejected, label_smoothing)
 
@@ -137,7 +140,7 @@ def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
 @PREFERENCE_LOSSES.register("ipo")
 @with_needs("ref_logprobs")
 def ipo(batch: PairBatch) -> PairLoss:
-    """(d - 1 / (2 beta))^2, equation 17 of the paper."""
+    """(d - 1 / (2 beta))^2, see `pair_losses`; equation 17 of arXiv:2310.12036."""
     chosen, rejected = batch.log_ratios()
     return (chosen - rejected - 1 / (2 * batch.beta)).square(), batch.beta * chosen, batch.beta * rejected
 
@@ -151,7 +154,7 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
     """Return (losses, metrics), one per group with unequal scores, [G], ordered by group number; metrics detached.
 
     Plackett-Luce (Plackett 1975, doi:10.2307/2346567) with ties: each rollout i should rank above all rollouts of lower
-    score. The loss is the mean of this term over all rollouts i that score higher than another rollout (l:
+    score. The loss is the mean of the following term over all rollouts i that score higher than another rollout (l:
     log-probabilities, r: scores):
 
         -log(exp(beta l_i) / (exp(beta l_i) + sum over j with r_j < r_i of exp(beta l_j)))

@@ -43,9 +43,9 @@ _OUTCOME_LOSSES: Mapping[str, Callable[..., Tensor]] = {"bce": binary_cross_entr
 
 @dataclass(frozen=True)
 class PairRewardLoss:
-    """Mean of `bradley_terry` over pairs. Each group is a pair: chosen has advantage 1, rejected has advantage -1.
+    """Mean of `bradley_terry` over pairs. Each group is a pair of conversations.
 
-    The score of each sample is read at one token.
+    The chosen conversation has advantage 1, the rejected one -1. The score of each sample is read at one token.
     """
 
     center_rewards_coefficient: float = 0.0

@@ -58,7 +58,7 @@ def _call(block: str, types: Types) -> tuple[Call, int]:
 
 
 def _arguments(block: str, name: str, position: int, types: Types) -> tuple[dict[str, Json] | None, int]:
-    """Return the arguments, and their end.
+    """Return the arguments, and the position at which they end.
 
     The arguments are None if one of them is written twice, or is marked as JSON but is not JSON.
     """

@@ -43,7 +43,7 @@ def _call(block: str, types: Types) -> tuple[Call, int]:
 
 
 def _arguments(block: str, name: str, position: int, types: Types) -> tuple[dict[str, Json] | None, int]:
-    """Return the arguments, and their end. The arguments are None if one of them is written twice."""
+    """Return the arguments, and the position at which they end. If one is written twice, the arguments are None."""
     arguments = dict[str, Json]()
     while (key := _KEY.match(block, position)) and (end := _VALUE_END.search(block, key.end())):
         argument = key[1].strip()

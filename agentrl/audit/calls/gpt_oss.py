@@ -21,7 +21,7 @@ class _Message:
 
     Attributes:
         closed: whether an end mark or the turn's end ends the message; false: the start of another message ends it.
-        begun: whether the message has a text after its header.
+        begun: whether the mark `<|message|>`, after which the text begins, follows the header.
     """
 
     written: str
@@ -32,7 +32,7 @@ class _Message:
 
     @property
     def recipients(self) -> list[str] | None:
-        """Names of the tools in the header; None if the header has another form."""
+        """Names of the tools in the header; None if the header does not have the form in `_recipients`."""
         return _recipients(self.header)
 
     @property
@@ -65,7 +65,8 @@ def read_gpt_oss(text: str) -> ParsedTurn:
     """Parse messages: a call has a recipient, `to=functions.name`; messages in the channel `analysis` are thoughts.
 
     `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` always end a message. A message to a tool is malformed
-    if it ends before its text or at the start of another message, or if it has two recipients.
+    if it ends before its text or at the start of another message, if it has two recipients, or if its header cannot be
+    read.
     """
     messages = list(_messages(text))
     content = [message.text for message in messages if not message.is_call and not message.is_thought]
@@ -103,7 +104,10 @@ def _messages(text: str) -> Iterator[_Message]:
 
 
 def _recipients(header: str) -> list[str] | None:
-    """Read a header from left to right: recipient, channel, recipient, `<|constrain|>` and the type of the content."""
+    """Return the recipients in a header; None if the header does not have the form described below.
+
+    A header consists of these optional parts: recipient, channel, recipient, `<|constrain|>`, type of the content.
+    """
     first, rest = _recipient(header)
     rest = _channel(rest)
     second, rest = _recipient(rest)
@@ -122,6 +126,6 @@ def _recipient(header: str) -> tuple[list[str], str]:
 
 
 def _channel(header: str) -> str:
-    """The rest of a header after its channel."""
+    """Return the rest of a header after its channel; the complete header if it does not start with a channel."""
     found = re.match(r" ?<\|channel\|> ?(\w+)", header)
     return header[found.end() :] if found and len(found[1]) <= 20 else header

@@ -13,8 +13,8 @@ def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
     If the prompt contains the first `<think>`, all text before the first `</think>` belongs to the thoughts. A call
-    ends at the first `</tool_call>` after its JSON. A call is unclosed if `<tool_call>` or `</think>` comes before its
-    `</tool_call>`.
+    ends at the first `</tool_call>` after its JSON. If another `<tool_call>`, `</think>` or the end of the text comes
+    first, the call is not closed and counts as malformed.
     """
     pieces, together, thoughts, calls, at = list[str](), list[str](), list[str](), list[Call](), 0
     may_begin = True

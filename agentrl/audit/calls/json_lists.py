@@ -17,8 +17,9 @@ class ListMarks:
     """Marks of a format.
 
     Attributes:
-        begin: matches the mark before a list: `<|tool_call|>`, or another mark.
-        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`. Other lists must not end with it.
+        begin: matches the mark before a list: `<|tool_call|>`, or another mark of the format.
+        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`; if false, it must not end with it. A
+            list after the other mark must never end with `<|/tool_call|>`.
     """
 
     begin: re.Pattern[str]
@@ -47,7 +48,10 @@ def read_json_lists(text: str, marks: ListMarks) -> ParsedTurn:
 
 
 def call_list(block: str) -> tuple[list[Call], int]:
-    """Return the calls of the JSON list at the start of a block, and its end; without a list, one malformed call."""
+    """Return the calls of the JSON list at the start of a block, and the list's end.
+
+    If there is no list, return one malformed call, and the end of the block.
+    """
     value, end = first_json(block)
     if not isinstance(value, list) or not value:
         return [Call("", None, block.strip())], len(block)

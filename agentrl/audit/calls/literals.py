@@ -60,7 +60,7 @@ class _Open:
         self.num_commas += mark == ","
 
     def value(self, mark: str) -> Json:
-        """The value that the closing bracket `mark` ends."""
+        """Return the complete list, tuple or dictionary, which the bracket `mark` closes."""
         after_key = self.bracket == "{" and len(self.items) % 2 == 1
         if _CLOSING[self.bracket] != mark or after_key:
             raise NotLiteralError
@@ -78,7 +78,7 @@ def literal_at(text: str, position: int) -> tuple[Json, int]:
     Raises:
         NotLiteralError: there is no literal.
     """
-    levels = [_Open("(")]  # collects the literal itself
+    levels = [_Open("(")]  # not a bracket of the text: this level collects the literal itself
     while levels[0].ready:
         token = _TOKEN.match(text, position)
         if token is None:

@@ -17,8 +17,8 @@ _TOOL = re.compile(r"\s*[\w.-]+\.call\(")
 def read_llama3_json(text: str) -> ParsedTurn:
     """Parse `{"name": ..., "parameters": {...}}` and `tool.call(a=1)`, separated by `;`, after `<|python_tag|>`.
 
-    Without the tag, an answer that starts with the JSON of a call is also parsed. All text after a mistake belongs to
-    one malformed call.
+    Without the tag, an answer that starts with the JSON of a call is also parsed. If the text of a call cannot be read
+    as JSON or as `tool.call(...)`, the rest of the answer from the start of this call is one malformed call.
     """
     answer, thoughts = (text, "") if _BARE.match(text) else first_thoughts(text, _TAG)
     start = answer.find(_TAG)

@@ -23,7 +23,8 @@ class Marks:
     Attributes:
         section: marks before the first call and after the last call.
         call: marks before and after each call.
-        head: returns the name at the start of a call, and the start of its arguments; "" if there is no valid name.
+        head: function that returns the name at the start of a call, and the start of the arguments; the name is "" if
+            there is no valid name.
         tail: text between the arguments and the end mark of a call.
     """
 
@@ -34,7 +35,7 @@ class Marks:
 
 
 def read_marked(text: str, marks: Marks) -> ParsedTurn:
-    """Parse calls between marks. A call begins at each mark, also inside an argument."""
+    """Parse calls between marks. Each begin mark of a call begins a new call, even inside an argument."""
     answer, thoughts = first_thoughts(text, marks.call[0])
     before, *blocks = answer.split(marks.call[0])
     content, section, after = before.partition(marks.section[0])

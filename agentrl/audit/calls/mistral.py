@@ -48,7 +48,7 @@ def _named(block: str) -> tuple[list[Call], int]:
 
 
 def _head(block: str) -> tuple[str, int]:
-    """Return the name and the start of the arguments; "" if there is no name before an object."""
+    """Return the name, and the start of the arguments; the name is "" if no valid name precedes an object."""
     name = _WORD.match(block, after_blanks(block, 0))
     if name is None or len(name[0]) > 200:
         return "", 0

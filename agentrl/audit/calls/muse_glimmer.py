@@ -59,7 +59,7 @@ def _messages(text: str) -> list[tuple[str, str]]:
 
 
 class _Invocations:
-    """Reader of the invocations in a message."""
+    """Reader of the calls in a message; each call is an `<atem:invoke>` tag."""
 
     def __init__(self, body: str, types: Types, names: set[str]) -> None:
         self._body, self._types, self._names = body, types, names

@@ -20,7 +20,8 @@ _NAME = re.compile(r"(?!\d)\w[\w.-]*|")
 def read_pythonic(text: str) -> ParsedTurn:
     """Parse lists of calls with literal arguments. A list begins a line or follows `<|tool_call_start|>`.
 
-    After the first mistake in a list, the rest of the list is one malformed call.
+    If an item of a list cannot be read, the text from this item to `<|tool_call_end|>` (or to the end of the text) is
+    one malformed call.
     """
     answer, thoughts = (text, "") if _LINE.match(text) else first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)

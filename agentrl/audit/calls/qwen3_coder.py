@@ -18,11 +18,12 @@ _VALUE_END = re.compile(r"</parameter>\s*(?=<parameter=|</function>)")
 
 
 def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
-    """Parse calls in `<tool_call>` blocks. The text from a `<function=` line to the first block is also a block.
+    """Parse calls in `<tool_call>` blocks.
 
-    A value ends at a `</parameter>` that is followed by the next parameter or by the end of the function. One line
-    break at each end of the value is dropped. A block begins at each `<tool_call>`. After the first mistake in a block,
-    the rest of the block is a malformed call.
+    A block begins at each `<tool_call>`. The text from a line that begins with `<function=` to the first `<tool_call>`
+    is also a block. A value ends at a `</parameter>` that is followed by the next parameter or by the end of the
+    function. One line break at each end of the value is dropped. After the first mistake in a block, the rest of the
+    block is a malformed call.
     """
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)
@@ -38,7 +39,7 @@ def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
 
 
 def _add_calls(block: str, calls: list[Call], types: Types) -> int:
-    """Add the calls of a block; return the end of the block."""
+    """Add the calls of a block to `calls`; return the position at which these calls end."""
     position, num_before = 0, len(calls)
     while len(calls) == num_before or _NAME.match(block, after_blanks(block, position)):
         call, end = _function(block, position, types)
@@ -54,7 +55,7 @@ def _add_calls(block: str, calls: list[Call], types: Types) -> int:
 
 
 def _function(block: str, start: int, types: Types) -> tuple[Call, int]:
-    """Return the function at `start`, and its end or -1 if the function is not complete."""
+    """Return the function call at `start`, and its end. If the call is not complete, the end is -1."""
     head = _NAME.match(block, after_blanks(block, start))
     if head is None:
         return Call("", None), -1

@@ -1,4 +1,4 @@
-"""Recompute seals. A seal is the CRC-32 of one leaf (column) in one row: of its lists' lengths, then of its values."""
+"""Recompute seals. A seal is the CRC-32 of one leaf (column) in one row: of the list lengths followed by the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations with several trajectories: the history was rendered again (`thinking=strip`) or has branches."""
+"""Conversations with several trajectories: the history was rendered again (`thinking=strip`), or it has branches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory
 
 
 def with_answers(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set `replies` of a continued trajectory's last turn: the last messages in the next trajectory's prompt."""
+    """Set `replies` of each continued trajectory's last turn to the messages that the next trajectory's prompt adds."""
     further = {each.parent: each for each in trajectories if each.rendered}
     return [_with_answer(each, further.get(each.number)) for each in trajectories]
 
 
 def with_first_prompts(trajectories: Sequence[AuditedTrajectory]) -> list[AuditedTrajectory]:
-    """Set `first_prompt` of each branch to its conversation's first prompt: the response length counts from there."""
+    """Set `first_prompt` of each branch to the first prompt of its conversation, after which response tokens begin."""
     return [
         replace(each, first_prompt=_first(each, trajectories).prompt) if each.branches else each
         for each in trajectories

@@ -20,7 +20,14 @@ Texts = Mapping[int, tuple[Sequence[int], str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """`detail` of an operation that opens a trajectory. `schemas`: tool schemas, if the conversation defined tools."""
+    """The parsed `detail` of an operation that opens a trajectory.
+
+    Attributes:
+        form: `form` of `Wording`.
+        parent: the trajectory that the opened trajectory continues, branches from, or was started by.
+        schemas: tool schemas, if the conversation defined its own tools; else None.
+        segment: for a sub-agent, position of the model turn that started it, among the segments of `parent`; else None.
+    """
 
     form: str
     call_format: str
@@ -129,7 +136,11 @@ class OwnTrajectories:
         segments: range,
         earlier: Sequence[AuditedTrajectory],
     ) -> AuditedTrajectory:
-        """Return trajectory `number`. Without a readable opening, `fits` is false, so that nothing else is checked."""
+        """Return trajectory `number`.
+
+        If its opening cannot be read, or its operations do not cover its messages and segments, `fits` is false, and
+        nothing else of the trajectory is checked.
+        """
         operations = [operation for operation in self.operations if operation.trajectory == number]
         opening = Opening.of(operations[0]) if operations and operations[0].kind in OPENINGS else None
         prompt = segments[0] if segments else -1

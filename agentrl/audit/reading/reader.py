@@ -19,7 +19,7 @@ from agentrl.audit.template import TemplateOracle
 
 @dataclass(slots=True)
 class Reader:
-    """Read the conversations of a step. Data that cannot be read is reported as a problem of `messages`."""
+    """Read the conversations of a step. Unreadable data is reported as a problem of the invariant `messages`."""
 
     check: Checker
     known: RunInfo
@@ -71,10 +71,11 @@ class Reader:
         return self._begun[key]
 
     def _kind(self, row: int, operations: list[Operation], *, has_folder: bool) -> tuple[LoopKind | None, str]:
-        """Return the agent loop of a row.
+        """Return the kind of a row's agent loop, or None and the reason why the loop is unknown.
 
-        A custom loop is read from its operations. A built-in loop in a task folder of several steps is also
-        read from its operations, because all steps except the first begin with a user message.
+        The kind `own` means that the rollout is read from its operations. This is done for custom loops. It is also
+        done for built-in loops in a task folder of several steps, because all steps except the first begin with a user
+        message.
         """
         step = self.check.step
         kind, why = self.known.loop(step["agent_name"][row])
@@ -164,7 +165,7 @@ def _model_texts(
 
 
 def _structs(step: Step, path: str, kind: type[T]) -> list[list[T]]:
-    """Return the items of the list `path` of each row. The fields of the items' class `kind` name the columns."""
+    """Return, for each row, the items of the list column `path` as objects of `kind`, whose fields name the columns."""
     if path not in step.items:  # older schemas
         return [[] for _ in range(len(step))]
     names = [name for name in kind.__annotations__ if name != "index"]
@@ -185,7 +186,10 @@ def _wording(kind: LoopKind | None, options: RowOptions) -> Wording:
 
 
 def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:
-    """Number of messages before the first turn. For a built-in loop, this is the number of the task's messages."""
+    """Number of messages before the first turn.
+
+    For a built-in loop, this is the number of the task's messages, plus a system message that the ReAct loop may add.
+    """
     if kind is not None and are_messages(task):
         adds_system = kind == "react" and bool(messages) and messages[0]["role"] == "system"
         own_system = bool(task) and task[0]["role"] == "system"

@@ -123,7 +123,7 @@ class RunInfo:
 
     @cached_property
     def why_not_run(self) -> str:
-        """Why no saved configuration describes these rollouts: it was not saved, or a replay made them; else ""."""
+        """Why no saved configuration describes these rollouts: none was saved, or a replay made them; else ""."""
         if self.replayed_from:
             return f"made by replay, {self.replayed_from}"
         return NO_CONFIG if self.config is None else ""

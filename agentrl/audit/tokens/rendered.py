@@ -80,7 +80,8 @@ class TokenCheck:
 
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        self.check.ledger.count("further prompts", 1)  # an invariant passes only if something was checked
+        # counted even if there is no further prompt, because an invariant passes only if something was counted
+        self.check.ledger.count("further prompts", 1)
         for trajectory in rollout.trajectories:
             why = self.why_not(rollout, trajectory)
             if why:
@@ -221,7 +222,7 @@ class TokenCheck:
         self.check.problem(invariant, row, f"{column}[{at}]", self._near(expected, at), self._near(found, at))
 
     def _near(self, ids: Sequence[int], at: int) -> str:
-        """Describe the token at a position: id, text, number of tokens."""
+        """Describe the token at position `at`: its id, its text, and the number of all tokens."""
         near = [int(i) for i in ids[at : at + 1]]
         if not near:
             return f"{len(ids)} tokens"
@@ -303,5 +304,5 @@ def saved_hashes(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def template_variables(known: RunInfo) -> Mapping[str, Json]:
-    """Additional variables of the chat template."""
+    """Additional variables of the chat template, from the run's configuration."""
     return known.get("data.apply_chat_template_kwargs") or {}

@@ -16,7 +16,7 @@ def _authors(step: Step, *names: str) -> Truths:
 
 
 def _reduced(values: Integers, items: Items) -> Integers:
-    """The sum over the items of each list."""
+    """Return the sum of `values` in each list; `items` describes the lists."""
     ends = np.concatenate([[0], np.cumsum(values)])
     sums: Integers = ends[items.ends[1:]] - ends[items.ends[:-1]]
     return sums

@@ -15,7 +15,7 @@ from agentrl.audit.reading.run_info import Json
 from agentrl.audit.template import TRIAL, TemplateRefusesError
 from agentrl.audit.tokens.rendered import ANY_TURN, TokenCheck
 
-_REFUSED = "the template refuses the messages, so their answers were appended as with thinking=keep"
+_REFUSED = "the template refuses the messages, so the answers were appended as with thinking=keep"
 
 Messages = Sequence[Mapping[str, Json]]
 
@@ -69,7 +69,8 @@ class ServedTokenCheck:
     def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
         ledger = self.tokens.check.ledger
-        ledger.count("further prompts", 1)  # an invariant passes only if something was checked
+        # counted even if there is no further prompt, because an invariant passes only if something was counted
+        ledger.count("further prompts", 1)
         for trajectory in rollout.trajectories:
             if why := self.tokens.why_not(rollout, trajectory):
                 ledger.skip("prompt tokens", why)
@@ -130,7 +131,10 @@ class ServedTokenCheck:
     def _check_parent(
         self, rollout: AuditedRollout, trajectory: AuditedTrajectory, segment: int, context: Sequence[int]
     ) -> None:
-        """Check a further trajectory: it has its parent's messages, and does not begin with all its parent's tokens."""
+        """Check a further trajectory: it has its parent's messages, but does not begin with all its parent's tokens.
+
+        With these tokens at its start, the rollout would have continued the parent instead of opening a trajectory.
+        """
         parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
         if parent is None:  # reported by `operations`
             return
@@ -199,7 +203,7 @@ def _num_opening(rollout: AuditedRollout, trajectory: AuditedTrajectory) -> int:
 
 
 def served(messages: Messages, num_opening: int, field: str | None) -> list[Mapping[str, Json]]:
-    """Return the messages as a server passes them to the template.
+    """Return the messages as a chat server passes them to the template.
 
     Thoughts of turns after the opening are in `field`. If `field` is None, they are in the content, with their tags.
     """

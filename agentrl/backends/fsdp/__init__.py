@@ -1,1 +1,1 @@
-"""The torch backend on several processes, one per device: FSDP2 shards the model, and rank 0 calls the other ranks."""
+"""The torch backend on one process per device: FSDP2 shards the model, and rank 0 calls functions on all ranks."""

@@ -21,7 +21,7 @@ class FsdpBackend(RankBackend):
         super().__init__(ranks, request, ShardedModel, seed)
 
     def _sample_groups(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return each rank's group of neighbouring ranks, and each group's first rank, which reports the results."""
+        """Return each rank's sequence-parallel group, and each group's first rank, which reports the results."""
         size = self._request.actor.ulysses_sequence_parallel_size
         return [rank // size for rank in range(self._ranks.size)], range(0, self._ranks.size, size)
 

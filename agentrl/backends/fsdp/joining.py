@@ -1,4 +1,4 @@
-"""The ranks of a run, for backends."""
+"""Find the ranks (processes) of a run, for backends that need a process group."""
 
 from __future__ import annotations
 

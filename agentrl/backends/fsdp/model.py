@@ -79,7 +79,7 @@ class ShardedModel(TorchBackend):
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
         self.peers, self._frozen = ProcessPeers(ranks), frozen
         if self.peers.most(int(self._positionwise.copies_keys)):
-            self._positionwise.copy_keys()  # same on all ranks, because micro-batches depend on it
+            self._positionwise.copy_keys()  # on all ranks or on none, because micro-batches depend on it
         self._weights = dict(every_weight(loaded))
         if (positions := actor.ulysses_sequence_parallel_size) > 1:
             check_sequence(self._positionwise, positions)

@@ -184,7 +184,7 @@ class Ranks:
 
 @contextmanager
 def _peers_watched() -> Iterator[None]:
-    """Raise a LostPeerError if the connection to a rank is lost, after a wait in which the launcher may report it."""
+    """Raise a LostPeerError if the connection to a rank is lost, after a wait in which the launcher can report it."""
     try:
         yield
     except RuntimeError as error:
@@ -213,7 +213,7 @@ def check_shared_folder(ranks: Ranks, folder: Path) -> None:
     """Check that every rank sees the run folder that rank 0 has created.
 
     Raises:
-        ConfigError: a rank on another node does not see it.
+        ConfigError: a rank on another node does not see the folder.
     """
     seen = ranks.each(_name_if_missing, [(folder,)] * ranks.size)
     if missing := sorted({name for name in seen if name}):

@@ -24,7 +24,7 @@ class MegatronBackend(RankBackend):
         super().__init__(ranks, request, _loaded, seed)
 
     def _sample_groups(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Processes with the same data-parallel rank compute the same samples."""
+        """See `RankBackend._sample_groups`. Processes with the same data-parallel rank compute the same samples."""
         places = self._each(_position, self._number)
         reporting = {place.samples: rank for rank, place in enumerate(places) if place.reports}
         return [place.samples for place in places], [reporting[group] for group in sorted(reporting)]

@@ -1,8 +1,8 @@
 """Import megatron-bridge: NVIDIA's mapping between Hugging Face models and models of megatron-core.
 
-The import of megatron-bridge subclasses layers of TransformerEngine, and TransformerEngine needs a GPU. On the CPU,
-empty classes replace these layers during the import. After the import, the empty classes are removed. No model uses
-them.
+During its import, megatron-bridge subclasses layers of TransformerEngine, and TransformerEngine needs a GPU. On the
+CPU, empty classes replace these layers during the import. After the import, the empty classes are removed. No model
+uses them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def redirect_calls() -> None:
     _redirect_type_checks()
     mappings._gather_along_first_dim = _with_sizes(mappings._gather_along_first_dim, _gathered)
     mappings._reduce_scatter_along_first_dim = _with_sizes(mappings._reduce_scatter_along_first_dim, _summed)
-    # both modules have a name for this function
+    # both modules refer to this function by a global name
     moe_utils.maybe_move_tensor_to_cpu = token_dispatcher.maybe_move_tensor_to_cpu = _moved
 
 

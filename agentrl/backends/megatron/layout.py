@@ -74,10 +74,10 @@ def _destroy_groups() -> None:
 
 
 def check_processes(layout: MegatronConfig, num_processes: int) -> None:
-    """Check that the processes of the run can be divided by the layout.
+    """Check that the number of processes is a multiple of the number that one copy of the model needs.
 
     Raises:
-        ConfigError: the layout does not divide the processes; the message names the sizes.
+        ConfigError: the number of processes is not such a multiple; the message names both numbers.
     """
     size = layout.model_parallel_size
     if num_processes % size:

@@ -185,7 +185,7 @@ class MegatronModel:
         Call `update` next: the weights stay on the device until `update` is done.
         """
         assert self.optimizer is not None
-        self._parking.fetch(gradients=True)  # `clear_gradients` sets them to 0
+        self._parking.fetch(gradients=True)  # allocates the gradients; `clear_gradients` sets them to 0
         packs = [[own[index] for index in indices] for indices in self._cut([batch.samples[index] for index in own])]
         self.optimizer.clear_gradients()
         found = accumulate_gradients(self.passes, batch, loss, packs, self._peers)

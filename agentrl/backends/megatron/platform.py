@@ -29,7 +29,7 @@ _ready: list[bool] = []  # whether the CPU is used; empty before `prepare`
 
 
 def prepare() -> None:
-    """Import megatron-core for this machine. Call this before any other module of megatron-core is imported.
+    """Import megatron-core for this machine. Call this before other code imports megatron-core.
 
     Raises:
         ConfigError: megatron-core is not installed, or the version is not supported.

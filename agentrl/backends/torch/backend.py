@@ -185,7 +185,7 @@ class TorchBackend:
         return with_experts(model.head.scores(found), passes, packs, len(samples))
 
     def _passes(self, packs: list[list[int]]) -> list[list[int]]:
-        """Return the micro-batches to score, with empty ones added so that all peers run the same number of passes."""
+        """Return the micro-batches to score. A subclass adds empty ones, so that all peers run equally many passes."""
         return packs
 
     def _save(self, path: Path) -> None:

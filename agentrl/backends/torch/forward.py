@@ -1,4 +1,4 @@
-"""Model outputs at chosen positions only.
+"""Compute the outputs of a model at chosen positions only.
 
 Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 """

@@ -64,7 +64,7 @@ def check_same_frozen(same: bool) -> None:
     """Reject a checkpoint whose frozen weights differ from the frozen weights of this model.
 
     Args:
-        same: whether the frozen weights are the same.
+        same: whether the frozen weights of checkpoint and model are the same.
 
     Raises:
         ConfigError: `same` is false.

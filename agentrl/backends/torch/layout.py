@@ -198,7 +198,7 @@ def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple
 
 
 def _similar(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Group rows of similar length; rows that attend to tokens of other rows are in separate groups."""
+    """Group rows of similar length. Rows that attend to tokens of other rows form groups of their own."""
     groups: list[list[_Row]] = []
     for row in sorted(rows, key=lambda row: (row.num_shared > 0, -row.num_own)):
         first = groups[-1][0] if groups else None

@@ -41,7 +41,7 @@ class PrefixTree:
     def mask(self, window: int | None, num_tokens: int) -> BlockMask:
         """Return the attention mask, computed once for all layers. `num_tokens` is a multiple of BLOCK.
 
-        Tokens after the M packed ones are padding and attend to themselves.
+        Tokens after the M packed tokens are padding; each of them attends only to itself.
         """
         if (window, num_tokens) not in self.masks:
             padding = torch.arange(len(self.ends), num_tokens, device=self.ends.device)

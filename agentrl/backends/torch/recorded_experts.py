@@ -18,7 +18,7 @@ from agentrl.types.trajectory import smallest
 
 
 def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] | None:
-    """Return each sample's experts, [length, L, K] int16, -1 where not recorded; None if no sample has any.
+    """Return each sample's experts, [length, L, K] int16, -1 where not recorded; None if none are recorded.
 
     Raises:
         ValueError: samples have experts of different shapes.
@@ -32,7 +32,7 @@ def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] 
 
 
 def padded_experts(samples: Sequence[Sample], num_columns: int) -> Tensor | None:
-    """Return recorded experts, [B * T, L, K], for samples as rows of T columns; None if no sample has any."""
+    """Return recorded experts, [B * T, L, K], for samples as rows of T columns; None if none are recorded."""
     rows = recorded(samples, [num_columns] * len(samples))
     return None if rows is None else torch.cat(rows)
 

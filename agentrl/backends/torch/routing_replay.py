@@ -32,7 +32,7 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 class RoutingReplay:
-    """Replaces or records the expert choice of a model's routers; does nothing until it receives experts.
+    """Replaces or records the expert choice of a model's routers. Does nothing without given experts or `recording`.
 
     A router is supported if its module has an attribute `experts` and calls `topk` once, over scores of shape [M, E].
     In transformers this holds for Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most
@@ -71,9 +71,10 @@ class RoutingReplay:
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:
-        """Set the experts for the tokens of the next forward pass. Where they are -1 or None, the model chooses.
+        """Set the experts for the tokens of the next forward pass. Where they are -1, the model chooses.
 
-        The experts stay set until the next call, on every thread, because the backward pass may use another thread.
+        If `experts_MLK` is None, the model chooses for all tokens. The experts stay set until the next call, on every
+        thread, because the backward pass may use another thread.
 
         Raises:
             ValueError: the number of layers or experts does not fit this model.

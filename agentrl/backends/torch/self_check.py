@@ -100,7 +100,7 @@ def check_apart(
     and with weights near 0.
 
     Args:
-        chosen_N: whether a state belongs to the sample.
+        chosen_N: [N] bool, whether each state belongs to the sample.
 
     Raises:
         UnfaithfulError: the sample attends to another sample's tokens.

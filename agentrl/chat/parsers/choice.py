@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 Probes = Sequence[tuple[Calls, str]]
-"""Calls of a turn, and the turn's text."""
+"""Pairs: the calls of a turn, and the turn's text."""
 FALLBACK = "hermes"
 """Format if no parser fits the chat template. It is used only in runs without tools."""
 _FIRST, _SECOND = "look_up", "add_up"
@@ -76,11 +76,11 @@ def find_format(chat: ChatFormat) -> FoundFormat:
     if not readings:
         names = ", ".join(tool_parsers.builtins())
         problem = f"no built-in format ({names}) reads the chat template's calls, {probes[0][1]!r}"
-        return FoundFormat(FALLBACK, problem=f"{problem}: name your own parser, or one of SGLang's, sglang/NAME")
+        return FoundFormat(FALLBACK, problem=f"{problem}: choose your own parser, or one of SGLang's, sglang/NAME")
     first, *others = readings
     if different := [other.name for other in others if other.texts != first.texts]:
         names = " and ".join([first.name, *different])
-        problem = f"{names} read the chat template's calls, but not the same text around them: choose one of them"
+        problem = f"{names} read the chat template's calls, but different text around the calls: choose one format"
         return FoundFormat(FALLBACK, problem=problem)
     also = f", as do {', '.join(other.name for other in others)}" if others else ""
     return FoundFormat(first.name, f"reads the calls that the chat template writes{also}")

@@ -25,8 +25,8 @@ KEY = "rollout.multi_turn.format"
 ARGUMENTS: Arguments = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
 TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "integer"}, "options": {"type": "object"}}
 CALL_IDS = ("zqCALL{number}qz", "functions.{name}:{number}")
-"""Ids of calls. Some templates require nine letters and digits. The template of Kimi K2 writes only the id, not the
-name, so the second id contains the name."""
+"""Ids of calls, tried in this order. The first has nine letters and digits, because some templates require this. The
+second contains the tool's name, because the template of Kimi K2 writes only the id of a call, not the name."""
 
 
 def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
@@ -85,7 +85,11 @@ def probe_tool(name: str) -> ToolSchema:
 
 
 def written_turn(chat: ChatFormat, schemas: Sequence[ToolSchema], calls: Calls, content: str = "") -> str | None:
-    """Return the template's text of a model turn, as a parser receives it; None if the text lacks a call."""
+    """Return the template's text of a model turn, as a parser receives it.
+
+    Return None if the template refuses the calls, does not write the name of a call, or does not begin the turn with
+    the generation prompt.
+    """
     # The template of DeepSeek-R1's distilled models writes calls only if the content is None.
     contents = (content,) if content else (content, None)
     messages = (_message(calls, given, call_id) for given, call_id in product(contents, CALL_IDS))

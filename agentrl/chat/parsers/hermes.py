@@ -20,11 +20,12 @@ _EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
 class HermesParser:
     """Parser of `<tool_call>` blocks; all other text is content.
 
-    - Text inside `<think>...</think>` is thoughts: calls in it are ignored. If `</think>` comes before any `<think>`,
-      all text before this `</think>` is thoughts. Thoughts between calls or after them are joined by newlines.
+    - Text inside `<think>...</think>` is thoughts; calls inside thoughts are ignored. If `</think>` comes before any
+      `<think>`, all text before this `</think>` is thoughts. Several thoughts of a turn are joined by newlines.
     - `arguments` may be an object, or a string that contains an object.
     - A block ends at the first `</tool_call>` after its JSON, so an argument may contain `</tool_call>`. An argument
-      must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
+      must not contain `<tool_call>`, which always starts a new block. So each block is parsed only once, and parsing
+      time is linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()

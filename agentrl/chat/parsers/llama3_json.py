@@ -22,7 +22,8 @@ class Llama3JSONParser:
     """Parser of calls at the start of a turn, or after `<|python_tag|>`; all other text is content.
 
     - Several calls are separated by `;`. Text after the last call is content.
-    - `{"name": ...` at the start of a turn begins a call. Without `<|python_tag|>`, other JSON is content.
+    - Without `<|python_tag|>`, a JSON object at the start of a turn is a call if it begins with the key `name`,
+      `parameters` or `arguments`, or with `"type": "function"`. Other JSON without the tag is content.
     - `<|python_tag|>tool.call(query="...")` calls a built-in tool. Other Python code after the tag is a malformed call.
     """
 

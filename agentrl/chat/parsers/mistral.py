@@ -18,18 +18,18 @@ _EXPECTED = f'Write {TAG}name[ARGS]{{"argument": "value"}}'
 class MistralParser:
     """Parser of the calls after each `[TOOL_CALLS]`; all other text is content.
 
-    - Tokenizers before version 11 write a list of objects with `name` and `arguments`; newer ones write a name and an
-      object. `[ARGS]` may be missing before the object, because some decoders drop it. `[CALL_ID]` and its id are
-      ignored.
-    - An argument must not contain `[TOOL_CALLS]`, which always begins a call. So parsing time is linear in the text's
-      length.
+    - Models with a tokenizer before version 11 write a list of objects with `name` and `arguments`. Newer models write
+      a name and an object. `[ARGS]` may be missing before the object, because some decoders drop it. `[CALL_ID]` and
+      its id are ignored.
+    - An argument must not contain `[TOOL_CALLS]`, which always begins a call. So the text after each `[TOOL_CALLS]` is
+      parsed only once, and parsing time is linear in the text's length.
     - Thoughts are between `[THINK]` and `[/THINK]` (Magistral), or in `<think>`.
     """
 
     stop: tuple[str, ...] = ()
 
     def split_thinking(self, text: str) -> tuple[str, str]:
-        """Split a turn into (thoughts without marks, text after them)."""
+        """Split a turn into (thoughts without marks, text after the thoughts)."""
         if text.lstrip().startswith(THINK):
             return split_thinking(text)
         return split_thinking(text, "[THINK]", "[/THINK]", call=TAG)

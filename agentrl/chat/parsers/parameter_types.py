@@ -21,7 +21,8 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 _WORDS: Mapping[str, JsonValue] = {"true": True, "false": False, "null": None, "none": None}
-"""Constants in lower case, because templates write them in Python's syntax (`True`), and models in JSON's (`true`)."""
+"""Constants in lower case. Text is converted to lower case before it is looked up here, because templates write
+constants in Python's syntax (`True`), and models write them in JSON's (`true`)."""
 
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
@@ -69,7 +70,7 @@ class ParameterTypes:
             raise BadJSONError(f"The parameter '{key}' is not valid JSON: {error}.") from None
 
     def value(self, tool: str, parameter: str, text: str) -> JsonValue:
-        """Return the value of an argument."""
+        """Return the value of an argument that the model wrote as `text`."""
         schema = self._schemas.get(tool, {})
         for name in _types_of(_properties(schema).get(parameter), schema):
             if name == "string":

@@ -13,7 +13,7 @@ _KEY = re.compile(r"([^\W\d]\w*)\s*=(?!=)")
 
 
 class BadCallError(BadPythonError):
-    """A malformed call, with its name."""
+    """Raised for a malformed call; `name` is the tool's name, or "" if the call has none."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)

@@ -39,7 +39,8 @@ class Qwen3CoderParser:
     - A value is the text between its tags, without one line break at each end. Its type comes from the tool's schema
       (see `for_tools`); without a schema, it is text.
     - A value ends at the first `</parameter>` that is followed by another parameter or by the end of the function. It
-      must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
+      must not contain `<tool_call>`, which always starts a new block. So each block is parsed only once, and parsing
+      time is linear in the text's length.
     - Models sometimes omit `<tool_call>`: `<function=...>` at the start of a line is a call, too.
     """
 
@@ -80,7 +81,7 @@ class Qwen3CoderParser:
         return calls, rest.lstrip().removeprefix(CLOSE) if rest.lstrip().startswith(CLOSE) else rest
 
     def _read_function(self, block: str, start: int) -> tuple[str, int, dict[str, JsonValue] | str]:
-        """Return name, end, and arguments of a function, or a sentence about the mistake in it."""
+        """Return (name, end, arguments) of a function call; after a mistake, a sentence replaces the arguments."""
         if (head := _FUNCTION.match(block, start)) is None:
             return "", start, f"The tool call does not begin with <function=name>, but with {near(block, start)}."
         name = head[1].strip() if is_unicode(head[1]) else ""

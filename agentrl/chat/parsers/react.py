@@ -26,7 +26,8 @@ class ReactParser:
       it cannot assign other text to an argument.
     - `Observation:` and all text after it are dropped, because the model must not write observations. All text after
       `Final Answer:` is the answer.
-    - `<think>...</think>` at the start of the turn is thoughts: actions in it are ignored. `Thought:` is content.
+    - `<think>...</think>` at the start of the turn is thoughts, and actions inside these thoughts are ignored.
+      `Thought:` is content.
     - Several actions before the first observation are several calls.
     """
 

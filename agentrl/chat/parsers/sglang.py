@@ -1,6 +1,6 @@
 """SGLang's function-call detectors as tool parsers: `sglang/qwen3_coder`, `sglang/deepseekv31`, `sglang/kimi_k2`, …
 
-The detectors run in agentrl. The server never parses tool calls, so the sampled tokens stay unchanged.
+The detectors run in agentrl. The inference server never parses tool calls, so it returns the sampled tokens unchanged.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class SglangParser:
 
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
     - A call of an unknown tool is returned as a call; agentrl's `Toolbox` answers such a call with an error.
-    - All text up to the first `</think>` is thoughts: calls in it are ignored. The detector receives only the text
-      after `</think>`, or no text if the turn was truncated inside its thoughts.
+    - All text up to the first `</think>` is thoughts, and calls inside thoughts are ignored. The detector receives only
+      the text after `</think>`, or no text if the turn was truncated inside its thoughts.
 
     Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). The types of these arguments come from the
     tools' schemas (see `for_tools`); without schemas, the arguments are text.
@@ -135,7 +135,7 @@ def _reason(error: Exception) -> str:
 
 
 def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
-    """Run the detector `name` on a turn; None if the turn has no call."""
+    """Run the detector `name` on a turn and return its result; return None if the turn has no call."""
     detector = detectors()[name]()  # a new detector for each turn, because some keep state
     try:
         if not detector.has_tool_call(text):

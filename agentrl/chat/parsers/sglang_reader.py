@@ -1,4 +1,4 @@
-"""Child process that parses long turns with SGLang's detectors. Each turn runs in a fork, killed after a timeout."""
+"""Child process that parses long turns with SGLang's detectors. Each turn is parsed in a fork with a timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.types.messages import ToolSchema
 
 
 def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `SglangParser`
-    """Return the result of the detector as a dict; None if there is no call."""
+    """Return {"result": the detector's result as a dict, or None without a call}, or {"mistake": text}."""
     return in_fork(partial(_detect, question))
 
 

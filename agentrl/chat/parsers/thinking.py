@@ -44,7 +44,10 @@ def join_thinking(thinking: str, content: str) -> str:
 
 
 def plain_turn(parser: ToolParser, text: str) -> ParsedTurn:
-    """Return a turn without reading its calls, because there are no tools or the turn was truncated."""
+    """Parse the thoughts and the content of a turn, but not its calls.
+
+    Used if the turn had no tools, and for truncated turns.
+    """
     if isinstance(parser, ThoughtReader):
         thinking, rest = parser.split_thinking(text)
         return ParsedTurn(rest.lstrip("\n") if len(rest) < len(text) else text, thinking=thinking)

@@ -38,8 +38,8 @@ def read_inputs(config: RunConfig, tools: Path | None, data: str | None) -> Inpu
     """Read all inputs.
 
     Args:
-        tools: JSON file of tool schemas; None: the tools of the configuration, or two examples.
-        data: file or dataset whose first row starts the conversation; None: an example.
+        tools: JSON file of tool schemas. None: the tools of the configuration, or two example tools if it has none.
+        data: file or dataset whose first row starts the conversation; None: an example question starts it.
 
     Raises:
         ConfigError: an input cannot be read; one line per mistake.

@@ -1,4 +1,4 @@
-"""Output of `agentrl chat`: on the terminal, in 80 columns, and as JSON."""
+"""Output of `agentrl chat`: as text on the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AUTHORS = {Author.DEMONSTRATION: Author.MODEL}  # example turns are demonstrati
 
 
 def document(model: str, chat: ChatFormat, found: ModelCheck) -> dict[str, object]:
-    """All findings and the conversation's tokens as a JSON document."""
+    """Return all findings and the conversation's tokens as a JSON document."""
     segments = found.conversation.segments if found.conversation else []
     return {
         "model": model,
@@ -93,7 +93,7 @@ def _print_conversation(console: Console, chat: ChatFormat, segments: Sequence[S
 
 
 def _tokens(chat: ChatFormat, segment: Segment, added: frozenset[int], bar: str) -> Iterator[Text]:
-    """Yield the text of each token, followed by a bar. Text with line breaks is split at them."""
+    """Yield the text of each token, followed by a bar. Split a text with line breaks after each line break."""
     style = STYLES[_author(segment)]
     for token_id, piece in zip(segment.token_ids, id_pieces(chat.tokenizer, segment.token_ids), strict=True):
         shown = f"bold {style}" if token_id in added else style
@@ -106,7 +106,7 @@ def _tokens(chat: ChatFormat, segment: Segment, added: frozenset[int], bar: str)
 
 
 def _lines(pieces: Iterable[Text], width: int) -> Iterator[Text]:
-    """Join pieces to lines of at most `width` characters; a piece that does not fit into a line starts a new one."""
+    """Join the texts of tokens to lines of at most `width` characters; a text that does not fit starts a new line."""
     line = Text()
     for piece in pieces:
         text, ends = piece[: len(piece.plain.rstrip("\n"))], piece.plain.endswith("\n")

@@ -32,7 +32,7 @@ from agentrl.types.task import Task
 
 @dataclass(slots=True)
 class Checked:
-    """Check results of one dataset.
+    """Results of checking one dataset.
 
     Attributes:
         found: the inspected rows.
@@ -40,7 +40,7 @@ class Checked:
         notes: other findings.
         lengths: number of tokens of each measured row: of the task's prompt, of the conversation, or of the longer
             conversation of a pair.
-        limit: maximum number of tokens.
+        limit: maximum number of tokens of a row.
         num_probed: number of rows whose ground truth the reward checked; None if the reward was not called.
     """
 
@@ -160,7 +160,7 @@ class _Rows:
 
 
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
-    """Find rows with tool options if no tools are configured, and with user options if no user is simulated."""
+    """Find rows with options for tools or for a simulated user that the configuration does not have."""
     turns = config.rollout.multi_turn
     tools = Finding("rows with tools_kwargs, but no tools are configured")
     users = Finding("rows with interaction_kwargs, but no simulated user is configured")

@@ -1,4 +1,4 @@
-"""Output of `agentrl data check`: on the terminal, in 80 columns, and as JSON."""
+"""Output of `agentrl data check`: as text on the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PERCENTILES = (50, 90, 95, 99)
 
 
 def document(checked: Mapping[str, Checked], leaks: Sequence[Finding]) -> dict[str, object]:
-    """All findings as a JSON document."""
+    """Return all findings as a JSON document."""
     return {
         "problems": sum(each.count for each in _problems(checked, leaks)),
         "leaks": [asdict(each) for each in leaks],

@@ -61,9 +61,9 @@ def report(
 
 
 def _open(where: str, split: str | None) -> SavedRun:
-    """Open the validation rollouts if there are any, else the training rollouts.
+    """Open the rollouts of `split`; None: the validation rollouts if there are any, else the training rollouts.
 
-    If there are several validations, only the last is used, because the weights changed between validations.
+    If there are several validations, only the last is used, because the weights changed from one to the next.
     """
     try:
         run = open_saved(where, split or "val")
@@ -78,7 +78,7 @@ def _open(where: str, split: str | None) -> SavedRun:
 
 
 def _groups(replay: Replay) -> Iterator[Group]:
-    """Yield the groups with the requested scores. Rollouts without a score stay unscored."""
+    """Yield the groups with the scores of `--reward`, else with the saved scores. Some rollouts may have no score."""
     for members in replay.run.groups(_COLUMNS):
         yield Group(members[0].task, [_scored(replay, stored) for stored in members])
 

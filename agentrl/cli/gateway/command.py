@@ -17,11 +17,11 @@ from agentrl.gateway.recording.requests import KEY
 from agentrl.run_folder.location import check_free
 
 KEY_VARIABLE, ADMIN_VARIABLE = "AGENTRL_GATEWAY_KEY", "AGENTRL_ADMIN_KEY"
-"""Environment variables that can contain the API keys. Without them, new keys are generated."""
+"""Environment variables that can contain the API keys. If a variable is not set, a new key is generated."""
 
 MAX_TURNS = 1000
-"""Default of `rollout.multi_turn.max_assistant_turns` in this command. Limited, because all turns stay in memory until
-the rollout ends."""
+"""Default of `rollout.multi_turn.max_assistant_turns` in this command. There is a limit, because all turns of a rollout
+stay in memory until the rollout ends."""
 
 
 def gateway(options: argparse.Namespace) -> None:

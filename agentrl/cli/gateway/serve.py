@@ -1,4 +1,4 @@
-"""Run of `agentrl gateway`: prints the address for clients, ends idle rollouts, and saves all rollouts at the end."""
+"""Runs `agentrl gateway`: prints the address for clients and ends idle rollouts. Ctrl-C ends all rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of one node of a run on several nodes: `python -m agentrl.cli.ranks.node FILE`."""
+"""Starts the ranks of one node in a run on several nodes: `python -m agentrl.cli.ranks.node FILE`."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 - `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
   `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
   replaces the tool's timeout).
-- In the YAML file of the tools, `type: mcp` with `MCPBaseTool` and `MCPSearchTool` is read as it is
+- In the YAML file of the tools, `type: mcp` with `MCPBaseTool` and `MCPSearchTool` is read unchanged
   ([MCP servers](mcp.md#verls-files)).
 - An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names the
   file, the row and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
@@ -126,7 +126,7 @@ metrics with confidence intervals; `out.eval.json` contains all of them ([evalua
 
 ### main_generation
 
-Other keys are the same as in training, without the prefix `actor_rollout_ref`.
+Keys that are not listed here are the same as in training, without the prefix `actor_rollout_ref`.
 """
 
 _EVALUATION = """\

@@ -72,7 +72,7 @@ def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = 
 
 
 def _upwards(key: str) -> Iterator[str]:
-    """Yield a key and its parent sections, because an interpolation may replace a section."""
+    """Yield a key and its parent sections: an interpolation that sets a section sets all keys below it."""
     parts = key.split(".")
     return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
 

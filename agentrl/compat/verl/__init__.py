@@ -2,8 +2,9 @@
 
     from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput, register
 
-A verl loop returns flat lists of tokens. Tokens marked as sampled are matched with the engine's completions, which
-provide the log-probabilities and policy versions. Tokens marked as sampled that the engine did not sample are refused.
+A verl loop returns flat lists of tokens, and a mask that marks the sampled tokens. The marked tokens are matched with
+the engine's completions, which provide the log-probabilities and policy versions. Marked tokens that the engine did not
+sample are refused.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class AgentLoopBase:
     """verl's base class of agent loops. Subclass it and implement `run`.
 
     Attributes:
-        config, rollout_config, data_config: the configuration under verl's names.
-        server_manager: `await generate(request_id=, prompt_ids=, sampling_params=)`.
-        tokenizer: the model's tokenizer. `processor` and `dataset_cls` are None: images are not supported.
+        config, rollout_config, data_config: agentrl's configuration, under verl's names.
+        server_manager: `await server_manager.generate(request_id=, prompt_ids=, sampling_params=)` samples tokens.
+        tokenizer: the model's tokenizer.
+        processor: always None, because images are not supported.
+        dataset_cls: always None.
         loop: the running event loop.
     """
 
@@ -73,10 +76,10 @@ class AgentLoopBase:
 
     @classmethod
     def init_class(cls, config: Any, tokenizer: Any, processor: Any = None, **kwargs: Any) -> None:
-        """Set up the class; older verl loops override this method."""
+        """Do nothing. Older verl loops override this method to set up the class."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Run one rollout of a row; `kwargs`: the row's columns (`raw_prompt`, `tools_kwargs`, `extra_info`, ...)."""
+        """Run one rollout for a row of the data; `kwargs` are its columns (`raw_prompt`, `tools_kwargs`, ...)."""
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     async def apply_chat_template(
@@ -104,7 +107,7 @@ class AgentLoopBase:
 
     @classmethod
     def as_agent_loop(cls, chat: ChatFormat, parser: ToolParser, config: RunConfig, **options: Any) -> VerlAgentLoop:
-        """Build the adapter of this loop; called by the registry."""
+        """Build the adapter that runs this loop in agentrl. The registry of agent loops calls this method."""
         return VerlAgentLoop(chat, parser, config, cls, options)
 
     def _rendered(self, messages: Sequence[Any], tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
@@ -127,7 +130,7 @@ class AgentLoopBase:
 
 @contextmanager
 def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
-    """Add the elapsed seconds to `timing_raw[name]`."""
+    """Add the seconds that the `with` block takes to `timing_raw[name]`."""
     start = time.perf_counter()
     try:
         yield
@@ -136,5 +139,5 @@ def simple_timer(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
 
 
 def rollout_trace_op(function: F) -> F:
-    """verl's tracing decorator, without effect: agentrl saves every rollout."""
+    """Return the function unchanged. verl's tracing decorator is not needed, because agentrl saves every rollout."""
     return function

@@ -58,7 +58,8 @@ class VerlAgentLoop(AgentLoop):
 
         Raises:
             TypeError: the output is not an AgentLoopOutput or a list of them.
-            ValueError: the output marks tokens as sampled that the engine did not sample, or is inconsistent.
+            ValueError: the output marks tokens as sampled that the engine did not sample, its `response_mask` is wrong,
+                or it has fields that are not supported.
         """
         server = ServerManager(generate, sampling)
         output = await self._build(server).run(as_dictionary(sampling), **row_fields(task))
@@ -79,7 +80,7 @@ class VerlAgentLoop(AgentLoop):
             "dataset_cls": None,
             "data_config": SimpleNamespace(config=view.data),
         }
-        # older loops accept fewer arguments
+        # older loops accept fewer arguments: pass only those that the class accepts
         return self._loop_class(**keyword_filter(self._loop_class)(given), **self._options)
 
     def _trajectory(self, output: AgentLoopOutput, recording: Recording, prompt: Sequence[Message]) -> Trajectory:
@@ -103,7 +104,8 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
     """Convert the response to segments."""
     if output.multi_modal_data or output.routed_experts is not None:
         raise ValueError("AgentLoopOutput: multi_modal_data and routed_experts are not supported")
-    if not output.response_mask:  # without a response, `response_ids` is the whole prompt (verl: prompt_ids[-0:])
+    # with an empty mask, verl loops return the whole prompt as `response_ids`: they compute prompt_ids[-len(mask):]
+    if not output.response_mask:
         return []
     if len(output.response_mask) != len(output.response_ids) or not set(output.response_mask) <= {0, 1}:
         raise ValueError(
@@ -152,7 +154,7 @@ def row_fields(task: Task) -> dict[str, object]:
 
 @lru_cache(maxsize=4)
 def verl_config(config_json: str) -> Any:  # a DictConfig, which is untyped
-    """The configuration under verl's names, for verl loops."""
+    """Return the run's configuration under verl's names, for verl loops."""
     from omegaconf import OmegaConf  # slow import (50 ms) that only verl loops need
 
     config = RunConfig.model_validate_json(config_json)

@@ -77,7 +77,7 @@ class ServerManager:
 
 
 def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingParams:
-    """Apply verl's sampling dictionary to `base`.
+    """Return `base` with the values that verl's sampling dictionary `given` contains.
 
     The stop tokens of the dictionary are added to the stop tokens in `base`, which come from the chat format.
 
@@ -101,7 +101,7 @@ def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingPa
 
 
 def as_dictionary(sampling: SamplingParams) -> dict[str, object]:
-    """The `sampling_params` that verl passes to `run`."""
+    """Return the `sampling_params` that a verl loop's `run` gets."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,

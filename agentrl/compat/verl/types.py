@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 
 class AgentLoopMetrics(BaseModel):
-    """Elapsed seconds, under verl's names."""
+    """Elapsed seconds, and the number of preempted requests, under verl's names."""
 
     generate_sequences: float = 0.0
     tool_calls: float = 0.0
@@ -39,7 +39,7 @@ class AgentLoopOutput(BaseModel):
 
 
 class TokenOutput(BaseModel):
-    """One completion."""
+    """One completion, as `ServerManager.generate` returns it."""
 
     token_ids: list[int]
     log_probs: list[float] | None = None

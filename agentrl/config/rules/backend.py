@@ -40,7 +40,7 @@ def _missing_optimizers(config: RunConfig, spec: BackendSpec) -> Iterator[Proble
 
 
 def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Problem]:
-    """Yield one error if the option is given; for an option that is a section, one per given key."""
+    """Yield one error if the option is given; for an option that is a section, one error per given key."""
     inner = getattr(section, option)
     if isinstance(inner, Section):
         yield from unused(f"{where}.{option}", inner, every(inner), need)
@@ -49,7 +49,7 @@ def _unused(where: str, section: Section, option: str, need: str) -> Iterator[Pr
 
 
 def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
-    """Yield the options that do not fit the number of processes (one process per device)."""
+    """Yield a problem per option that does not fit the number of processes (one process per device)."""
     trainer = config.trainer
     yield from _sizes_that_do_not_divide(config)
     yield from _slices_without_packing(config)

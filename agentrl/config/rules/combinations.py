@@ -40,7 +40,7 @@ _NOT_IN_MODE: dict[str, tuple[str, ...]] = {
 
 
 def check_rules(config: RunConfig) -> None:
-    """Raise a ConfigError for every option that has no effect or makes results wrong."""
+    """Raise a ConfigError that lists every option that has no effect or makes results wrong."""
     problems = [*_ignored(config), *_wrong(config)]
     if problems:
         raise ConfigError(*problems)
@@ -70,7 +70,7 @@ def check_generation(config: RunConfig) -> None:
 
 
 def idle_options(config: RunConfig) -> list[Problem]:
-    """Return training options without effect.
+    """Return one problem per training option without effect.
 
     Only values that differ from the default count as given, because a saved config.yaml contains every key.
     """
@@ -109,7 +109,7 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
         yield from unused("rollout.sglang", sglang, every(sglang), engines_with("sglang"))
         return
     if rollout.weight_sync == "delta":
-        other = "`rollout.weight_sync=delta`, which has its own way of sending"
+        other = "`rollout.weight_sync=delta`, which sends weights in its own way"
         yield from unused_with("rollout.sglang", sglang, ("weight_transfer",), other)
     if sglang.urls:
         need = "servers that the run starts itself: `rollout.sglang.urls` lists servers that already run"
@@ -169,7 +169,7 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
     if not config.algorithm.live:
         yield from unused("trainer", trainer, _IN_FLIGHT, LIVE)
     if not any(given(trainer, option) for option in _IN_FLIGHT):
-        need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: no rollouts run during a weight update"
+        need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: else no rollouts run during a weight update"
         yield from unused("rollout", rollout, ("weight_update_mode",), need)
     if not trainer.profile_steps:
         yield from unused("trainer", trainer, ("profiler",), "`trainer.profile_steps`")

@@ -26,7 +26,7 @@ def wrong_with_harness(rollout: RolloutConfig) -> Iterator[Problem]:
     turns = rollout.multi_turn
     if turns.interaction_config_path is not None:
         key = "rollout.multi_turn.interaction_config_path"
-        yield Problem(key, Kind.CONFLICT, f"`{key}` does not work with `rollout.harness`: a harness has no user")
+        yield Problem(key, Kind.CONFLICT, f"`{key}` does not work with `rollout.harness`: there is no simulated user")
     if turns.thinking == "strip":
         key = "rollout.multi_turn.thinking"
         why = f"`{key}=strip` does not work with `rollout.harness`, which sends its own messages"

@@ -27,7 +27,7 @@ def has_layouts(config: RunConfig) -> bool:
 
 
 def wrong_in_layout(config: RunConfig) -> Iterator[Problem]:
-    """Yield the layouts that no model can use, and the options of `actor.megatron` without effect."""
+    """Yield a problem per layout that no model can use, and per option of `actor.megatron` without effect."""
     if not has_layouts(config):
         return
     layout = config.actor.megatron
@@ -73,7 +73,7 @@ def _indivisible(sizes: dict[str, int], num_processes: int) -> Iterator[Problem]
 
 
 def _wrong_experts(layout: MegatronConfig) -> Iterator[Problem]:
-    """Yield expert layouts with which Megatron would compute wrong gradients, and untested expert layouts."""
+    """Yield problems of expert layouts: layouts with wrong gradients in Megatron, and untested layouts."""
     tensor, experts = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
     key, size = f"{SECTION}.{_EXPERT_TENSOR}", layout.expert_tensor_size
     if experts == 1 and size != tensor:
@@ -153,7 +153,7 @@ def _wrong_prefixes(config: RunConfig) -> Iterator[Problem]:
 
 
 def _wrong_prediction(config: RunConfig) -> Iterator[Problem]:
-    """Yield the options that do not work with the training of layers for multi-token prediction."""
+    """Yield a problem per option that does not work with the training of layers for multi-token prediction."""
     layout, key = config.actor.megatron, f"{SECTION}.{_PREDICTION}"
     if not layout.mtp_loss_scaling_factor:
         return

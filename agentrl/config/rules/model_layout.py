@@ -21,7 +21,7 @@ _EXPERTS_OF_A_GROUP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes from a model's `config.json` that a layout must divide.
+    """Sizes and features of a model, from its `config.json`, that a parallel layout must fit.
 
     Attributes:
         num_heads, num_key_value_heads: attention heads.
@@ -83,7 +83,7 @@ def wrong_for_model(layout: MegatronConfig, shape: ModelShape, key: str = "model
 
 
 def quantized_weights(key: str, method: str) -> Problem:
-    """Problem of a model whose weights Megatron cannot read."""
+    """Return the problem that Megatron cannot read the quantized weights of a model."""
     text = (
         f"`{key}`: the weights are quantized ('{method}', `quantization_config` in config.json), but Megatron trains"
         " bfloat16 and float32: convert the weights to bfloat16 and remove `quantization_config` (docs/megatron.md)"

@@ -36,7 +36,7 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
 def idle_in_reward(reward: RewardConfig) -> Iterator[Problem]:
     """Yield one error per option of an unused judge or reward model.
 
-    Replay does not check these options, because its option `--reward` may use them.
+    Replay does not check these options, because replay's option `--reward` may use the judge or the reward model.
     """
     if JUDGE not in rewards_asked(reward):
         yield from unused(

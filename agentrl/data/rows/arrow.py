@@ -51,7 +51,9 @@ class ArrowRows:
         return f"{self._name} row {row}"
 
     def apart(self, column: str) -> tuple[ArrowRows, pa.ChunkedArray]:
-        """Return the rows without `column`, and this column as an Arrow array. In the array, bytes stay bytes.
+        """Return the rows without `column`, and this column as an Arrow array.
+
+        In the array, bytes stay bytes; in rows, bytes become data URLs.
 
         Raises:
             DataError: the column does not exist.

@@ -9,7 +9,7 @@ from agentrl.errors import DataError
 
 
 def scan(parts: Iterable[Rows]) -> Iterator[tuple[Rows, int, Row | DataError]]:
-    """Yield (dataset, row number in the dataset, the row or the error)."""
+    """Yield (dataset, row number in the dataset, row) for each row; an unreadable row is replaced by its error."""
     for part in parts:
         rows = part.scan(len(part))
         for row in range(len(part)):

@@ -96,7 +96,7 @@ class Table(Sequence[T], Generic[T]):
 
 
 def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> Table[T]:
-    """Open `files` and check every row, or the first `max_samples` rows if that is not negative.
+    """Open `files` and check every row, or the first `max_samples` rows if `max_samples` is not negative.
 
     Raises:
         DataError: a file or a row is invalid, or there are no rows.
@@ -105,7 +105,7 @@ def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> 
 
 
 def checked_table(parts: Sequence[Rows], read: Reader[T], max_samples: int, name: str) -> Table[T]:
-    """Check all rows of `parts`, or the first `max_samples` if that is not negative; return them as a table.
+    """Check all rows of `parts`, or the first `max_samples` if this is not negative; return the rows as a table.
 
     Args:
         name: name of the dataset, for the error message.

@@ -1,6 +1,6 @@
 """Reads Dockerfiles that contain only copies, variables and simple commands.
 
-A sandbox without images can apply such a Dockerfile too.
+A sandbox that cannot use container images can apply such a Dockerfile too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Copy:
 
     Attributes:
         to: absolute path in the sandbox; a final slash means that the path is a folder.
-        mode: access rights of the copies; None: the access rights of the files.
+        mode: access rights of the copies; None: each copy has the access rights of its source.
     """
 
     sources: tuple[str, ...]
@@ -54,7 +54,7 @@ class Recipe:
         steps: copies and commands, in the order of the lines.
         folders: all working folders that WORKDIR lines set.
         mentioned: absolute paths in RUN lines.
-        problems: lines that need an image. If there are any, the other attributes are incomplete.
+        problems: lines that only a container image can apply. If there are any, the other attributes are incomplete.
     """
 
     folder: str = "/"

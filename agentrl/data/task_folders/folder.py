@@ -47,7 +47,7 @@ class TaskFolder:
 
     @property
     def name(self) -> str:
-        """The name in table `[task]` of task.toml, else the folder's name."""
+        """The name in the table `[task]` of task.toml; without this table, the name of the folder."""
         return self.settings.task.name if self.settings.task else self.path.name
 
     @property
@@ -114,7 +114,7 @@ def read_text(path: Path) -> str:
     """Return the text of a regular file of at most `MAX_TEXT_BYTES`.
 
     Raises:
-        ValueError: the path is not such a file; the message contains the reason.
+        ValueError: the path is no regular file, or the file is too large or not UTF-8; the message contains the reason.
     """
     try:
         found = path.lstat()

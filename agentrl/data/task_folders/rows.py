@@ -46,7 +46,7 @@ class TaskFolderRows:
         return (self[row] for row in range(num_rows))
 
     def where(self, row: int) -> str:
-        """Return the folder."""
+        """Return the path of the row's task folder."""
         return str(self._tasks[row].path)
 
 

@@ -45,7 +45,7 @@ def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Pat
 
 
 def key_of(sglang: SglangConfig) -> str | None:
-    """API key of running servers, from the environment.
+    """Return the API key of servers that already run, from the environment; None if the servers need no key.
 
     Raises:
         ConfigError: the environment variable with the key is not set.

@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 2**30
 BUSY = (408, 429)
 """HTTP statuses of a router with a full queue.
 
-A request that gets one of these statuses, or 500 or more (out of memory, lost worker, starting up), may still be valid.
+A request may be valid even if it gets one of these statuses, or 500 or more (out of memory, lost worker, starting up).
 """
 
 
@@ -43,7 +43,7 @@ class ServerClient:
 
     Args:
         url: for example http://127.0.0.1:30000.
-        api_key: the server's API key; None if it has none.
+        api_key: the server's API key; None if the server has none.
     """
 
     def __init__(self, url: str, max_connections: int = 2048, api_key: str | None = None) -> None:
@@ -56,7 +56,7 @@ class ServerClient:
         self._control = open_session(8, api_key)
 
     async def move(self, url: str, api_key: str | None) -> None:
-        """Use a server at another address; requests to the earlier address fail."""
+        """Use a server at another address; requests that still run at the earlier address fail."""
         if url != self.url:
             await self.close()
             self.url = url
@@ -72,7 +72,7 @@ class ServerClient:
         return _object(await self._ask(self._generation, "POST", "/generate", body, None, headers))
 
     async def post(self, path: str, body: Mapping[str, object] | None = None, timeout_s: float = 60.0) -> Answer:
-        """Make a control call. The answer `success: false` raises RefusedError. A list or text becomes `{}`."""
+        """Make a control call. `success: false` raises RefusedError. An answer that is no object becomes `{}`."""
         answer = _object(await self._ask(self._control, "POST", path, body or {}, timeout_s))
         if answer.get("success") is False:
             raise RefusedError(f"{self.url}{path}: {answer.get('message')}")

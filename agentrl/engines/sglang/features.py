@@ -77,7 +77,7 @@ async def read_features(client: ServerClient) -> Features:
 
     Raises:
         UnreachableError: no answer.
-        ServerError: the address is not an SGLang server, or its version is older than 0.5.21.
+        ServerError: the address is not an SGLang server, or the server is older than 0.5.21 or cannot generate text.
     """
     await _check_paths(client)
     server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))

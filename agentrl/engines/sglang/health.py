@@ -16,15 +16,15 @@ from agentrl.engines.sglang.weights.transfer import WeightTransfer
 MAX_CHECK_INTERVAL_S = 10.0
 MAX_ROUTER_FAILURES = 3
 UNNAMED = "default"
-"""Weight version that SGLang reports for a server started by hand."""
+"""Weight version that SGLang reports if the server was started without one, for example by hand."""
 
 
 class HealthMonitor:
     """Checks the health of the replicas from `begin` to `close`, with one asyncio task per replica.
 
-    A health check is a request that the server's scheduler must answer, even while paused. If only the HTTP front end
-    answers, the server counts as hung. No check starts during a weight transfer, because a transfer may take longer
-    than the timeout.
+    A health check is a request that the server's scheduler must answer, even while sampling is paused. If only the
+    HTTP front end answers, the server counts as hung. No check starts during a weight transfer, because a transfer may
+    take longer than the timeout.
 
     Args:
         transfer: sends the last weights to a replica that returns to service.

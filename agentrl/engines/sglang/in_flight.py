@@ -153,7 +153,7 @@ class ActiveRequests:
             post.exception()  # marks the exception as retrieved: asyncio would report it if nobody awaits the task
 
     async def _abort(self, active: ActiveRequest, post: asyncio.Task[Answer]) -> None:
-        """Repeat the abort until the request is answered: an abort that arrives before its request is lost."""
+        """Abort a request. Repeat the abort until the request is answered: an abort may be lost (see `ARRIVAL_S`)."""
         known = active.sent + ARRIVAL_S
         try:
             async with asyncio.timeout(ABORT_GRACE_S):

@@ -42,11 +42,13 @@ has the weights that it loaded at start."""
 async def load_sglang_engine(
     model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, run_dir: Path
 ) -> SglangEngine:
-    """Start all servers in parallel, or connect to running servers, and create the engine. The caller must close it.
+    """Start all servers in parallel, or connect to running servers, and create the engine.
+
+    The caller must close the engine.
 
     Args:
         max_sequence_length: longest context plus completion of the run, in tokens.
-        run_dir: server logs and weight files are written to its folder `sglang/`.
+        run_dir: server logs and weight files are written to the folder `sglang/` in this folder.
 
     Raises:
         ConfigError: the model does not exist; SGLang is not installed; or a server has another model, other parallel
@@ -122,12 +124,12 @@ async def _features(client: ServerClient) -> Features:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group: reporting one failed server is enough."""
+    """Return the first error of an exception group: reporting one failed server is enough."""
     return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
-    """Check that a server fits the run. Return True if it still has the weights that it loaded when it started."""
+    """Check that a server fits the run. Return True if the server still has the weights that it loaded at start."""
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):

@@ -32,5 +32,5 @@ async def release_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> No
 
 
 async def resume_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> None:
-    """Allocate the released memory again. Its content is lost: send new weights before sampling."""
+    """Allocate the released memory again. The memory's content is lost: send new weights before sampling."""
     await client.post("/resume_memory_occupation", {"tags": list(tags)})

@@ -137,7 +137,7 @@ class TorchEngine:
         await self._worker.call(self._worker.resume)
 
     async def abort(self, session: str) -> None:
-        """End the session's requests with the tokens so far, and drop its KV."""
+        """End the session's requests with the tokens so far, and drop the session's KV."""
         await self._worker.call(partial(self._worker.abort, lambda job: job.request.session == session))
         await self.release(session)
 

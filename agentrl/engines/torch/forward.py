@@ -232,7 +232,7 @@ def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
 
 
 class WholeRunner:
-    """Runner that forwards the full sequence for every token, for models whose cache is not only keys and values."""
+    """Runner that forwards the full sequence for every token; `kv_check` chooses it if KV cannot be reused."""
 
     kv_reuse = False
 

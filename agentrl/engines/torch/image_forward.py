@@ -31,7 +31,7 @@ class Placed:
 
     Attributes:
         inputs: the model's inputs for the image.
-        types: the token types of the image's tokens.
+        types: the token types of the image's tokens, for example the model's input `mm_token_type_ids`.
     """
 
     url: str
@@ -78,7 +78,7 @@ class ImageRunner:
         _check(self)
 
     def begin(self, token_ids: list[int], urls: Sequence[str], starts: Sequence[int]) -> ImageKV:
-        """New conversation without cached KV.
+        """Return a new conversation without cached KV.
 
         Raises:
             ValueError: the image tokens of the prompt do not match `starts`.
@@ -89,7 +89,7 @@ class ImageRunner:
         return ImageKV(cache, token_ids, [self.placed(token_ids, *each) for each in zip(urls, starts, strict=True)])
 
     def placed(self, token_ids: Sequence[int], url: str, start: int) -> Placed:
-        """The image whose tokens begin at `start`.
+        """Return the image whose tokens begin at `start`.
 
         Raises:
             ValueError: the image's tokens do not begin at `start`, or the image cannot be decoded.

@@ -101,7 +101,7 @@ class ImageScheduler:
         return bool(self.running or self.waiting)
 
     def abort(self, chosen: Callable[[Job], bool]) -> None:
-        """End jobs with the tokens so far, and drop their KV."""
+        """End the jobs that `chosen` selects, with the tokens so far, and drop their KV."""
         for job in [job for job in self.jobs if chosen(job)]:
             self._leave(job)
             self.conversations.release(job.request.session)

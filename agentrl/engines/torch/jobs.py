@@ -18,7 +18,7 @@ class KVSession:
 
     Attributes:
         reserved: number of blocks reserved for the session, counted against the capacity.
-        num_indexed: number of leading full blocks that other conversations can find by the blocks' tokens.
+        num_indexed: number of leading full blocks that other conversations can find in the `PrefixIndex`.
         prefilled_only: whether all KV was computed by prefill, so that equal tokens give bit-identical KV.
         origin: hash that tells which tokens were prefilled and which were decoded. Sessions with equal tokens and equal
             `origin` have bit-identical KV.
@@ -82,7 +82,7 @@ def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
 
     KV is bit-identical if the same tokens were prefilled and the same tokens were decoded. The next token of the whole
     group is computed in one batch row. Rollouts of the same task share their prompt and often their first tokens. Until
-    the rollouts differ, they cost as much as one rollout.
+    the rollouts differ, they cost together as much as one rollout.
     """
     found: dict[tuple[int, ...], list[Job]] = {}
     for job in jobs:

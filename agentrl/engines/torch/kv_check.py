@@ -17,7 +17,7 @@ from agentrl.models.attention import UnfaithfulError, windows_of_all_layers
 logger = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Maximum allowed difference of logits, in standard deviations of the logits; 0.2 for other dtypes."""
+"""Dtype -> maximum allowed difference of logits, in standard deviations of the logits; 0.2 for all other dtypes."""
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ class Found:
 
     Attributes:
         blocks: full blocks to share.
-        tail: block that starts with the tokens after `blocks`; it is copied and not shared. None if there is none.
+        tail: block that starts with the tokens after `blocks`; it is copied and not shared. None: no such block.
         pending: whether the next block is still being computed.
     """
 

@@ -74,13 +74,13 @@ class Scheduler:
         return bool(prefilling or ready)
 
     def abort(self, chosen: Callable[[Job], bool]) -> None:
-        """End jobs with the tokens so far, and drop their KV."""
+        """End the jobs that `chosen` selects, with the tokens so far, and drop their KV."""
         for job in [job for job in self.jobs if chosen(job)]:
             self._leave(job, self.conversations.drop)
             job.resolve(job.completion(FinishReason.ABORT))
 
     def fail_all(self, error: Exception) -> None:
-        """End every job with an error. Drops all KV, because it may be incomplete."""
+        """End every job with an error. Drop all KV, because the KV may be incomplete."""
         jobs = self.jobs
         for job in jobs:
             self._leave(job, self.conversations.drop)

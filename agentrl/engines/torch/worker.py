@@ -79,7 +79,7 @@ class Worker:
     def settle(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
         """Queue the result of `future`, which belongs to `loop`.
 
-        Results of a step are sent together, because waking loops is slow.
+        Results of a step are sent together, because waking event loops is slow.
         """
         self._answers.setdefault(loop, []).append(partial(_settle, future, result))
 
@@ -91,7 +91,7 @@ class Worker:
             (self._held if self._paused else self._scheduler.waiting).append(job)
 
     def abort(self, chosen: Callable[[Job], bool]) -> None:
-        """End requests with the tokens so far."""
+        """End the requests that `chosen` selects, with the tokens so far."""
         self._scheduler.abort(chosen)
         for job in [job for job in self._held if chosen(job)]:
             self._held.remove(job)
@@ -134,7 +134,7 @@ class Worker:
         self._deliver()
 
     def _step(self) -> bool:
-        """Compute one step, if there is work. An error is a bug: it ends all requests, and the thread continues."""
+        """Compute one step, if there is work. An error, which is a bug, ends all requests; the thread continues."""
         if self._paused == "in_place":
             return False
         try:

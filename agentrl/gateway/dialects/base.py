@@ -16,7 +16,7 @@ NO_NAME = "invalid_call"
 
 
 class Reply(Protocol):
-    """Form of the answer that a request asks for."""
+    """Writes the answer in the form that a request asks for."""
 
     def body(self, answer: TurnAnswer) -> JsonObject:
         """Return the JSON of an answer."""

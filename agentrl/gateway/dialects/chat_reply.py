@@ -18,7 +18,7 @@ _DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Form of the answer.
+    """Writes the answer in the form that a request asks for.
 
     Attributes:
         with_usage: whether a stream ends with the token counts (`usage`).

@@ -23,7 +23,7 @@ class Images:
         self.by_name: dict[str, bytes] = {}
 
     def part(self, fields: Fields, key: str, url: str) -> JsonObject:
-        """Return the part for the image of a data URL.
+        """Store the image of a data URL, and return the content part that names the image.
 
         Raises:
             RequestError: the URL is not a data URL, or the image cannot be read.

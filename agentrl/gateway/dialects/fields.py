@@ -61,7 +61,7 @@ class Fields:
         return f"{self.parent.key(name)}[{number}]"
 
     def key(self, name: str) -> str:
-        """Return the full name of a key."""
+        """Return the full name of a key of this object, such as `messages[2].role`."""
         path = self.path
         return f"{path}.{name}" if path else name
 
@@ -74,15 +74,16 @@ class Fields:
         return self.values.get(name)
 
     def wrong_type(self, name: str, expected: str) -> RequestError:
-        """Return the error for a key whose value is missing or has another type."""
+        """Return the error for a key whose value is missing or has the wrong type."""
         got = type_name(self.values[name]) if name in self.values else "nothing"
         return self.refusal(name, f"expected {expected}, got {got}")
 
     def text(self, name: str) -> str:
-        """Return a text.
+        """Return the value of a key, which must be a text.
 
         Raises:
-            RequestError: the key is missing, or its value has another type. All methods below raise this error.
+            RequestError: the key is missing, or its value has the wrong type. The methods from `name` to `texts` raise
+                `RequestError` for wrong values, too.
         """
         value = self.get(name)
         if not isinstance(value, str):
@@ -110,7 +111,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return true or false; false if the key is missing or null."""
+        """Return a truth value; false if the key is missing or null."""
         value = self.get(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong_type(name, "true or false")

@@ -35,7 +35,7 @@ def error(failure: Failure) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class MessagesReply:
-    """Form of the answer.
+    """Writes the answer in the form that a request asks for.
 
     Attributes:
         with_thinking: whether the client asked for thoughts.

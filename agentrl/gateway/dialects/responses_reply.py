@@ -20,7 +20,7 @@ Step = tuple[str, JsonObject]
 
 @dataclass(frozen=True, slots=True)
 class ResponsesReply:
-    """Form of the answer.
+    """Writes the answer in the form that a request asks for.
 
     Attributes:
         with_turn_id: whether thoughts carry the turn's id as `encrypted_content`, which clients send back unchanged.
@@ -53,7 +53,7 @@ class ResponsesReply:
 
     def failed(self, failure: Failure) -> bytes:
         """Return the events that end a stream with an error."""
-        # after any other code, the client Codex would repeat the request
+        # Codex, a client, repeats a request after an error code that Codex does not know, such as `rollout_ended`
         code = "invalid_prompt" if failure.code in ("invalid_value", "rollout_ended") else failure.code
         response: JsonObject = {**self._head("failed", "failed"), "error": {"code": code, "message": failure.text}}
         return _written([*self._begin("failed"), ("response.failed", {"response": response})])
@@ -127,7 +127,7 @@ def _item_steps(index: int, item: JsonObject) -> Iterator[Step]:
 
 
 def _part_steps(where: JsonObject, kind: str, parts: JsonValue) -> Iterator[Step]:
-    """Yield the events of the only part of the thoughts or of a message."""
+    """Yield the events of an item of thoughts or text; `parts` has one part."""
     part: JsonObject = parts[0]  # type: ignore[index, assignment]  # made by `_items`
     summary = kind == "reasoning_summary"
     name, where = (

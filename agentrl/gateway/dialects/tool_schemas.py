@@ -50,7 +50,7 @@ class Tools:
         self.text_inputs.add(fields.name("name"))
 
     def leave_out(self, fields: Fields) -> None:
-        """Record a tool that the gateway cannot offer, because only the original service can run it."""
+        """Record a tool that the gateway cannot offer: OpenAI or Anthropic runs the tool or defines its schema."""
         self.left_out.append(f"{fields.path} ({fields.name('type')[:40]})")
 
     def _add(self, name: str, fields: Fields, parameters: JsonValue) -> None:

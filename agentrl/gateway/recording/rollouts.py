@@ -193,7 +193,7 @@ class RunningRollouts:
         """End a rollout, save it and forget its key. Turns that are being sampled are cancelled.
 
         Args:
-            stop: why the rollout ended. None: the limit that was reached, or `finished` without one.
+            stop: why the rollout ended. None: `Rollout.stop` becomes the limit that was reached, or else `finished`.
 
         Raises:
             OSError: the file cannot be written; the rollout is saved together with the next rollout of its step.

@@ -1,4 +1,4 @@
-"""The HTTP API that opens and ends rollouts; only the admin key may use it."""
+"""The HTTP API that opens and ends rollouts; every request needs the admin key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RolloutRoutes:
     """Answers `POST /rollouts`, `GET /rollouts` and `POST /rollouts/KEY/end`.
 
     Args:
-        admin_key: the only key that may use these routes.
+        admin_key: key that a request to these routes must contain.
         failed: function that is called with the error if a file cannot be written.
     """
 

@@ -10,7 +10,7 @@ from agentrl.gateway.recording.rollouts import RunningRollout, RunningRollouts, 
 
 
 class SharedSession:
-    """Passes a request to the rollout whose conversation the request continues; any other request opens a rollout.
+    """Passes a request to the rollout that the request continues or repeats; any other request opens a rollout.
 
     Implements `GatewaySession`. If too many rollouts are running, the rollout that was idle for the longest time ends.
 

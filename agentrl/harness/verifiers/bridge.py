@@ -3,9 +3,9 @@
     python bridge.py rows CONFIG     prints a row for each task, as JSON lines
     python bridge.py serve CONFIG    reads a request from each line, and answers each with a line
 
-CONFIG is the JSON of an environment's configuration: {"taskset": {"id": ...}, "agent": {...}}. A request is {"id",
-"base_url", "model", "task"}, or {"cancel": id}; an answer is {"id", "reward", "rewards", "error"}. The first line of
-the output is {"ready": true}. The process ends when its input ends.
+CONFIG is the JSON configuration of a verifiers environment: {"taskset": {"id": ...}, "agent": {...}}. A request is
+{"id", "base_url", "model", "task"}, or {"cancel": id}; an answer is {"id", "reward", "rewards", "error"}. The first
+line of the output is {"ready": true}. The process ends when its input ends.
 """
 
 from __future__ import annotations

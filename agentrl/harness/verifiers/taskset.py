@@ -41,7 +41,7 @@ class Endpoint(Protocol):
 
 
 class Taskset:
-    """A taskset that is installed in a separate environment.
+    """A taskset that is installed in a separate Python environment.
 
     Args:
         python: the interpreter of the environment with verifiers.
@@ -65,7 +65,7 @@ class Taskset:
         self._bridge = WorkerProcess("verifiers", self._command("serve"), self._variables, start_timeout_s)
 
     async def run(self, task: Task, endpoint: Endpoint) -> float:
-        """Run one rollout; return its reward. This is the function of the harness.
+        """Run one rollout; return its reward. The harness calls this method as its `function`.
 
         Raises:
             DataError: the row was not written by `write_rows`.

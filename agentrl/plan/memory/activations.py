@@ -17,12 +17,12 @@ _GATED = 5
 _ADAPTED_IN_ATTENTION, _ADAPTED_IN_MLP = 4, 3
 """Number of linear layers with an adapter: in attention, and in the MLP. An adapter keeps `rank` numbers per token."""
 _ROTATIONS = 4
-"""Number of arrays with the cosines and sines of queries and keys."""
+"""Number of arrays with the cosines and sines of the rotary position embedding, for queries and keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Properties of a model and a run that determine which bytes a layer keeps.
+    """Properties of a model and a run that determine how many bytes a layer keeps.
 
     Attributes:
         adapters: rank of LoRA adapters; 0 without adapters.
@@ -46,7 +46,7 @@ class Kept:
     def predicting(self, *, sparse: bool) -> float:
         """Bytes of a layer for multi-token prediction: a usual layer, and three norms.
 
-        The bytes of the norms include their outputs, which are the inputs of the projection and the head.
+        The bytes of a norm include its output, which is an input of the projection or of the head.
         """
         return self.layer(sparse=sparse) + 3 * _megatron_norm(self) * self.shape.hidden / _slices(self.layout)
 

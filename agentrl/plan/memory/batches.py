@@ -10,7 +10,7 @@ from agentrl.config.run import RunConfig
 from agentrl.plan.layout import Layout
 
 CPU_TOKENS = 2048
-"""Largest micro-batch on a CPU: see `agentrl.backends.torch.batches`, which imports torch."""
+"""Tokens of the largest micro-batch on a CPU. Copied from `agentrl.backends.torch.batches`, which imports torch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def changes_for(
     No change contains all keys of a cheaper change.
 
     Args:
-        num_devices: changes that use more devices come last.
-        per_node: devices of a node.
+        num_devices: number of available devices; changes that use more devices come last.
+        per_node: number of devices of a node.
     """
     found = _found(config, shape, partial(_fits, shape, memory, on_cpu), num_devices, per_node)
     used = [num_used(with_values(config, each.values)) for each in found]

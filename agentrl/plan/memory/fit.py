@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory of its devices: the fullest device that trains, and a device of an engine."""
+"""Check whether a run fits into memory: on the fullest device that trains, and on a device of an engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Use:
 
     @property
     def fits(self) -> bool:
-        """Whether the parts fit."""
+        """Whether all parts together fit into the available memory."""
         return self.total <= self.available
 
     @property
@@ -56,7 +56,7 @@ class Fit:
     Attributes:
         uses: one entry for the fullest training device, and one for a device of an engine.
         at_once: number of rollouts of mean length whose KV cache fits into an engine; None: unknown.
-        running: rollouts that run on one engine at a time.
+        running: number of rollouts that run on one engine at a time.
     """
 
     uses: list[Use]
@@ -109,7 +109,7 @@ def room_for_kv(config: RunConfig, shape: Shape, memory: float) -> float:
     """Return how many tokens of KV cache an engine holds; infinite without a limit.
 
     For a server, this is the number for each of its data-parallel parts. The result is also infinite if a rollout of
-    maximum length does not fit, because `fit_of` reports that.
+    maximum length does not fit, because `fit_of` already reports this problem.
     """
     servers = servers_of(config)
     if servers.embedded:

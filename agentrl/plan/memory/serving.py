@@ -11,7 +11,7 @@ from agentrl.plan.memory.precision import engine_bytes
 from agentrl.plan.shapes import Shape
 
 EMBEDDED_SEQUENCES = 128
-"""`rollout.max_num_seqs` of the embedded engine: see `agentrl.engines.torch.engine`, which imports torch."""
+"""Default `rollout.max_num_seqs` of the embedded engine. Copied from `agentrl.engines.torch.engine` (imports torch)."""
 USUAL_SHARE = 0.85
 """Approximate share of the memory that SGLang uses for weights and KV cache, if `mem_fraction_static` is not set."""
 MEAN_LENGTH = 0.5
@@ -20,12 +20,12 @@ MEAN_LENGTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One device of an engine.
+    """Sizes on one device of an engine.
 
     Attributes:
-        weights: bytes of its weights.
+        weights: bytes of the weights on the device.
         kv_token: bytes of the KV cache for one token.
-        running: rollouts that run on one engine at a time.
+        running: number of rollouts that run on one engine at a time.
         longest: maximum length of a rollout, in tokens.
         limit: largest number of tokens in the cache (`rollout.max_kv_tokens`); None: no limit.
     """
@@ -38,7 +38,7 @@ class Engine:
 
     @property
     def needed_tokens(self) -> int:
-        """Tokens of the running rollouts at their mean length; at least the tokens of one rollout of maximum length."""
+        """Number of tokens of all running rollouts, with the mean length; at least the maximum length of a rollout."""
         return max(self.longest, ceil(self.running * self.longest * MEAN_LENGTH))
 
     def tokens_in(self, num_bytes: float) -> int:
@@ -48,7 +48,7 @@ class Engine:
 
 
 def engine_of(config: RunConfig, shape: Shape, servers: Servers) -> Engine:
-    """Return a device of the configured engines."""
+    """Return the sizes on one device of the configured engines."""
     size = engine_bytes(config, shape)
     return Engine(
         weights=_weights(shape, servers) * size,
@@ -68,7 +68,7 @@ def _weights(shape: Shape, servers: Servers) -> float:
 
 
 def _kv_numbers(shape: Shape, servers: Servers) -> float:
-    """Numbers in the KV cache of one device, for each token of the server.
+    """Return how many numbers the KV cache of one device holds for each token of the server.
 
     Every device caches at least one head, or all latent vectors.
     """

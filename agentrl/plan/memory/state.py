@@ -16,7 +16,7 @@ _AVERAGES = {"adamw": 2, "muon": 1}
 """Optimizer -> moving averages per weight of a hidden matrix. With `muon`, AdamW updates the weights that are not in
 hidden matrices."""
 _LINEAR_LAYERS = 3
-"""Linear layers of a gated feed-forward layer."""
+"""Number of linear layers in a gated feed-forward layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,16 @@ def table_size(shape: Shape, layout: Layout) -> int:
 
 
 def _latent_down(shape: Shape) -> int:
-    """Attention weights per layer that tensor parallelism does not divide: the down-projections of latent attention."""
+    """Number of attention weights per layer that TP does not divide: the down-projections of latent attention."""
     of = shape.attention
     return shape.hidden * (of.query_rank + of.kv_rank + of.rope_dim) if of.is_latent else 0
 
 
 def _sharded(whole: Weights, size: int, shape: Shape) -> Weights:
-    """Weights of one rank. FSDP2 shards the first dimension, which for experts is the number of experts."""
+    """Return the numbers of weights of one rank.
+
+    FSDP2 shards the first dimension, which for experts is the number of experts.
+    """
     parts = {name: ceil(getattr(whole, name) / size) for name in Weights.__dataclass_fields__}
     if shape.experts:
         parts["experts"] = whole.experts // shape.experts * ceil(shape.experts / size)
@@ -112,14 +115,14 @@ def _sharded(whole: Weights, size: int, shape: Shape) -> Weights:
 
 
 def adapter_size(shape: Shape, layout: Layout, stage: int, rank: int) -> float:
-    """Weights of LoRA adapters of all linear layers on one device: (inputs + outputs) x rank for each layer."""
+    """Number of weights of LoRA adapters on one device: (inputs + outputs) x rank for each linear layer."""
     layers = layout.stages(shape.num_layers)[stage]
     channels = sum(_channels(shape, layout, sparse=shape.is_sparse(layer)) for layer in layers)
     return rank * channels / (layout.fsdp_size * layout.tensor)
 
 
 def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
-    """Inputs and outputs of the linear layers with an adapter.
+    """Number of inputs and outputs of a layer's linear layers with an adapter.
 
     Experts in transformers have no adapter, because they are not linear layers.
     """
@@ -149,7 +152,7 @@ def _trained(layout: Layout, own: Weights, precision: Precision, actor: ActorCon
 
 
 def _averages(own: Weights, optimizer: str) -> int:
-    """Number of moving averages in the optimizer. AdamW updates the experts, because they are one stacked tensor."""
+    """Number of moving averages in the optimizer. Muon leaves the experts, which are one stacked tensor, to AdamW."""
     matrices = own.attention + own.dense + own.router + own.shared
     return 2 * (own.total - matrices) + _AVERAGES[optimizer] * matrices
 

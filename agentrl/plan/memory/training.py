@@ -1,4 +1,4 @@
-"""Bytes of a device that trains, by phase and part."""
+"""Bytes in the memory of a device that trains, by phase and part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentrl.plan.shapes import Shape, Weights
 
 Parts = Mapping[str, float]
 MAX_LOGITS = 2**27
-"""Maximum number of logits in memory at a time: see `agentrl.backends.torch.logprobs`, which imports torch."""
+"""Maximum number of logits at a time. Copied from `agentrl.backends.torch.logprobs`, which imports torch."""
 _LOGIT_ARRAYS = 5
 """Number of float32 arrays, each as large as the logits, that exist at the same time: logits, log-softmax,
 probabilities, gradients."""
@@ -79,7 +79,7 @@ class Trainer:
         return self._state(self.config.actor, self.shape, trained=True, rank=self.rank)
 
     def _critic_actor(self) -> ActorConfig:
-        """Return the critic's settings; see `trainer.builders.models`."""
+        """Return the critic's settings in the form of an actor's settings; see `trainer.builders.models`."""
         critic, actor = self.config.critic, self.config.actor
         own = {name: getattr(critic, name) for name in ("optim", "param_offload", "optimizer_offload")}
         limit = critic.ppo_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu
@@ -185,7 +185,7 @@ class Trainer:
         casts = cast_copies([shape.layers[number] for number in self._own(shape)], layout, precision)
         if layout.pipeline == 1 or not self._ahead(actor, shape):
             return casts
-        return casts + precision.weight * table_size(shape, layout)  # the first stage's embedding
+        return casts + precision.weight * table_size(shape, layout)  # the stage's copy of the embedding
 
     def _kept(self, kept: Kept, layers: list[float], number: int) -> float:
         """Bytes per token that the micro-batches in flight keep."""

@@ -14,7 +14,10 @@ from agentrl.plan.memory.report import memory_verdict
 
 
 def memory_warning(config: RunConfig) -> str | None:
-    """Return the warning; None if the run fits, or the model or the device is unknown. Reads only `config.json`."""
+    """Return the warning; None if the run fits, or the model or the device is unknown.
+
+    Of the model, only `config.json` is read.
+    """
     try:
         shape = shape_of(model_content(config.model.path) or {})
         gpu = None if config.actor.device == "cpu" else gpu_memory()

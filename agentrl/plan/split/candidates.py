@@ -31,7 +31,7 @@ class Candidate:
     """A division of the fleet between trainer and engine.
 
     Attributes:
-        train_s: seconds of the trainer's work in a step, if samples are divided equally.
+        train_s: seconds of the trainer's work in a step, if samples are divided equally over the ranks.
         rollout_s: seconds to sample the tokens of a step at full concurrency.
         bound_s: approximate lower bound of the seconds of a step.
         kv_tokens: tokens of KV cache of each data-parallel part of a server.
@@ -74,7 +74,7 @@ class Found:
     """Result of a search.
 
     Attributes:
-        ranked: the candidates, best first; those without a simulation come last.
+        ranked: the candidates, best first; candidates without a simulation come last.
         refused: number of training devices of each division that is not possible -> why it is not possible.
     """
 

@@ -22,7 +22,7 @@ def layouts_for(
     """Yield the layouts of `devices` devices; tensor parallelism stays inside a node.
 
     Args:
-        base: values of the Megatron keys that these layouts do not set.
+        base: values of the Megatron keys that the search does not vary.
     """
     if kind == "megatron":
         for sizes in product(_SIZES, _SIZES, _CONTEXTS, _SIZES):

@@ -1,4 +1,4 @@
-"""A simulated engine: replicas that decode with continuous batching; their clock is that of the running event loop.
+"""A simulated engine: replicas that decode with continuous batching, in the time of the running event loop.
 
 While the set of running requests is constant, all requests sample tokens at the same speed (processor sharing). A
 prefill delays decoding by the duration of the prefill. Chunked prefill (Agrawal et al. 2024, Sarathi-Serve,
@@ -23,7 +23,7 @@ class EngineSpeed(Protocol):
     """Speed of one replica."""
 
     def decode_s(self, rows: float, context: float) -> float:
-        """Return the seconds of one decode step. `rows`: requests, `context`: cached tokens that they read in total."""
+        """Return the seconds of one decode step, in which `rows` requests read `context` cached tokens in total."""
         ...
 
     def prefill_s(self, new: float, context: float) -> float:
@@ -87,7 +87,7 @@ class Replica:
         self._waiting: list[tuple[int, int, Request]] = []
         self._running: list[tuple[float, int, Request]] = []  # heap: (`_progress` at the request's end, ...)
         self._serial = count()
-        self._progress = 0.0  # tokens that a request would have sampled since the start
+        self._progress = 0.0  # tokens that a request running since the replica's start would have sampled
         self._stall_s = 0.0  # remaining seconds of prefill
         self._context = 0.0  # tokens that the running requests have now
         self._kv = 0.0  # tokens that the running requests will have when they end
@@ -102,12 +102,12 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests that have not ended."""
+        """Number of requests that have not ended."""
         return len(self._running) + len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether a request runs."""
+        """Whether the replica computes: a request runs, and the replica is not paused."""
         return bool(self._running) and not self._paused
 
     async def generate(self, context: int, new: int, sampled: int, priority: int = 0) -> list[tuple[int, int]]:
@@ -139,7 +139,7 @@ class Replica:
         self.update()
 
     def update(self) -> None:
-        """Account for a change: end and start requests, and schedule the next end."""
+        """Account for a change: end and start requests, and schedule the next end of a request."""
         was_busy = self.busy
         self._advance()
         self._end_finished()

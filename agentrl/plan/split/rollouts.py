@@ -40,12 +40,15 @@ class Simulator:
     _shared: set[tuple[str, int, int]] = field(default_factory=set)
 
     def attempts(self, task: Task, priority: int) -> list[Attempt]:
-        """Return the rollouts of a task, without starting them. See `attempts_at`."""
+        """Return the rollouts of a task, without starting them. See `rollouts.collector.attempts_at`."""
         planned = self.lengths.group(task.index, self.group_size)
         return [partial(self._run, task, lengths, priority) for lengths in planned]
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return one sample for each trajectory of the groups. Only token counts and `uid`s are real."""
+        """Return one sample for each trajectory of the groups.
+
+        The samples contain only token positions, and the ids of groups and rollouts.
+        """
         return [
             sample
             for group in groups
@@ -79,8 +82,8 @@ class Simulator:
     ) -> int:
         """Return how many tokens the replica computes for a turn.
 
-        After new weights, `recompute` makes the replica compute the whole context. If the prompt is
-        cached, the replica computes only one token.
+        After new weights, `recompute` makes the replica compute the whole context. If the context is a cached prompt,
+        the replica computes only one token.
         """
         if versions and versions[-1] != replica.version and self.recompute:
             return turn.context
@@ -89,7 +92,7 @@ class Simulator:
         return turn.new
 
     def _known(self, uid: str, replica: int, version: int) -> bool:
-        """Whether another rollout of the task has computed the prompt in this replica; equal prompts are shared."""
+        """Whether another rollout of the task has computed the prompt in this replica, so that the prompt is cached."""
         key = uid, replica, version if self.recompute else 0
         known = key in self._shared
         self._shared.add(key)

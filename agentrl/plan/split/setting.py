@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 ENOUGH = 4096
-"""Number of rollouts over which averages are taken."""
+"""Approximate number of rollouts over which averages are taken."""
 MAX_STEPS = 32
 
 
@@ -47,7 +47,7 @@ class Setting:
 
     @property
     def num_steps(self) -> int:
-        """Number of simulated steps to average, without the warm-up. Together they have about `ENOUGH` rollouts.
+        """Number of simulated steps to average, without the warm-up: about `ENOUGH` rollouts in total.
 
         The number is at most `MAX_STEPS`, and at least 2 if rollouts overlap updates.
         """

@@ -1,4 +1,8 @@
-"""Simulation of a run in virtual time. Training loop, sources and admission are real; waiting replaces the work."""
+"""Simulation of a run in virtual time.
+
+Training loop, rollout sources and admission of tasks are the code of real runs. Waiting replaces the work of engine and
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +132,7 @@ class _Run:
         self._scored_s: list[float] = [0.0]
 
     async def split(self) -> Split:
-        """Run, and return the averages."""
+        """Run the simulation, and return the averages."""
         setting = self._setting
         self._machine = Machine(
             self._engine,
@@ -268,7 +272,7 @@ class _PassThrough:
 
     @property
     def loss(self) -> LossFunction:
-        """A simulation computes no loss."""
+        """Not available, because a simulation computes no loss."""
         raise NotImplementedError("a simulation computes no loss")
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:

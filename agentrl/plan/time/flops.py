@@ -12,7 +12,7 @@ BACKWARD = 2
 """FLOPs of the backward pass (gradients of inputs and weights), as a multiple of the FLOPs of the forward pass (Kaplan
 et al. 2020, 2001.08361)."""
 BACKWARD_FROZEN = 1
-"""The same multiple for a backward pass without gradients of weights, as with LoRA."""
+"""FLOPs of a backward pass without gradients of weights (LoRA), as a multiple of the FLOPs of the forward pass."""
 
 
 def body_flops_per_token(shape: Shape) -> float:
@@ -71,6 +71,6 @@ def _head_weights(shape: Shape) -> int:
 
 
 def _keys_read(length: float, window: int | None) -> float:
-    """Sum of the keys read by the first `length` queries."""
+    """Return how many keys the first `length` queries read in total."""
     inside = length if window is None else min(length, window)
     return inside * (inside + 1) / 2 + (length - inside) * inside

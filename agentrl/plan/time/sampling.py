@@ -69,7 +69,7 @@ class Sampling:
         return flops / self._parts / self._flops_per_s + self._layers_s(new)
 
     def _read(self, rows: float) -> float:
-        """Weights that a device reads. Each data-parallel part has its own copy of the attention weights.
+        """Number of weights that a device reads. Each data-parallel part has its own copy of the attention weights.
 
         All other weights are divided over all devices of the replica.
         """
@@ -96,7 +96,7 @@ def sampling_of(config: RunConfig, shape: Shape, servers: Servers, hardware: Har
     number: Number = "fp32" if config.rollout.dtype == "float32" else "bf16"
     fixed = engine_spec(config.rollout.engine).fixed_rows if config.rollout.deterministic else {}
     rows = fixed.get("cpu" if hardware.name == CPU else "cuda", 0)
-    # rows of MoE models are computed one by one, because otherwise a row's result would depend on other rows
+    # deterministic engines compute rows of MoE models one by one: otherwise a row's result depends on other rows
     most = 1 if shape.weights.experts else max_running(config, servers)
     return Sampling(shape, servers, hardware, number, min(rows, most))
 

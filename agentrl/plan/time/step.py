@@ -21,9 +21,9 @@ from agentrl.plan.time.training import BYTES, Training
 from agentrl.types.sample import Sample
 
 SHARED = (2.7, 1.1)
-"""Factors by which trainer and embedded engine are slower while both compute at the same time. They share a device and
-an interpreter, and the many short operations of the engine delay the trainer. Measured with the quickstart on two CPU
-cores."""
+"""Factors by which trainer and embedded engine are slower while both compute at the same time. Trainer and engine share
+a device and an interpreter, and the many short operations of the engine delay the trainer. The factors were measured
+with the quickstart on two CPU cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def planned_of(lengths: Lengths, config: RunConfig, step: int) -> list[RolloutLe
 
 
 def samples_of(lengths: Lengths, config: RunConfig, step: int) -> list[Sample]:
-    """Return the samples of a step. The samples contain only token positions and ids."""
+    """Return the samples of a step. They contain only token positions, and the ids of tasks and rollouts."""
     share = passes_of(config).shares_prompts
     return [
         sample

@@ -74,7 +74,7 @@ class Training:
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
     def _ranks(self, samples: Sequence[Sample]) -> list[list[Sequence[int]]]:
-        """Token positions of the samples of each data-parallel rank. The code of real runs assigns samples to ranks."""
+        """Return the samples of each data-parallel rank, as token positions, assigned to ranks as in real runs."""
         return [[samples[index].token_ids for index in rank] for rank in assign(samples, self.layout.data_parallel)]
 
     def _rank_s(self, positions: Sequence[Sequence[int]], forwards: float) -> float:
@@ -215,7 +215,7 @@ class Training:
         return 0.0 if self.passes.frozen else float(self._weights.total)
 
     def _stage_weights(self) -> float:
-        """Weights that a device reads for a micro-batch. All experts on the device count, even without tokens."""
+        """Number of weights that a device reads for a micro-batch, including all its experts, even without tokens."""
         layout, weights = self.layout, self._weights
         experts = weights.experts / (layout.expert * layout.expert_tensor)
         others = weights.total - weights.experts - weights.embeddings

@@ -1,7 +1,7 @@
 """Seconds of memory traffic and kernel launches that add to the seconds of the matrix products.
 
-They are added only for layers of the transformers library on a GPU. For Megatron's fused layers and
-on CPUs, which launch no kernels, `share_of_peak` includes these times. The constants were fitted on one H200
+These seconds are added only for layers of the transformers library on a GPU. For Megatron's fused layers, and on CPUs,
+which launch no kernels, `share_of_peak` includes these seconds. The constants were fitted on one H200
 (`benchmarks/one_gpu.py`).
 """
 
@@ -24,7 +24,7 @@ _LOGIT_PASSES = 8
 _ADAPTED = 1.75
 """Launches of a layer with adapters (LoRA), as a multiple of the launches without adapters."""
 _ADAPTED_TRAFFIC = 1.6
-"""Memory traffic with adapters, as a multiple of the traffic without: adapter outputs are scaled and added."""
+"""Memory traffic with adapters, as a multiple of the traffic without adapters: adapter outputs are scaled and added."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Unfused:
 
     @property
     def exists(self) -> bool:
-        """Whether launches and memory traffic count separately: only for transformers' layers on a GPU."""
+        """Whether seconds of launches and traffic are added: only for transformers' layers on a GPU."""
         return self.layout.kind != "megatron" and self.hardware.layer_overhead_ms > 0
 
     def traffic_s(self, tokens: float, forwards: float) -> float:
@@ -67,5 +67,8 @@ class Unfused:
         return self._passes(forwards) * self.shape.num_layers * of_layer
 
     def _passes(self, forwards: float) -> int:
-        """Return how many forward passes cause as much traffic and as many launches, with or without LoRA."""
+        """Return the number of forward passes with the traffic and launches of the work that `forwards` describes.
+
+        The number is the same with and without LoRA.
+        """
         return 3 + self.passes.recompute if forwards > 1 else 1

@@ -1,4 +1,4 @@
-"""Behaviour of two sides on the same tasks: success rates, turns, tokens, tool calls and stop reasons."""
+"""Behaviour of two sides (see `pairs`) on the same tasks: success rates, turns, tokens, tool calls, stop reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.stats.pass_at_k import pass_at_k_estimate, pass_hat_k_estimate
 from agentrl.types.rollout import Outcome, Stop
 
 NOT_EXECUTED = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
-"""Outcomes of calls that execute no tool. A tool with only such calls is not listed, because it may not exist."""
+"""Outcomes of calls that execute no tool. A tool with only such calls is not listed, because the tool may not exist."""
 
 Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
 """Function that returns the values that one rollout contributes to a mean."""

@@ -70,7 +70,7 @@ def compare(replay: Replay) -> Result:
 
 
 def _sides(replay: Replay) -> tuple[Replay, Replay]:
-    """Return A and B. If an earlier `rescore` scored A, its rewards score B too; else `options.rewards` score both."""
+    """Return A and B. If an earlier `rescore` scored A, the same rewards score B; else `options.rewards` score both."""
     where = replay.options.other
     if where is None:
         raise ConfigError.keyless("compare: give a second run, for example `agentrl replay RUN@0 compare RUN@last`")
@@ -109,7 +109,7 @@ def _score_table(lines: Sequence[ScoreLine], pairs: Sequence[Pair], both: Sequen
 def _side_tables(
     scored: Sequence[Pair], pairs: Sequence[Pair], thresholds: Sequence[float], options: Options
 ) -> list[Table]:
-    """Two tables over all tasks. If there are several data sources, two more tables for each source."""
+    """Return two tables over all tasks and, if there are several data sources, two tables for each data source."""
     sources = sorted({pair.key[0] for pair in pairs})
     tables = []
     for source in (*(sources if len(sources) > 1 else ()), ALL):

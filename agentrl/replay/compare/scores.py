@@ -1,4 +1,4 @@
-"""Scores of two sides on the same tasks: means, difference, and the number of tasks on which each side is better."""
+"""Scores of two sides (see `pairs`) on the same tasks: means, difference, number of tasks where a side is better."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ class ScoredRollout:
 
 
 def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollout], Counter[str]]:
-    """Score every rollout that has sampled tokens, under the model of `config`. Count skipped rollouts by reason.
+    """Compute log-probabilities of all sampled tokens under the model of `config`. Count skipped rollouts by reason.
 
     Raises:
-        ConfigError: the model cannot be used, or has another vocabulary.
+        ConfigError: the model cannot be used, or its vocabulary differs from the vocabulary of the run.
         DataError: no rollout has sampled tokens.
     """
     _check_vocabulary(replay.run, config.model)

@@ -1,4 +1,4 @@
-"""`logprobs`: compute log-probabilities of saved tokens under another checkpoint, KL and a reward estimate."""
+"""`logprobs`: for another checkpoint, compute log-probabilities of the saved tokens, KL and a reward estimate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from agentrl.trainer.builders.rollouts import sampling_of
 
 
 def logprobs(replay: Replay) -> Result:
-    """Score the saved tokens under the model in `model.path` of the command line.
+    """Compute log-probabilities of the saved tokens under the model that `model.path` on the command line names.
 
     Raises:
-        ConfigError: `model.path` is missing, or the model cannot be used or has another vocabulary.
+        ConfigError: `model.path` is missing, the model cannot be used, or its vocabulary differs from the run's.
         DataError: no rollout has sampled tokens.
     """
     config = _config(replay)
@@ -91,7 +91,7 @@ def _episode(rollout: ScoredRollout, score: float) -> Episode:
 
 
 def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
-    """One row per step. If there are several steps, the last row is over all steps."""
+    """Return a table of perplexities and KL per step. If there are several steps, the last row is over all steps."""
     rows: list[list[Cell]] = [
         [name, _span(each.versions), each.sampled_perplexity, each.perplexity, each.k3] for name, each in found.items()
     ]
@@ -113,7 +113,7 @@ def ratio_table(found: Figures, clip: str) -> Table:
 
 
 def reward_table(found: OffPolicy) -> Table:
-    """Reward estimates over all steps."""
+    """Return a table of reward estimates over all steps."""
     rows: list[list[Cell]] = [
         ["as sampled", found.sampled],
         ["checkpoint, ordinary", found.ordinary],
@@ -136,7 +136,7 @@ def reward_table(found: OffPolicy) -> Table:
 
 
 def rewards_by_step(found: Mapping[str, OffPolicy]) -> list[Table]:
-    """One row per step; no table if there is only one step."""
+    """Return a table of reward estimates per step and over all steps; no table if there is only one step."""
     rows: list[list[Cell]] = [
         [name, each.num, each.sampled, each.weighted, "too few" if each.too_few else f"{each.num_effective:.4g}"]
         for name, each in found.items()

@@ -44,7 +44,8 @@ class Figures:
     Attributes:
         versions: the policy versions that sampled the tokens, ascending.
         sampled_perplexity, perplexity: exp(-mean log-probability), at sampling time and under the checkpoint.
-        k1, k3: estimates of KL(sampling policy || checkpoint) per token, in nats (`algos.kl`, which bounds k3).
+        k1, k3: estimates of KL(sampling policy || checkpoint) per token, in nats. `algos.kl_divergence` defines k1 and
+            k3, and clips k3.
         tokens, rollouts: statistics of the ratios per token, and per rollout.
     """
 

@@ -11,7 +11,7 @@ MAX_CHARACTERS, MAX_NAME = 2000, 48
 
 
 def cell_text(cell: Cell, max_characters: int = MAX_CHARACTERS) -> str:
-    """Format a cell: floats with four digits, estimates with their interval, None as a dash. Long text is cut.
+    """Format a cell: floats with four significant digits, estimates with interval, None as a dash. Long text is cut.
 
     "x" * 5000  ->  "xxx… (3,000 more characters)"
     """

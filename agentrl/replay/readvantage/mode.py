@@ -21,8 +21,8 @@ NUM_LARGEST = 10
 def readvantage(replay: Replay) -> Result:
     """Recompute the advantages of the saved groups and compare them with the saved advantages.
 
-    Advantages change because of overrides (`algorithm.norm_adv_by_std_in_grpo=false`) and because of the scores of an
-    earlier `rescore`. Without overrides and new scores, the result equals the saved advantages bit for bit.
+    Advantages change because of overrides, such as `algorithm.norm_adv_by_std_in_grpo=false`, and because of the scores
+    of an earlier `rescore`. Without overrides and new scores, the result equals the saved advantages bit for bit.
 
     Raises:
         ConfigError: the algorithm cannot be built; the algorithm is custom code that the command line does not name; or

@@ -1,4 +1,4 @@
-"""Attach the saved log-probabilities and values to samples whose advantages are recomputed."""
+"""Attach the saved log-probabilities and critic values to samples whose advantages are recomputed."""
 
 from __future__ import annotations
 

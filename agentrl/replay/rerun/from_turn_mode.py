@@ -1,4 +1,4 @@
-"""`from-turn K`: keep saved rollouts up to model turn K, and sample the rest again with a policy."""
+"""`from-turn K`: keep the part of saved rollouts before model turn K, and sample the rest again with a policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Continued:
 
     @property
     def gain(self) -> float:
-        """Mean score of the continuations minus the saved score; 0 if either is missing."""
+        """Mean score of the continuations minus the saved score; 0 if one of the two is missing."""
         return fmean(self.scores) - self.saved_score if self.scores and self.saved_score is not None else 0.0
 
 
@@ -59,14 +59,14 @@ def from_turn(replay: Replay) -> Result:
     - Continuation i has its own seed, derived from the saved seed, K and i.
     - If K is above 0, only built-in agent loops can continue, because a custom loop may keep state that was not saved.
     - If a rollout's task folder has several steps, the rollout can only be re-run from turn 0 and with live tools.
-    - A simulated user answers only where the conversation differs from the saved one. The user starts without its
-      earlier state and gets the full conversation.
+    - While the conversation equals the saved conversation, the saved answers of the simulated user are used. After
+      that, the simulated user itself answers. It starts without its earlier state and gets the full conversation.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of
     one saved rollout form a group with uid `<uid>/<number>`.
 
     Raises:
-        DataError: no rollout has a turn K.
+        DataError: no rollout can be continued from turn K.
         AgentRLError: see `rerun.runner.open_rerunner`.
     """
     return run_loop(_from_turn(replay))

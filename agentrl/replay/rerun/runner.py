@@ -1,4 +1,4 @@
-"""Re-run saved rollouts: load the policy and the recorded tools, and check that they fit the rollouts."""
+"""Re-run saved rollouts with recorded tools and a policy. The policy must have the tokenizer of the rollouts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Rerunner:
     Attributes:
         origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
         environment: name of the saved run's environment; "" if it had none.
-        asks_users: whether a simulated user gives an answer that was not recorded. If not, the rollout ends there.
+        asks_users: whether a simulated user answers where no answer was recorded. If false, the rollout ends there.
     """
 
     parts: RolloutParts
@@ -118,7 +118,7 @@ class Rerunner:
         return self.toolbox.unrecorded == "error"
 
     async def roll_out(self, attempts: Sequence[Rerun]) -> list[Rollout]:
-        """Run all attempts and return their rollouts in order. Rollouts of one task form a group."""
+        """Run all attempts and return their rollouts in order. Rollouts of one task share a length guard."""
         config = self.parts.config
         sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
         counts = Counter(attempt.saved.task.uid for attempt in attempts)
@@ -160,8 +160,8 @@ async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> Async
         default: default handling of tool calls without a recorded result; the command line may override this default.
 
     Raises:
-        ConfigError: there are no weights, the rollouts were made with another tokenizer, or a re-run needs code that
-            the command line does not name.
+        ConfigError: there are no weights, the tokenizer of the policy differs from the tokenizer of the rollouts, or a
+            re-run needs code that the command line does not name.
         AgentRLError: a component cannot be used as configured.
     """
     unrecorded = replay.options.unrecorded or default

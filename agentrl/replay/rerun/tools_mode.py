@@ -56,8 +56,9 @@ class RerunResult:
 def tools(replay: Replay) -> Result:
     """Re-run the saved rollouts with their saved seeds, and with the run's settings for the split (`train` or `val`).
 
-    With the same policy and `rollout.deterministic`, every token is the same. So with `rollout.deterministic`, all
-    differences come from a different policy. The mode fails if a tool call without a recorded result ended a rollout.
+    With the same policy and `rollout.deterministic`, the re-run has exactly the saved tokens. So with
+    `rollout.deterministic`, every difference from the saved tokens comes from a different policy. The mode fails if a
+    tool call without a recorded result ended a rollout.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
 

@@ -3,8 +3,8 @@
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
 | mismatch  | the KL between engine and backend, both with the same weights, is above 0.01 nats per token (mean of  |
-|           | 5 steps). At 0.01, the importance ratio of 100 tokens changes by a factor of e. bfloat16 alone causes |
-|           | 1e-4 to 1e-3                                                                                          |
+|           | 5 steps). At a KL of 0.01, the log-ratios of 100 tokens sum to 1 on average: a factor of e in the     |
+|           | importance ratio. bfloat16 alone causes a KL of 1e-4 to 1e-3                                          |
 | probe     | right after publishing, engine and backend differ by more than 0.05 nats per token on average; the    |
 |           | difference caused by bfloat16 is smaller                                                              |
 | requeued  | over 5 steps, the share of groups requeued for staleness is more than 10 percentage points above the  |

@@ -8,8 +8,8 @@
 |                 | fresh rollouts, for 3 steps                                                             |
 | reward_ece      | after its warm-up, the expected calibration error of the reward model is above 0.2,     |
 |                 | for 3 steps                                                                             |
-| reward_drift    | one round of training changed the ranking of held-out rollouts: rank correlation with   |
-|                 | the previous ranking below 0.5                                                          |
+| reward_drift    | one round of training of the reward model changed its ranking of held-out rollouts: the |
+|                 | rank correlation with the previous ranking is below 0.5                                 |
 
 These rules fire even if the reward rises, because reward hacking raises the reward too.
 """

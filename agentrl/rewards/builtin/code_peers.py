@@ -143,7 +143,8 @@ class Peer:
     def _data(self, value: Any) -> Json:
         """Return `value` as JSON.
 
-        None, booleans and strings are unchanged. Other data becomes [kind, data]; an object is replaced by its handle.
+        None, booleans and strings are unchanged. Numbers, bytes, containers and numpy arrays become [kind, data]. All
+        other objects are replaced by their handles.
         """
         if value is None or isinstance(value, (bool, str)):
             return value

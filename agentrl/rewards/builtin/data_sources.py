@@ -76,5 +76,5 @@ SOURCES = {
 
 
 def reward_of(data_source: str) -> str | None:
-    """The built-in reward of a data source."""
+    """Return the name of the built-in reward for a data source; None if there is none."""
     return SOURCES.get(data_source) or ("math_dapo" if data_source.startswith("aime") else None)

@@ -69,8 +69,8 @@ class _MathReward:
 class MathReward(_MathReward):
     r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without a box.
 
-    math-verify decides equality: 1/2 equals 0.5, x^2+2x+1 equals (x+1)^2, and sets may be in any order. Use this
-    reward for data such as MATH (Hendrycks et al. 2021, arXiv:2103.03874).
+    Equality is mathematical: 1/2 equals 0.5, x^2+2x+1 equals (x+1)^2, and sets may be in any order. math-verify decides
+    all cases except simple ones. Use this reward for data such as MATH (Hendrycks et al. 2021, arXiv:2103.03874).
     """
 
     def __init__(self, config: RewardConfig, *, score: float = 1.0, format_score: float = 0.0) -> None:

@@ -62,7 +62,7 @@ def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mappi
     """1 if the answer of the last turn (see `qa`) is the row's label; case and punctuation are ignored.
 
     A single letter is also read from "(B)", "B." or "B: because". If the row lists its labels (`labels`, `choices`,
-    `options` or `classes`) and the answer is a sentence, the sentence must name this label and no other.
+    `options` or `classes`) and the answer is a sentence, the sentence must name the row's label and no other label.
     """
     answer, label = final_answer(str(extra_info.get("last_turn", solution_str))), _label(ground_truth)
     if squad_normalised(answer) == squad_normalised(label) or normalised(answer) == normalised(label):

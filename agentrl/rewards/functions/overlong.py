@@ -22,7 +22,7 @@ def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -
 
 
 class OverlongReward:
-    """A reward minus the penalty for a response near `max_length` tokens.
+    """A reward plus `overlong_penalty`, which is negative for a response near `max_length` tokens.
 
     The length of a response is the number of response tokens of its longest trajectory.
 

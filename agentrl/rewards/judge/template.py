@@ -1,4 +1,4 @@
-"""Render the judge's template in jinja's sandbox, which forbids unsafe attributes. The text's length is limited."""
+"""Render the judge's template in jinja's sandbox, which forbids unsafe attributes, to a text of limited length."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reward models: classifiers of conversations; the output is the reward."""
+"""Reward models: classifiers of conversations, whose output is the reward."""

@@ -17,7 +17,9 @@ class _Waiting:
 
 
 class Batcher:
-    """Calls `score_all` with all requests that arrived during the previous call; only one call runs at a time.
+    """Calls `score_all` with the requests that arrived during the previous call, up to the limits below.
+
+    Only one call runs at a time.
 
     Args:
         max_tokens: maximum number of tokens per call, padding included; a conversation with more tokens is sent alone.

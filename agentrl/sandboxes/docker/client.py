@@ -28,7 +28,7 @@ _FILE_RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 """Variables that Docker and Podman copy from this machine into a container, unless options of `run` set them.
 
-The options set them to empty values, because the values of this machine may contain passwords."""
+agentrl sets them to empty values, because the values of this machine may contain passwords."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ _MAX_COMMAND_BYTES = 131_000
 
 
 class CodeInterpreter(AsyncSandbox):  # type: ignore[misc]  # the library has no types
-    """The library's sandbox; it limits the size of the code interpreter's answers and detects incomplete answers."""
+    """The library's sandbox. This class limits the size of the interpreter's answers and detects incomplete answers."""
 
     def __init__(self, **options: Any) -> None:  # Any: options of the library
         super().__init__(**options)
@@ -207,7 +207,7 @@ class E2BSandboxSession:
         return RunResult(output.text(), error, timed_out=not too_long, state_lost=not kept)
 
     async def _answers(self) -> bool:
-        """Whether the interpreter answers, and so has stopped the code."""
+        """Whether the interpreter answers. If it answers, it has stopped the code."""
         try:
             await within(LOOK_S, self._execute("None", LOOK_S, Output()))
         except Exception:  # see run_python; `_drop_context` detects the reason
@@ -279,7 +279,7 @@ class E2BSandboxSession:
         return SandboxUnavailableError(f"the service ended the E2B sandbox {self.id}")
 
     async def _is_gone(self) -> bool:
-        """Whether the service knows that the sandbox has ended. An answer of the sandbox's proxy is no proof."""
+        """Whether the service knows that the sandbox has ended. An answer of the sandbox's proxy does not prove it."""
         try:
             await within(LOOK_S, self._client.get_info(request_timeout=LOOK_S))
         except SandboxNotFoundException:

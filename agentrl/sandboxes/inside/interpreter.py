@@ -131,7 +131,7 @@ def processes() -> list[int]:
 
 
 def wait(descriptors: list[int], seconds: float) -> list[int]:
-    """Return the readable descriptors after at most `LOOK_S`. End the sandbox if a folder has too many files."""
+    """Wait at most `LOOK_S`; return the readable descriptors. End the sandbox if a folder has too many files."""
     for folder in WRITABLE:
         found = os.statvfs(folder)
         if found.f_files - found.f_ffree > MAX_FILES:

@@ -1,4 +1,7 @@
-"""Runs one request on a server that keeps nothing between calls. Processes of the server itself are not killed."""
+"""Runs one request on a server that keeps nothing between calls (`agentrl.sandboxes.sandbox_fusion`).
+
+Processes of the server itself are not killed.
+"""
 
 # not pathlib: its import would slow down each start
 # ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH202

@@ -1,4 +1,4 @@
-"""A folder with a Linux system. Every sandbox sees the folder, with its own writable layer over it."""
+"""A folder with a Linux system. Every sandbox sees the folder, and writes to a layer of its own."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _owner(root: Path) -> tuple[int, int]:
 
 
 def _python(root: Path, wanted: Path | None) -> str | None:
-    """Return the interpreter's path in the sandbox. A link is not followed: its target may exist only there."""
+    """Return the interpreter's path in the sandbox. Links are not followed: a target may exist only in the sandbox."""
     for name in _PYTHONS if wanted is None else (str(wanted).lstrip("/"),):
         if os.path.lexists(root / name):
             return f"/{name}"

@@ -112,7 +112,7 @@ class LocalSandboxProcess(ProcessSandbox):
         return sandbox
 
     async def _end(self, reason: str) -> SandboxEndedError | SandboxUnavailableError:
-        """See `ProcessSandbox._end`. A signal that kills bubblewrap comes from outside the sandbox."""
+        """See `ProcessSandbox._end`. If a signal killed bubblewrap, the code did not end the sandbox."""
         if not self._ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):

@@ -23,7 +23,7 @@ class LocalSandbox(PoolSettings):
     """Folder with a Linux system, used in place of this machine's programs. A sandbox can change every file, but
     the changes stay in the sandbox's own layer of size `disk_mb`; the folder itself does not change."""
     readonly: tuple[Path, ...] = ()
-    """Folders of this machine that the sandbox can read, at the same paths, such as libraries and data."""
+    """Folders of this machine, for example with libraries or data, that the sandbox can read at the same paths."""
     memory_mb: PositiveInt = 1024
     """Maximum address space of each process in MiB."""
     disk_mb: PositiveInt = 64

@@ -123,7 +123,7 @@ def _inside(path: str) -> str:
 
 
 def _reply(data: bytes | None) -> Mapping[str, JsonValue] | None:
-    """Read a reply, which the code may have written; None if it is not a valid reply."""
+    """Return the reply; None if it is not valid. It is not trusted, because the code in the sandbox can write it."""
     try:
         found = parse(data or b"")
     except ValueError:

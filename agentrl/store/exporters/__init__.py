@@ -1,1 +1,1 @@
-"""Export of stored rollouts: dialogues for SFT, pairs for preference training, tasks for rollouts."""
+"""Export of stored rollouts: dialogues for SFT, pairs for preference training, tasks for new rollouts, traces."""

@@ -25,9 +25,9 @@ def verl_row(value: JsonValue) -> Logged:
     """Read a line of verl's dumped generations (`trainer.rollout_data_dir`).
 
     The fields are `input`, `output`, `gts` (the ground truth), `score`, `step`, and other reward values.
-    `input` and `output` are texts without control tokens, so their turns cannot be separated. They become one user and
-    one assistant message. A `uid` may have the form SAMPLE_ROLLOUT_OUTPUT: it then names the group, the rollout in the
-    group, and the output of the rollout.
+    `input` and `output` are texts without control tokens, so their turns cannot be separated. `input` becomes one user
+    message, and `output` one assistant message. A `uid` may have the form SAMPLE_ROLLOUT_OUTPUT: it then names the
+    group, the rollout in the group, and the output of the rollout.
     """
     row = an_object(value, '{"input": ..., "output": ..., "score": ...}')
     place = _VERL_UID.fullmatch(optional_text(row, "uid") or "")

@@ -96,8 +96,8 @@ def read_turns(trace: Row) -> list[TracedTurn]:
 def joined(turns: Sequence[TracedTurn]) -> Iterator[Trajectory]:
     """Join the turns into trajectories.
 
-    A turn continues a trajectory if its context starts with all tokens of that trajectory. Any other turn starts a new
-    trajectory with its context as the prompt. So each sampled token is trained on once.
+    A turn continues a trajectory if the context of the turn starts with all tokens of that trajectory. Any other turn
+    starts a new trajectory, whose prompt is the context of the turn. So each sampled token is trained on once.
     """
     open_: list[Trajectory] = []
     for turn in turns:

@@ -26,7 +26,7 @@ REQUEUED = Metric(
 ENGINE_IDLE = Metric(
     "staleness/engine_idle",
     "share",
-    "share of the time in which no rollout was in progress",
+    "time in which no rollout was in progress, as a share of the elapsed time",
     report=Line("Asynchronous rollouts", "engine idle"),
 )
 ENGINE_IDLE_S = Metric("staleness/engine_idle_s", "s", "time in which no rollout was in progress")
@@ -57,16 +57,16 @@ FILTERED = Metric(
     console=Row("sampling", "{} of them filtered"),
     report=Line("Groups of a step", "filtered: equal rewards"),
 )
-ROUNDS = Metric("sampling/rounds", "", "groups sampled, as a multiple of the step's size")
-ALL_CORRECT = Metric("sampling/all_correct", "share", "groups filtered because every rollout is a success")
-ALL_WRONG = Metric("sampling/all_wrong", "share", "groups filtered because no rollout is a success")
+ROUNDS = Metric("sampling/rounds", "", "groups sampled, divided by the number of groups of a step")
+ALL_CORRECT = Metric("sampling/all_correct", "share", "filtered groups in which every rollout is a success")
+ALL_WRONG = Metric("sampling/all_wrong", "share", "filtered groups in which no rollout is a success")
 EQUAL = Metric(
     "sampling/equal",
     "share",
-    "groups filtered because all their rewards are equal, although only some rollouts are a success",
+    "groups filtered because all rollouts have equal `algorithm.filter_groups.metric`, but only some are a success",
 )
 TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer than two rollouts are valid")
-SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups, filtered groups included")
+SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups sampled, filtered groups included")
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")
 PASS_RATE = Metric("curriculum/pass_rate", "share", "mean pass rate of the rows whose pass rate is known")
 DRAWN_SHARE = Metric(

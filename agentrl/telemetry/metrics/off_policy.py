@@ -7,7 +7,7 @@ from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
 WEIGHT_MEAN = Metric("correction/weight_mean", "", "mean importance weight before normalisation")
 WEIGHT_MAX = Metric("correction/weight_max", "", "largest importance weight")
 WEIGHT_MIN = Metric("correction/weight_min", "", "smallest importance weight")
-WEIGHT_ESS = Metric("correction/ess", "share", "effective sample size of the importance weights")
+WEIGHT_ESS = Metric("correction/ess", "share", "effective sample size, as a share of the importance weights")
 TRUNCATED = Metric("correction/truncated", "share", "importance weights truncated at the bound")
 MASKED = Metric("correction/masked", "share", "importance weights outside the bounds, set to 0")
 REJECTED_TOKENS = Metric("correction/rejected_tokens", "share", "tokens removed by rejection")

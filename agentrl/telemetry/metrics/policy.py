@@ -50,7 +50,7 @@ CLIPPED_LOWER = Metric(
 KL_LOSS = Metric(
     "actor/kl_loss",
     "nats",
-    "KL to the reference policy, as added to the loss",
+    "mean KL to the reference policy over trained tokens, before `actor.kl_loss_coef`",
     report=Line("KL divergence", "to the reference"),
 )
 NUM_TOKENS = Metric("actor/num_tokens", "tokens", "trained tokens")
@@ -118,7 +118,7 @@ RANK_IMBALANCE = Metric(
 RATIO_MEAN = Metric("actor/ratio_mean", "", "mean ratio of the current probability to the probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")
 COV_FRAC = Metric("actor/cov_frac", "share", "clip_cov and kl_cov: tokens selected for their covariance")
-GATE_MEAN = Metric("actor/gate_mean", "", "sapo: mean weight of the soft gate, 1 at a ratio of 1")
+GATE_MEAN = Metric("actor/gate_mean", "", "sapo: mean slope of the soft gate, which is 1 at a ratio of 1")
 SCORE_MEAN = Metric("actor/score_mean", "", "reward models: mean score of the trained answers")
 LABEL_MEAN = Metric("actor/label_mean", "", "reward models: mean label of the trained answers")
 OF_LOSS = Metric("actor/<name>", "", "a metric that your own loss returns")

@@ -63,7 +63,7 @@ SUB_AGENTS = Metric("sub_agents/mean", "", "mean number of sub-agents per rollou
 SUB_AGENTS_LENGTH = Metric("sub_agents/response_length", "tokens", "mean number of tokens after a sub-agent's prompt")
 STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
-TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call that ended `ok`")
+TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call whose outcome is `ok`")
 CALLS_OF_TOOL = Metric(
     "tool/<tool>/calls", "calls", "calls of this tool; `unknown` counts calls of tools that do not exist"
 )

@@ -7,7 +7,7 @@ from agentrl.telemetry.metrics.base import Metric
 ABANDONED = Metric(
     "tools/abandoned_calls", "calls", "calls that still hang after their timeout, at the end of the step"
 )
-REPLACED_LOOPS = Metric("tools/replaced_loops", "", "tool event loops that were replaced because a call blocked them")
+REPLACED_LOOPS = Metric("tools/replaced_loops", "", "tool event loops replaced because a call blocked the loop")
 STARTED = Metric("tools/sandboxes_started", "sandboxes", "sandboxes that were started")
 ENDED = Metric("tools/sandboxes_ended", "sandboxes", "sandboxes that were ended by code which the model wrote")
 FAILED = Metric("tools/sandboxes_failed", "sandboxes", "sandboxes that did not start, or that the service lost")

@@ -1,1 +1,1 @@
-"""Environments: objects with the state of one rollout, whose methods are tools."""
+"""Environments. An environment is an object with the state of one rollout; its methods are tools."""

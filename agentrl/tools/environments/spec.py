@@ -191,7 +191,7 @@ def _flag_problems(example: object) -> Iterator[str]:
 
 
 def _close_example(close: Callable[[], object] | None) -> None:
-    """Close the example object after the checks, on a thread, because `close` may be async.
+    """Close the example object after the checks, on a thread without an event loop, because `close` may be async.
 
     Errors are expected and ignored, because `reset` was never called.
     """

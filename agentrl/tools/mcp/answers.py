@@ -86,7 +86,7 @@ def _images(content: Iterable[ContentBlock]) -> list[bytes]:
 
 
 def _search_results(content: Iterable[ContentBlock]) -> str:
-    """Return only the `results` lists of the texts, as verl's MCPSearchTool does; if there are none, the texts."""
+    """Return only the `results` lists in the JSON texts, as verl's MCPSearchTool does; without any list, the texts."""
     texts = [block.text for block in content if isinstance(block, TextContent)]
     found = [results for results in map(_results, texts) if results is not None]
     return "".join(json.dumps(results, ensure_ascii=False) for results in found) if found else "\n".join(texts)

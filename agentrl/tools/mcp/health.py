@@ -39,7 +39,7 @@ class Health:
         return self._why == OUTPUT_ENDED
 
     def received(self, is_answer: bool) -> None:
-        """Count a message. A server that sends too many unsolicited messages loses its session."""
+        """Count a message. The session is lost after too many messages in a row that are not answers."""
         self._num_unasked = 0 if is_answer else self._num_unasked + 1
         if self._num_unasked > MAX_UNASKED:
             self.lose(f"it sent {MAX_UNASKED} messages in a row that answer no request")

@@ -1,4 +1,4 @@
-"""Helper process that kills MCP servers when the run ends, even after SIGKILL. Standard library only.
+"""Helper process that kills MCP servers when the run ends, even after SIGKILL. It uses only the standard library.
 
 `python -I -S reaper_process.py MARK`: standard input has one line for each process group that starts (`+ID`) or has
 ended (`-ID`). When the input ends, all groups are killed. Then all processes with the environment variable

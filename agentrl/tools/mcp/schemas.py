@@ -1,4 +1,4 @@
-"""Limits on the schemas that MCP servers send, because schemas are part of the prompt and of the check of calls."""
+"""Limits on the schemas that MCP servers send: a schema becomes part of the prompt, and calls are checked with it."""
 
 from __future__ import annotations
 

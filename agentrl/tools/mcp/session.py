@@ -49,7 +49,7 @@ class ServerFailedError(Exception):
 
 
 class Session:
-    """A session of a server; see `open`.
+    """A session of a server. `open` starts the session.
 
     Args:
         reaper: ends the server if the run is killed.

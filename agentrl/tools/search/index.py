@@ -46,7 +46,7 @@ class PassageIndex:
         return len(self._offsets) - 1
 
     def search(self, query: str, top_k: int) -> list[Hit]:
-        """Return the best passages that contain a word of the query, sorted by score, then by position."""
+        """Return the best passages that contain at least one word of the query, sorted by score, then by position."""
         known = [self._vocabulary[word] for word in words(query) if word in self._vocabulary]
         if not known:
             return []

@@ -66,7 +66,7 @@ class SearchTool(BaseTool, BindsItself):
     async def execute(
         self, instance_id: str, parameters: dict[str, JsonValue], **kwargs: object
     ) -> tuple[ToolResponse, float, dict[str, JsonValue]]:
-        """Search once, with separate connections."""
+        """Search once. The connections to the service are opened and closed in this call."""
         queries, service = queries_of(parameters), self._service()
         try:
             found = await service.find(queries, self._given.topk, self._timeout_s)

@@ -1,1 +1,1 @@
-"""Builds the components of a run from the configuration. Only modules in this folder name the components' classes."""
+"""Builds the components of a run from the configuration. Only modules in this folder refer to concrete classes."""

@@ -59,7 +59,7 @@ def _own_size(section: RefConfig | CriticConfig) -> dict[str, int]:
 
 
 def load_reference(config: RunConfig) -> Backend:
-    """Load the model of `ref.path`; if it is not set, load the initial policy without its LoRA adapter.
+    """Load the model of `ref.path`; if `ref.path` is not set, load the initial policy without its LoRA adapter.
 
     Raises:
         ConfigError: the reference model cannot be used.

@@ -44,7 +44,7 @@ class UserObjects:
     """Objects that a Python caller passes. They extend or replace the objects that the configuration names.
 
     Attributes:
-        rows: maps the name of a data file in the run folder to its lines.
+        rows: maps the name of a data file in the run folder to the text of this file.
         in_python: whether a Python program started the run, not the `agentrl` command.
     """
 

@@ -1,4 +1,4 @@
-"""Builds the components of a run from the configuration. Only `trainer/builders` names the components' classes."""
+"""Builds the components of a run from the configuration. Only `trainer/builders` refers to concrete classes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ NUM_HELD_OUT, EVERY_HELD_OUT = 64, 8
 
 
 class Judged(NamedTuple):
-    """A rollout's tokens, as the reward model reads them, and the outcome that the rule assigned."""
+    """A rollout's tokens, as the reward model reads them, and the outcome (label) from the rule-based reward."""
 
     token_ids: Sequence[int]
     outcome: float
@@ -45,7 +45,8 @@ class Judged(NamedTuple):
 class OnlineRewardModel:
     """The reward model with its replay buffer.
 
-    In each step, the model's scores are compared with the rule's outcomes. Then, if due, the model is trained.
+    In each step, the model's scores are compared with the outcomes of the rule-based reward ("the rule"). Then, if an
+    update is due, the model is trained.
 
     Args:
         reward: the policy's reward, a mixture of components.
@@ -77,7 +78,7 @@ class OnlineRewardModel:
         return self._num_steps < self._config.warmup_steps
 
     def with_reward(self, user_objects: UserObjects) -> UserObjects:
-        """Return `user_objects` with the policy's reward, so that the run does not use the configured reward.
+        """Return `user_objects` with the policy's reward (`WarmupReward`); the run then loads no other reward.
 
         Raises:
             ConfigError: `user_objects` already has a reward.

@@ -25,7 +25,7 @@ FILE = "reward_scores.json"
 Figures = Callable[[Sequence[Sample], Sequence[float]], Metrics]
 """Function (samples with advantages, scores) -> metrics.
 
-The scores are one list for all samples together; it contains one score per token with loss mask 1.
+The scores are one list for all samples together. The list contains one score per token with loss mask 1.
 """
 
 
@@ -46,7 +46,7 @@ class RewardModelCheck:
         self._before: list[float] = []
 
     async def __call__(self, step: int) -> tuple[Metrics, list[Group]]:
-        """Return (metrics `val/...` and `reward_model/...`, no rollouts) for the weights after `step`."""
+        """Return (metrics `val/...` and `reward_model/...`, an empty list of groups) for the weights after `step`."""
         if self._samples is None:
             groups = self._groups()
             self._samples, _ = self._algorithm.correct(self._algorithm.credit(groups, self._algorithm.samples(groups)))

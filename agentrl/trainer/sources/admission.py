@@ -13,7 +13,7 @@ from agentrl.types.excluded import Excluded
 
 @dataclass(frozen=True, order=True, slots=True)
 class Ticket:
-    """An admitted task with its position in the order of admission. A requeued task keeps its position."""
+    """An admitted task and its position in the order of admission. Requeuing (see `Admissions`) keeps the position."""
 
     serial: int
     draw: Draw

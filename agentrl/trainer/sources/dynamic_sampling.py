@@ -17,7 +17,7 @@ from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 
 PRINT_EVERY = 10
-"""A message is printed after every `PRINT_EVERY` * G tasks drawn for one step."""
+"""A message is printed after every `PRINT_EVERY` * G tasks drawn for one step (G: groups per step)."""
 
 
 class NothingToLearnError(AgentRLError):

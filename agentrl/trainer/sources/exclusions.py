@@ -42,7 +42,7 @@ class Exclusions:
         """Wrap `correct` so that the rollouts it removes are recorded.
 
         Args:
-            overlong: whether truncated rollouts are filtered.
+            overlong: whether the loss omits truncated rollouts (`algorithm.overlong_filter`).
         """
 
         def correct_and_record(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:

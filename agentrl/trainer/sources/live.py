@@ -107,7 +107,7 @@ class LiveSource(StepwiseSource):
         return missing if most is None else min(missing, most - num_drawn)
 
     def _draws(self, start: int, count: int) -> list[Draw]:
-        """Return up to `count` of the remaining draws, skipping the first `start`."""
+        """Skip `start` draws and return up to `count` draws after them. Pending draws come before new draws."""
         left = self.pending[start : start + count]
         first = self.position + max(0, start - len(self.pending))
         end = first + count - len(left)

@@ -112,7 +112,7 @@ class LowRank(nn.Module):
 
 
 def _order(outputs: Sequence[Tensor], num_outputs: int) -> Tensor | None:
-    """Return where each output feature is in the adapters' joined outputs; None if their order is already right."""
+    """Return where each output feature is in the adapters' concatenated outputs; None if these need no reordering."""
     joined = torch.cat([*outputs])
     order = torch.full((num_outputs,), len(joined))
     order[joined] = torch.arange(len(joined))

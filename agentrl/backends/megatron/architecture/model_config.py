@@ -68,7 +68,7 @@ def transformer_config(
     """Return megatron-core's configuration of a model in this layout.
 
     Args:
-        recompute: recompute all layers in the backward pass, unless the layout says otherwise.
+        recompute: recompute all layers in the backward pass, unless `layout` sets `recompute_granularity`.
         key: the configuration key that the model's path came from, for error messages.
 
     Raises:
@@ -119,7 +119,8 @@ def _check_routing(hf: PretrainedConfig, key: str) -> None:
     if not hf.norm_topk_prob:
         raise _unsupported(key, f"'norm_topk_prob: false' in config.json of a model of type '{hf.model_type}'")
     if hf.n_group > 1 and hf.num_experts_per_tok // hf.topk_group != 2:
-        # megatron-core ranks a group by its best num_experts_per_tok // topk_group experts, transformers by the best 2
+        # megatron-core ranks groups of experts by their best num_experts_per_tok // topk_group experts, transformers by
+        # the best 2 experts
         text = f"'num_experts_per_tok' other than 2 'topk_group' in config.json of a model of type '{hf.model_type}'"
         raise _unsupported(key, text)
 

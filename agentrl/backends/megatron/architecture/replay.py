@@ -67,7 +67,7 @@ def check_replay(config: TransformerConfig, routed_by: RoutedBy) -> None:
 
 
 def replaying(chunk: nn.Module) -> list[LayerReplay]:
-    """Give each router of a chunk a `LayerReplay`, and return these objects. The chunk may be wrapped.
+    """Give each router of a chunk a `LayerReplay`, and return these objects. `chunk` may be a wrapper.
 
     Layers for multi-token prediction get none, because experts are recorded only for the other layers.
     """

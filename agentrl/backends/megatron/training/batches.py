@@ -36,7 +36,7 @@ class PackedBatch:
         num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
         places: [S], index of each token among the tokens of all processes that compute the micro-batch; -1 for padding.
         paths: for each sample, the places of its `used_tokens`.
-        experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has any.
+        experts: [S, layers, top k], recorded experts, -1 where not recorded; None if no sample has recorded experts.
         ahead: `predicted` and `predictors` of each layer for multi-token prediction.
     """
 

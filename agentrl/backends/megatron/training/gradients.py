@@ -14,12 +14,12 @@ from agentrl.config.actor import ActorConfig
 
 
 def frozen(chunks: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the chunks of a model that is not trained."""
+    """Set `requires_grad` to False for a model that is not trained; return its chunks."""
     return [chunk.requires_grad_(False) for chunk in chunks]
 
 
 def with_gradients(chunks: Sequence[nn.Module], config: TransformerConfig, actor: ActorConfig) -> list[nn.Module]:
-    """Return the chunks with memory for their gradients."""
+    """Wrap each chunk in `DistributedDataParallel`, which has memory for the gradients of the chunk and sums them."""
     options = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=divides_state(actor),

@@ -43,8 +43,9 @@ class Head(Protocol):
         """Compute each output, [N], of the tokens that this process predicts.
 
         Args:
-            layer: the layer after the last block.
-            weight: with tied embeddings, the other layer's weight, which `layer` uses; else None.
+            layer: the output layer of the chunk, after the last transformer layer.
+            weight: with tied embeddings, the shared weight of embedding and head, used instead of `layer.weight`; else
+                None.
         """
         ...
 

@@ -173,10 +173,10 @@ class LayoutOptimizer:
         return [*(averages if num_updates else ()), *([] if parameter.dtype == torch.float32 else [MASTER])]
 
     def complete(self, parameter: Tensor, own: Tensor | None) -> Tensor:
-        """Return numbers for all values of a parameter; each process has the numbers for the values it updates.
+        """Return one state of a parameter, complete; each process has only the state of the values that it updates.
 
         Args:
-            own: the numbers of this process; None if it updates no value of the parameter.
+            own: the state of the values that this process updates; None if it updates no value of the parameter.
         """
         inner = self._inner(parameter)
         shard = _shard(inner, parameter)

@@ -147,8 +147,8 @@ class Passes:
         """Return the number of passes for `wanted` micro-batches.
 
         The interleaved schedule needs a multiple of the number of stages. With gradients, it needs at least two passes
-        per stage. With one pass per stage, the first stage would send its
-        last output while the next stage sends its first gradient. Each would then wait for the other to receive.
+        per stage. With one pass per stage, the first stage would send its last output while the next stage sends its
+        first gradient. Each of the two stages would then wait for the other to receive.
         """
         if len(self.chunks) == 1:
             return wanted
@@ -181,7 +181,8 @@ class Passes:
             dist.all_reduce(most, dist.ReduceOp.MAX, parallel_state.get_expert_model_parallel_group())
             wanted = most.tolist()
         if len(self.chunks) > 1 and parallel_state.get_pipeline_model_parallel_world_size() == 2:
-            # with 2 stages, the next stage is also the previous one, so a process could confuse their lengths
+            # with 2 stages, the next stage is also the previous stage: a process could confuse the lengths of outputs
+            # with the lengths of gradients
             return [max(wanted)] * len(wanted)
         return wanted
 

@@ -1,7 +1,8 @@
 """The parts of parameters as megatron-bridge maps them.
 
 megatron-bridge converts complete weights only. We let it convert weights filled with their own row and column indices.
-The result shows which box of which weight each parameter holds. So these models too are read and written part by part.
+The result shows which box of which weight each parameter holds. So the weights of these models, too, are read and
+written part by part.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _copy_of_others() -> int:
 
 
 class _Parameter:
-    """One parameter, with the names and numbers of the complete model."""
+    """One parameter of this process, under its name in the complete model; see `_short`."""
 
     def __init__(self, name: str, value: Tensor, config: TransformerConfig, vocabulary_size: int) -> None:
         self._name, self._value, self._config, self._vocabulary_size = name, value, config, vocabulary_size

@@ -71,7 +71,7 @@ class Weights:
         self._in_checkpoint = [name for name in self._saved if name not in {*ahead}]
 
     def _named(self) -> list[Named]:
-        """Return the parts that this process reports."""
+        """Return (name, facts, box) of each part that this process reports to the other processes."""
         return [
             (name, WeightFacts(torch.Size(part.shape), value.dtype), part.box)
             for name, members in self._own.items()

@@ -41,7 +41,7 @@ class Source:
         dtype: the data type of the model's weights.
         adapter: the saved adapter that training continues from; None if there is none.
         base: folder or hub name of the base model, without adapter.
-        head_bias: whether a head of one number has a bias.
+        head_bias: whether a head that outputs one number has a bias.
 
     Args:
         value_head: whether the model outputs one number per token.

@@ -18,7 +18,7 @@ DEADLINE_S = 3.0
 
 
 def ask(module: str, question: Mapping[str, object]) -> dict[str, Any]:  # Any: JSON of the module
-    """Ask the child process `python -m module`, which runs until this process ends.
+    """Return the answer of the child process `python -m module`, which runs until this process ends.
 
     Raises:
         EndedError: the child process ended. The next call of `ask` starts a new process.
@@ -61,4 +61,4 @@ def _answer(pipe: int, deadline_s: float) -> dict[str, object]:
         if not select.select([file], [], [], deadline_s)[0]:
             return {"mistake": f"reading it took more than {deadline_s:g} seconds"}
         written = file.read()
-    return {"result": json.loads(written)} if written else {"mistake": "reading it ended its process"}
+    return {"result": json.loads(written)} if written else {"mistake": "the process that read it ended"}

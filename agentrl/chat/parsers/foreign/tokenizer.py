@@ -59,7 +59,7 @@ class TokenizerParser:
             "rollout.multi_turn.format",
             Kind.CONFLICT,
             f"tool parser 'tokenizer' needs a tokenizer with {' or '.join(KINDS)} for this version of transformers; "
-            "the model's has none: use 'auto'",
+            "the model's tokenizer has none: use 'auto'",
         )
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> Self:

@@ -16,10 +16,10 @@ from agentrl.concurrency.child_main import Answer, serve
 from agentrl.security.json_depth import is_too_deep
 
 MAX_MEMORY = 4 * 2**30
-"""Maximum address space of a fork in bytes. It is limited, because patterns of a description may repeat a text many
-times."""
+"""Maximum address space of a fork in bytes. It is limited, because the patterns of a description may repeat a text so
+many times that the repetitions fill the memory."""
 MAX_RESULT = 2**24
-"""Maximum characters of a result."""
+"""Maximum number of characters of a result, written as JSON."""
 TEMPLATE = "response_template"
 _GUARD = "\x00"
 """Text appended to a turn: a call that continues into this text is not closed."""
@@ -55,7 +55,7 @@ def _is_cut(tokenizer: Any, spec: Mapping[str, Any], text: str) -> bool:  # Any:
 
 
 def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `TokenizerParser`
-    """Read a turn in a fork."""
+    """Read a turn in a fork; return the result of `read_turn`, or a `mistake` if the fork does not answer."""
     found = in_fork(partial(_read, question["kind"], question["spec"], question["text"]), question["deadline_s"])
     read = found.get("result")
     return read if isinstance(read, dict) else found

@@ -22,7 +22,8 @@ class Gemma4Parser:
     """Parser of the calls after each `<|tool_call>`; all other text is content.
 
     - A text argument is between two marks `<|"|>` and cannot contain this mark. Names of arguments have no marks.
-    - A text must not contain `<|tool_call>`, which always begins a call. So parsing time is linear in the length.
+    - A text argument must not contain `<|tool_call>`, which always begins a call. So each call is parsed only once, and
+      parsing time is linear in the text's length.
     - Thoughts are between `<|channel>` and `<channel|>`, anywhere in the turn.
     """
 

@@ -35,7 +35,8 @@ class GlmParser:
     - A value is the text between its tags. Its type comes from the tool's schema (see `for_tools`); without a schema,
       it is text. Line breaks between tags may be missing (GLM-4.7).
     - A value ends at the first `</arg_value>` that is followed by another argument or by the end of the call. It must
-      not contain `<tool_call>`, which always starts a new call. So parsing time is linear in the text's length.
+      not contain `<tool_call>`, which always starts a new call. So each call is parsed only once, and parsing time is
+      linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()

@@ -28,8 +28,9 @@ class GptOssParser:
 
     - A message with a recipient (`to=functions.name`, before or after the channel) is a call, on any channel.
     - Other messages on the channel `analysis` are thoughts. All other messages are content.
-    - `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` end a message, also inside of an argument. So parsing time is
-      linear in the text's length. The last message has no such mark, because the end-of-turn token is removed.
+    - `<|end|>`, `<|call|>`, `<|return|>` and `<|start|>` end a message, even inside an argument. So each message is
+      parsed only once, and parsing time is linear in the text's length. The last message has no such mark, because the
+      end-of-turn token is removed.
     """
 
     stop: tuple[str, ...] = ()

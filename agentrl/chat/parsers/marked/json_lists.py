@@ -12,9 +12,10 @@ MARK, END = "<|tool_call|>", "<|/tool_call|>"
 
 
 class JSONListParser:
-    """Parser of the JSON lists after each mark; all other text is content.
+    """Parser of the JSON list after each mark; all other text is content.
 
-    An argument must not contain a mark, which always begins a list. So parsing time is linear in the text's length.
+    An argument must not contain a mark, which always begins a list. So each list is parsed only once, and parsing time
+    is linear in the text's length.
 
     Attributes:
         begin: matches a mark before a list.

@@ -36,8 +36,8 @@ class MarkedCallsParser:
     """Parser of calls between marks; all other text is content.
 
     - The name comes before the arguments, which are one JSON object.
-    - An argument must not contain the mark that begins a call, because this mark always begins a new call. So parsing
-      time is linear in the text's length.
+    - An argument must not contain the mark that begins a call, because this mark always begins a new call. So each call
+      is parsed only once, and parsing time is linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()

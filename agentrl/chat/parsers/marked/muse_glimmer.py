@@ -51,7 +51,8 @@ class MuseGlimmerParser:
 
     - A message to `self` is thoughts; a message to `user`, or to nobody, is content. All other messages are calls.
     - The type of a value comes from the tool's schema (see `for_tools`); without a schema, it is text.
-    - `<|eom|>`, `<|eot|>` and `<|start|>` always end a message. So parsing time is linear in the text's length.
+    - `<|eom|>`, `<|eot|>` and `<|start|>` always end a message. So each message is parsed only once, and parsing time
+      is linear in the text's length.
     - The prompt names recipients as `name.*`. So `name.name` calls the tool `name`, if no tool is called `name.name`.
     """
 

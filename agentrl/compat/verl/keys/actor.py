@@ -103,7 +103,7 @@ ACTOR: tuple[Row, ...] = (
         f"{_ACTOR}.router_replay.mode",
         ("actor.routed_experts", "rollout.routed_experts"),
         read=_read_replay,
-        note="R2 sets the first key to true, R3 the second; disabled changes nothing",
+        note="R2 sets actor.routed_experts to true, R3 sets rollout.routed_experts to true; disabled sets neither",
     ),
     Fixed(f"{_REF}.router_replay.mode", (None, "disabled"), "remove it"),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),

@@ -60,7 +60,7 @@ def _unscored(draft: Draft) -> None:
 
 
 def _rollouts_folder(draft: Draft) -> None:
-    """Choose the run folder: next to the output file, with the same name."""
+    """Choose the run folder: next to the output file, with the name of this file without suffix."""
     output = draft.values.get("data.output_path")
     if output is not None and not _is_given(draft, "trainer.default_local_dir"):
         draft.values["trainer.default_local_dir"] = str(Path(str(output)).with_suffix(""))
@@ -114,7 +114,10 @@ def _agent_loop(draft: Draft) -> None:
 
 
 def _batches(draft: Draft) -> None:
-    """A micro-batch size in samples sets use_dynamic_bsz to false; an explicit use_dynamic_bsz=True drops that size."""
+    """Set the default of use_dynamic_bsz: false if a micro-batch size in samples is given, else true.
+
+    If the user gives use_dynamic_bsz=True, drop the micro-batch size in samples.
+    """
     dynamic, samples = "actor.use_dynamic_bsz", "actor.ppo_micro_batch_size_per_gpu"
     if dynamic not in draft.values:
         draft.values[dynamic] = samples not in draft.values
@@ -159,13 +162,13 @@ def _engine(draft: Draft) -> None:
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
-        draft.values.setdefault(name, _DEFAULTS[name])  # also after null, because the folder needs a name
+        draft.values.setdefault(name, _DEFAULTS[name])  # also if the user gave null, because the folder needs a name
     if not draft.values.get("trainer.default_local_dir") and not _is_given(draft, "trainer.resume_mode"):
         draft.values["trainer.resume_mode"] = "disable"  # a new run in a new folder
 
 
 def _saving(draft: Draft) -> None:
-    """With save_freq, save checkpoints as verl does: only every save_freq steps. Keep all checkpoints."""
+    """With save_freq, save checkpoints as verl does: only every save_freq steps. By default, keep all checkpoints."""
     if draft.number("trainer.save_freq", 0):
         draft.values["trainer.save_interval_s"] = None
         draft.values.setdefault("trainer.max_checkpoints_to_keep", None)

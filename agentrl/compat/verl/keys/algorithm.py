@@ -91,7 +91,10 @@ def adjust_algorithm(draft: Draft) -> None:
 
 
 def _refuse_larger_batches(draft: Draft) -> None:
-    """Refuse a `gen_batch_size` that differs from the batch size. Dynamic sampling ignores `gen_batch_size`."""
+    """Refuse a `gen_batch_size` that differs from the batch size.
+
+    Called only without dynamic sampling. With dynamic sampling, `gen_batch_size` is ignored.
+    """
     size = draft.given.get("data.gen_batch_size")
     if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
         raise ConfigError.at(

@@ -34,7 +34,7 @@ ASYNC: tuple[Row, ...] = (
         f"{_ASYNC}.partial_rollout",
         "rollout.weight_update_mode",
         read=_update_mode,
-        note="true: running turns continue with the new weights (retract); false: they end first (drain)",
+        note="true: running turns continue with the new weights (retract); false: running turns end first (drain)",
     ),
     Mapped(
         f"{_ASYNC}.compute_prox_log_prob",

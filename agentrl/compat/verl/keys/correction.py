@@ -17,16 +17,16 @@ _OLD = f"set {_IS} to token or sequence, and {_IS}_threshold"
 
 
 def _cap(value: object) -> Mapping[str, object]:
-    """Read a cap; 0 or less means no cap."""
+    """Read the cap of the importance weights; 0 or less means no importance weights."""
     cap = float(str(value))
     return {_IS: "token", f"{_IS}_threshold": cap} if cap > 0 else {}
 
 
 CORRECTION: tuple[Row, ...] = (
     Fixed(SECTION, (None,), f"set keys in it, such as {_IS}"),
-    Mapped(_BYPASS, _BYPASS, note="default: false with a correction or R2 (as in verl), else true"),
+    Mapped(_BYPASS, _BYPASS, note="default: false with a correction or router_replay.mode=R2 (as in verl), else true"),
     *(Mapped(key, key) for key in (_IS, *_OF_IS, _RS, f"{_RS}_threshold", _LOSS)),
-    Mapped(_CAP, (_IS, f"{_IS}_threshold"), read=_cap, note="truncated per-token weights; -1: none"),
+    Mapped(_CAP, (_IS, f"{_IS}_threshold"), read=_cap, note="truncated importance weights per token; -1: no weights"),
     Fixed("algorithm.rollout_is", (None, False), _OLD),
     *(
         Hint(f"algorithm.rollout_is_{key}", "no effect without rollout_is")

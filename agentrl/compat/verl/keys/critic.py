@@ -83,7 +83,7 @@ def adjust_critic(draft: Draft) -> None:
 
 
 def uses_critic(draft: Draft) -> bool:
-    """Whether the advantage estimator may need values. Call `adjust_names` first."""
+    """Whether the advantage estimator may need the values of a critic. Call `adjust_names` first."""
     estimator = estimator_of(draft)
     return estimator == "gae" or ":" in estimator
 

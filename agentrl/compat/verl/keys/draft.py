@@ -17,7 +17,7 @@ class Draft:
         values: agentrl's dotted keys and their values; missing keys have agentrl's default.
         idle: reason -> keys that the user gave and that are ignored for this reason.
         notices: further messages for the user, one line each.
-        source_keys: agentrl key -> verl key from which its value came, for error messages.
+        source_keys: agentrl key -> the verl key that set its value, for error messages.
     """
 
     given: Mapping[str, object]
@@ -31,9 +31,9 @@ class Draft:
         return whole(self.values.get(key), default)
 
     def leave_out(self, targets: Iterable[str], why: str) -> None:
-        """Drop the agentrl keys `targets`, because verl does not read the keys from which their values came.
+        """Drop the values of the agentrl keys `targets`, because verl does not read the verl keys that set them.
 
-        If the user gave such a verl key, record it as ignored, with the reason `why`.
+        If the user gave one of these verl keys, record it as ignored, with the reason `why`.
         """
         for target in targets:
             dropped, source = self.values.pop(target, None) is not None, self.source_keys.get(target, "")

@@ -23,7 +23,7 @@ EVALUATION = KeyTable(
             "custom_reward_function.path",
             f"{REWARD}.path",
             read=expand_home,
-            note="null: chosen by the row's data_source",
+            note="null: the row's data_source selects the reward function",
         ),
         Mapped("custom_reward_function.name", f"{REWARD}.name", "compute_score"),
         Mapped("custom_reward_function.reward_kwargs", f"{REWARD}.reward_kwargs"),

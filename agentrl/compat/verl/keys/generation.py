@@ -17,7 +17,7 @@ _IN_PPO = "actor_rollout_ref."
 _OLD_MODEL = tuple(f"{_IN_PPO}model.{key}" for key in ("path", "external_lib", "lora_adapter_path"))
 _NOTHING_TRAINED = "nothing is trained"
 _IN_ORDER = "every row is generated once, in the order of the files"
-_OUTPUT_NOTE = "rows with a column `responses`; trajectories are in a folder of the same name next to it"
+_OUTPUT_NOTE = "rows with a column `responses`; the folder next to this file, with the same name, has the trajectories"
 _DO_SAMPLE_NOTE = "false is greedy, like a temperature of 0"
 
 
@@ -122,7 +122,7 @@ GENERATION = KeyTable(
 def generation_table(keys: Sequence[str], base: str | None = None) -> KeyTable:
     """Choose the key table of a generation command from its keys and the name `base` of its YAML file.
 
-    `SERVER` is chosen if `base` is the server's YAML file, or if a key exists only in the PPO trainer.
+    `SERVER` is chosen if `base` is the server's YAML file, or if only the PPO trainer has one of the keys.
     """
     if base == SERVER.base or any(key.startswith((_IN_PPO, "data.train_files")) for key in keys):
         return SERVER

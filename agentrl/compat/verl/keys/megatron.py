@@ -29,7 +29,7 @@ _SIZES = {
 }
 """Name of a parallel size -> its default, which is the same in verl and agentrl."""
 _WITHOUT_PREFIXES = ("pipeline_model_parallel_size", "context_parallel_size")
-"""If one of these sizes is above 1, prefixes are not shared. verl never shares prefixes."""
+"""If one of these sizes is above 1, `actor.share_prefixes` is false by default. verl never shares prefixes."""
 _OVERRIDES = (
     *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
@@ -45,13 +45,13 @@ _CPU_ADAM = (
     *("optimizer_cpu_offload", "optimizer_offload_fraction"),
     *("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer"),
 )
-_CHOSEN_KERNELS = "agentrl chooses the kernels; same results up to rounding"
+_CHOSEN_KERNELS = "agentrl chooses the kernels; the choice changes results only by rounding"
 _LAYOUT_OF_THE_ACTOR = "the policy's layout is used for all models; other sizes are refused"
 _SAVED = f"weights are read from the Hugging Face folder; set {_VERLS}.use_dist_checkpointing=False"
 
 
 def _dispatcher(value: object) -> object:
-    """Read a token dispatcher; flex (DeepEP) becomes alltoall, with the same results."""
+    """Read a token dispatcher; flex (DeepEP) becomes alltoall, which gives the same results."""
     return "alltoall" if value == "flex" else one_of(f"{_OURS}.moe_token_dispatcher_type")(value)
 
 
@@ -63,7 +63,7 @@ _DEFERRED = {
     f"{_CRITIC}.megatron.param_offload": "critic.param_offload",
     f"{_CRITIC}.megatron.optimizer_offload": "critic.optimizer_offload",
 }
-"""verl's Megatron key -> agentrl's key. Read only if verl uses Megatron; otherwise verl's FSDP keys are read."""
+"""verl's Megatron key -> agentrl's key. With another strategy, verl's FSDP keys are read instead of these keys."""
 
 
 def _offload(section: str) -> Iterator[Row]:
@@ -74,12 +74,12 @@ def _offload(section: str) -> Iterator[Row]:
 
 
 def _common(section: str) -> Iterator[Row]:
-    """Rows of the options that exist for policy, reference and critic and do not change the results."""
+    """Yield rows of options that exist for policy, reference and critic, and that do not change the results."""
     prefix = f"{section}.megatron"
     yield Fixed(f"{prefix}.use_dist_checkpointing", (None, False), f"set it to False: {_SAVED.partition(';')[0]}")
     yield from (Hint(f"{prefix}.dist_checkpointing_{key}", _SAVED) for key in ("path", "prefix"))
     yield Hint(f"{prefix}.seed", "use trainer.seed")
-    yield Hint(f"{prefix}.vanilla_mbridge", "use_mbridge selects megatron-bridge, else agentrl's own mapping")
+    yield Hint(f"{prefix}.vanilla_mbridge", "use_mbridge decides between megatron-bridge and agentrl's own mapping")
     if section == _REF:
         yield Hint(f"{prefix}.optimizer_offload", "a reference has no optimizer")
     yield Hint(f"{prefix}.forward_only", "the reference is not trained, other models are")
@@ -120,7 +120,7 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
         f"{_MODEL}.moe_token_dispatcher_type",
         f"{_OURS}.moe_token_dispatcher_type",
         read=_dispatcher,
-        note="flex becomes alltoall: same results",
+        note="flex becomes alltoall, which gives the same results",
     ),
     *(Hint(f"{_MODEL}.{key}", _CHOSEN_KERNELS) for key in _KERNELS),
     *(
@@ -137,14 +137,14 @@ MEGATRON_ACTOR: tuple[Row, ...] = (
         for key, note in (
             ("enable", "no effect without enable_train: checkpoints then contain the unchanged MTP layers"),
             ("enable_train", "needs enable, strategy=megatron and detach_encoder"),
-            ("detach_encoder", "must be true with enable_train: the loss of the MTP layers does not change the policy"),
+            ("detach_encoder", "must be true with enable_train: in agentrl, the MTP loss never changes the policy"),
         )
     ),
     Mapped(
         f"{_MTP}.{_FACTOR}",
         (f"{_OURS}.{_FACTOR}",),
         read=checked_only(float),
-        note=f"with enable and enable_train; verl's default is {_VERLS_FACTOR}",
+        note=f"used with enable and enable_train; verl's default is {_VERLS_FACTOR}",
     ),
     Fixed(f"{_MTP}.enable_rollout", (None, False), "remove it: engines do not get these layers"),
     Hint(f"{_MTP}.*", "agentrl starts no engine with speculative decoding"),
@@ -185,7 +185,8 @@ def adjust_megatron(draft: Draft) -> None:
     """If the strategy is megatron, check the layouts and drop unread options; otherwise, drop Megatron's options.
 
     Raises:
-        ConfigError: reference, critic and policy have different layouts or strategies.
+        ConfigError: reference, critic and policy have different layouts or strategies, or the options for the training
+            of the MTP layers are not supported.
     """
     is_megatron = draft.values.get("actor.backend") == _NAME
     layouts = _other_layouts(draft) if is_megatron else ()
@@ -216,7 +217,7 @@ def _other_layouts(draft: Draft) -> Iterator[Problem]:
         for name, default in _SIZES.items():
             key, used = f"{section}.megatron.{name}", draft.values.get(f"{_OURS}.{name}", default)
             if key in draft.given and str(draft.given[key]) != str(used):
-                text = f"`{key}={draft.given[key]}` is not supported: it must be `{_OURS}.{name}`, {used}"
+                text = f"`{key}={draft.given[key]}` is not supported: it must equal `{_OURS}.{name}`, which is {used}"
                 yield Problem(key, Kind.NOT_SUPPORTED, text)
 
 

@@ -84,8 +84,8 @@ REWARD: tuple[Row, ...] = (
         Mapped(f"{section}.num_workers", "reward.num_workers", note="for prime, and for rewards of math answers")
         for section in ("reward", "reward_model")
     ),
-    *(Mapped(f"reward.{key}", f"reward.{key}", note="for rate_limited") for key in _LIMITS),
-    Mapped("reward.timeout", "reward.timeout_s", note="a longer call gives no score; in verl its score is 0"),
+    *(Mapped(f"reward.{key}", f"reward.{key}", note="only for the reward manager rate_limited") for key in _LIMITS),
+    Mapped("reward.timeout", "reward.timeout_s", note="a longer call gives no score; in verl, its score is 0"),
     *(
         Mapped(
             key,

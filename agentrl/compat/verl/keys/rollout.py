@@ -39,7 +39,7 @@ SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_ROLLOUT}.full_determinism", "rollout.deterministic"),
     Mapped(f"{_ROLLOUT}.prompt_length", "data.max_prompt_length"),
     Mapped(f"{_ROLLOUT}.response_length", "data.max_response_length"),
-    Mapped(f"{_VAL}.n", "rollout.val_kwargs.n", 1, note="1 if validation is greedy"),
+    Mapped(f"{_VAL}.n", "rollout.val_kwargs.n", 1, note="set to 1 if validation is greedy"),
     Mapped(f"{_VAL}.do_sample", "rollout.val_kwargs.do_sample", False, note="as in verl, the temperature decides"),
     Mapped(f"{_VAL}.temperature", "rollout.val_kwargs.temperature", 0.0, note="0 is greedy, above 0 samples"),
     Mapped(f"{_VAL}.top_p", "rollout.val_kwargs.top_p", 1.0),
@@ -61,7 +61,7 @@ SAMPLING: tuple[Row, ...] = (
         f"{_ROLLOUT}.nnodes",
         (0, 1),
         "set it to 0: the number of SGLang servers is rollout.sglang.num_replicas (docs/cluster.md)",
-        "SGLang servers are placed one by one: rollout.sglang.num_replicas",
+        "SGLang servers are placed one by one: rollout.sglang.num_replicas sets their number",
     ),
     Hint(f"{_ROLLOUT}.n_gpus_per_node", "set rollout.sglang.num_replicas for the number of SGLang servers"),
 )
@@ -110,7 +110,7 @@ TURNS: tuple[Row, ...] = (
     ),
     Mapped(f"{_AGENT}.agent_loop_config_path", "rollout.agent.agent_loop_config_path", read=expand_home),
     Fixed(f"{_AGENT}.custom_async_server.*", (None,), "remove it: write your own agent loop"),
-    Hint(f"{_AGENT}.num_workers", "one event loop runs all rollouts: trainer.max_concurrent_rollouts"),
+    Hint(f"{_AGENT}.num_workers", "one event loop runs all rollouts; see trainer.max_concurrent_rollouts"),
 )
 
 SERVING: tuple[Row, ...] = (

@@ -46,7 +46,7 @@ class Mapped:
 
     Args:
         key: verl's key.
-        targets: agentrl's keys; if there are several, `read` returns a mapping from key to value.
+        targets: agentrl's key, or a tuple of keys. With a tuple, `read` returns a mapping from key to value.
         default: verl's default, applied if the key is not given; UNSET keeps agentrl's default.
         read: translates a value; raises ConfigError, without the key's name, for invalid values.
         note: remark about the translation, for the documentation.

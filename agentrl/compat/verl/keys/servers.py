@@ -73,12 +73,15 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
 
 SERVERS: tuple[Row, ...] = (
     *(
-        Mapped(f"{_ROLLOUT}.{key}", (_ARGS,), read=checked_only(read), note=f"{names}; under `rollout.name=sglang`")
+        Mapped(f"{_ROLLOUT}.{key}", (_ARGS,), read=checked_only(read), note=f"{names}; only with `rollout.name=sglang`")
         for key, (read, names) in _OPTIONS.items()
     ),
     *(
         Mapped(
-            f"{_ROLLOUT}.{key}", (target,), read=checked_only(), note="; ".join(filter(None, (note, "under `sglang`")))
+            f"{_ROLLOUT}.{key}",
+            (target,),
+            read=checked_only(),
+            note="; ".join(filter(None, (note, "only with `rollout.name=sglang`"))),
         )
         for key, (target, note) in _SETTINGS.items()
     ),

@@ -25,7 +25,7 @@ class KeyTable:
     Attributes:
         rows: one row per key.
         base: name of verl's YAML file with these keys, without suffix.
-        variants: names of verl's other YAML files with these keys -> the values in which they differ.
+        variants: name of another YAML file of verl with these keys -> the values in which it differs from `base`.
         adjust: function that makes the values consistent with each other, as the verl program does.
         by_key, defaults: rows by key, and verl's defaults by key.
     """

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError, Kind, Problem, suggestion
 
 
 def translate(nested: Mapping[str, object], table: KeyTable = PPO) -> Draft:
-    """Translate verl's keys, nested as in its YAML; missing keys get verl's defaults.
+    """Translate verl's keys, nested as in verl's YAML files; missing keys get verl's defaults.
 
     Args:
         table: key table of the verl program.
@@ -57,7 +57,10 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
-    """Return a function that maps agentrl's key to the key that set its value, or else to verl's key in `table`."""
+    """Return a function that maps an agentrl key to the key that an error message names.
+
+    This is the key that set the value, else the verl key in `table` for the agentrl key, else the agentrl key itself.
+    """
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)
     return lambda key: names.get(key, key)
@@ -69,7 +72,7 @@ def _class_of_verls(key: str, value: object) -> bool:
 
 
 def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[Problem]:
-    """Add one key to the draft; return problems."""
+    """Add one key to the draft, and return the problems with this key."""
     row = table.find(key)
     if row is None:
         return [Problem(key, Kind.UNKNOWN_KEY, f"unknown key `{key}`: {suggestion(key, _suggestable(table))}")]
@@ -85,7 +88,7 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[Proble
 def _map(draft: Draft, row: Mapped, value: object) -> list[Problem]:
     if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
         for target in row.names:
-            if draft.source_keys.get(target) not in draft.given:  # the user may have set it by another verl key
+            if draft.source_keys.get(target) not in draft.given:  # the user may have set the target by another verl key
                 draft.values.pop(target, None)
         return []
     try:

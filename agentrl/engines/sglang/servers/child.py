@@ -24,7 +24,7 @@ def die_with_parent() -> None:
 
 
 def main(trainer: int, command: list[str]) -> int:
-    """Wait until the server or the trainer ends. Return the server's exit status; 128 + signal after a signal."""
+    """Run the server, and kill it if the trainer ends. Return the server's exit status; 128 + N after signal N."""
     # SIGTERM reaches the whole process group, but this process must outlive the server, so its handler does nothing.
     # SIG_IGN is not used, because the server would inherit it.
     signal.signal(signal.SIGTERM, lambda *_: None)

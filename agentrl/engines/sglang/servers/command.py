@@ -36,7 +36,7 @@ def server_command(options: Mapping[str, JsonValue], port: int, host: str = LOOP
 def server_environment(
     options: Mapping[str, JsonValue], env: Mapping[str, str], host: str = LOOPBACK
 ) -> dict[str, str]:
-    """Environment of a server with these options at this address; `env` has precedence.
+    """Return the environment of a server with `options` at the address `host`; variables in `env` have precedence.
 
     Variables of `torchrun` are removed: with them, a server would wait for the other processes of the launcher.
     """

@@ -73,6 +73,6 @@ def are_remote() -> bool:
 
 
 def make_server(number: int, options: Mapping[str, JsonValue], log_file: Path, env: Mapping[str, str]) -> Server:
-    """Return the server with this number; it is not started yet."""
+    """Return server `number`, which is not started yet."""
     make = _remote[0] if _remote else on_this_machine
     return make(number, options, log_file, env)

@@ -28,8 +28,8 @@ KILL_S = 5.0
 class LocalServer:
     """Server on this machine; a restart keeps its port.
 
-    Its processes have a separate process group and terminal session. So Ctrl-C reaches only the trainer, which stops
-    the server.
+    The server's processes have a separate process group and terminal session. So Ctrl-C reaches only the trainer, which
+    stops the server.
 
     Args:
         options: options of `python -m sglang.launch_server`, for example from `server_options`.
@@ -39,7 +39,7 @@ class LocalServer:
 
     Attributes:
         url: for example http://127.0.0.1:23456.
-        api_key: the server's API key; None if it has none. Other users of the machine cannot read the key.
+        api_key: the server's API key; None if the server has none. Other users of the machine cannot read the key.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LocalServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process; `ready` waits until it serves.
+        """Start the process; `ready` waits until the server accepts requests.
 
         Raises:
             ServerError: the log cannot be written.
@@ -116,7 +116,7 @@ class LocalServer:
             raise
         finally:
             await client.close()
-            self._key_file.unlink(missing_ok=True)  # the server has read it
+            self._key_file.unlink(missing_ok=True)  # the server has read the file
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Stop all processes of the server: SIGTERM first, SIGKILL after `grace_s` seconds. A second call does nothing.

@@ -67,7 +67,7 @@ def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) ->
 
 
 def in_own_memory(num_bytes: int) -> Tensor:
-    """Return uninitialised bytes."""
+    """Return `num_bytes` uninitialised bytes in private memory, which is not shared with servers."""
     return torch.empty(num_bytes, dtype=torch.uint8)
 
 
@@ -83,7 +83,7 @@ class ReusedMemory:
         self._free: list[Tensor] = []
 
     def __call__(self, num_bytes: int) -> Tensor:
-        """Return uninitialised bytes."""
+        """Return `num_bytes` uninitialised bytes."""
         same_size = next((index for index, data in enumerate(self._free) if data.nbytes == num_bytes), None)
         data = self._allocate(num_bytes) if same_size is None else self._free.pop(same_size)
         self._used.append(data)
@@ -186,7 +186,7 @@ class BucketTransfer(ABC):
             await self.transmit_all(replica, buckets, version)
 
     async def prepare(self, buckets: Sequence[Bucket]) -> None:  # noqa: B027  # most transports send buckets as they are
-        """Prepare the new buckets before they are sent."""
+        """Do work before the new buckets are sent; for example, compare them with the previous buckets."""
 
     async def transmit_all(self, replica: Replica, buckets: Sequence[Bucket], version: int) -> None:
         """Send all buckets to a replica.

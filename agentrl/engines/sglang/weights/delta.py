@@ -158,7 +158,7 @@ class DeltaTransfer(BucketTransfer):
             "weight_version": version,
         }
         self._sent_bytes += sum(map(len, ranks))
-        # the timeout includes the complete bucket, because the server also reads and copies it
+        # the timeout allows for the complete bucket, because the server also reads and copies the complete bucket
         timeout_s = time_for(data.nbytes + update.bucket.data.nbytes)
         await replica.client.post("/update_weights_from_tensor", body, timeout_s=timeout_s)
 

@@ -27,7 +27,7 @@ class DiskTransfer:
         shapes: shapes of the weights in the model's checkpoint.
         dtype: dtype of the written matrices; None keeps their dtype.
         bucket_bytes: approximate size of a file.
-        folder: parent of the version folders; remote servers need it under the same path.
+        folder: parent of the version folders; remote servers need the folder under the same path.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int, folder: Path) -> None:

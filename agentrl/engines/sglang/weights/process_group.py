@@ -70,7 +70,7 @@ class ServerGroup:
         await _together(asking, partial(self._join, PrefixStore(self.name, store)))
 
     async def broadcast(self, data: Tensor, asking: Coroutine[object, object, Answer]) -> None:
-        """Send `data`, [bytes] uint8, to the server; the call `asking` tells the server to receive it.
+        """Send `data`, [bytes] uint8, to the server; the call `asking` tells the server to receive the data.
 
         Raises:
             ServerError: the server did not receive the data.
@@ -80,7 +80,7 @@ class ServerGroup:
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, and make the server leave it if the server still answers.
+        """Leave the group, and make the server leave the group if the server still answers.
 
         Abandoned threads of this process then end.
         """

@@ -94,7 +94,7 @@ async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncItera
     """Context manager for replacing a server's weights. Flushes the KV cache at the end, unless `keep_cache`.
 
     Requests inside the block must not ask for a flush of the cache: a flush during an update crashes a server that has
-    a running request. `/flush_cache` afterwards is safe: the server refuses it while a request runs.
+    a running request. `/flush_cache` afterwards is safe: the server refuses to flush while a request runs.
     """
     await _begin(client)
     try:

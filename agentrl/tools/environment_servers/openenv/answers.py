@@ -1,4 +1,4 @@
-"""Reads the messages of an OpenEnv server, whose content is not trusted."""
+"""Reads the messages of an OpenEnv server. The content of the messages is not trusted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _DESCRIPTION = "Act in the environment."
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvTools:
-    """The tools. Converts calls to actions, and observations to text.
+    """The tools of a server. Converts calls to actions, and observations to text.
 
     Attributes:
         listed: whether the server lists tools; if it does, each action names one of these tools.
