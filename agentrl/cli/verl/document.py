@@ -63,7 +63,7 @@ Each key belongs to one of three classes:
   [algorithms.md](algorithms.md) lists more differences.
 - If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In
   verl, the rollout scores 0.
-  Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
+- Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
 - With dynamic sampling, every group with different rewards is trained on. New tasks are drawn until a step has all its
   groups.
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts

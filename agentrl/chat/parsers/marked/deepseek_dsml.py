@@ -42,8 +42,8 @@ class DeepSeekV32Parser:
     - `string="true"` marks text, and `string="false"` marks JSON. Without a mark, the type comes from the tool's schema
       (see `for_tools`).
     - A value ends at the first `</｜DSML｜parameter>` that is followed by another argument or by the end of the call.
-      It must not contain `<｜DSML｜invoke name="`, which always begins a new call. So each call is parsed only once, and
-      parsing time is linear in the text's length.
+      It must not contain `<｜DSML｜invoke name="`, which always begins a new call. So each call is parsed only once,
+      and parsing time is linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()
