@@ -57,7 +57,7 @@ def train(start: Path, experiment: str, num_steps: int, seed: int) -> Path:
 
 
 def end(folder: Path, metric: str) -> float:
-    """Return the final success rate by the rule; print this rate during the run, and the reward model's metrics."""
+    """Return the final success rate by the rule. Print the rate and the reward model's metrics at each tested step."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
         if metric in row:

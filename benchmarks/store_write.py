@@ -3,8 +3,8 @@
     python benchmarks/store_write.py outputs/quickstart/rl [folder]
 
 Each of the last 20 steps of the run is written several times, with its advantages and provenance. Each file is synced
-to disk, so the time depends on the folder's disk (default: a temporary folder). The last line shows the share of the
-step's duration that the run itself measured for writing.
+to disk, so the time depends on the folder's disk (default: a temporary folder). The last line shows which
+share of a step's duration the run itself spent on writing, from its metrics.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def part_of(value: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def parts(value: Tensor) -> Iterator[torch.Size]:
-    """Yield the shape of each part of a weight's first copy, in the order of the ranks."""
+    """Yield the shape of each part of a weight, in the order of the ranks that hold its first copy."""
     if not isinstance(value, DTensor):
         yield value.shape
         return

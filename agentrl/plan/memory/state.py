@@ -124,7 +124,7 @@ def adapter_size(shape: Shape, layout: Layout, stage: int, rank: int) -> float:
 def _channels(shape: Shape, layout: Layout, *, sparse: bool) -> int:
     """Number of inputs and outputs of a layer's linear layers with an adapter.
 
-    Experts in transformers have no adapter, because they are not linear layers.
+    The transformers library stores the experts of a layer as one tensor, not as linear layers, so they have no adapter.
     """
     of, hidden = shape.attention, shape.hidden
     queries, values = of.heads * of.head_dim, of.heads * of.value_dim

@@ -1,4 +1,4 @@
-"""Values of forward passes that layers read again when the backward pass recomputes these layers."""
+"""Values that layers read in a forward pass, kept for the backward pass, which recomputes these layers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Draft:
         return whole(self.values.get(key), default)
 
     def leave_out(self, targets: Iterable[str], why: str) -> None:
-        """Drop the values of the agentrl keys `targets`, because verl does not read the verl keys that set them.
+        """Drop the values of the agentrl keys `targets`, because verl would not read the keys from which they came.
 
         If the user gave one of these verl keys, record it as ignored, with the reason `why`.
         """

@@ -52,7 +52,7 @@ def _checkpoint(value: object) -> str | None:
 
 
 def _count(value: object) -> int | None:
-    """Read a number of checkpoints. In verl, null, 0 and negative numbers mean all."""
+    """Return how many checkpoints to keep; None means all. In verl, null, 0 and negative numbers mean all."""
     number = int(str(value or 0))
     return number if number > 0 else None
 
