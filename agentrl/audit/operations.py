@@ -102,7 +102,7 @@ def _gaps(operations: Sequence[Operation], authors: Sequence[str], messages: Seq
             first, added = getattr(operation, f"first_{what}"), getattr(operation, f"num_{what}s")
             if first != at:
                 why = f"{what} {at} was added by no operation" if first > at else f"{what} {first} was removed"
-                yield operation, f"first_{what}", f"{at}: the number of {what}s of earlier operations", f"{first}: {why}"
+                yield operation, f"first_{what}", f"{at}: number of earlier {what}s", f"{first}: {why}"
             if added < 0:
                 yield operation, f"num_{what}s", "0 or more", added
             at = first + added

@@ -180,7 +180,7 @@ class TokenCheck:
         neutral = self.rendered(_neutral(trajectory), tools)
         if isinstance(neutral, str):
             self.check.ledger.skip(
-                "answer tokens", "contents look like control tokens, and the template cannot render neutral contents instead"
+                "answer tokens", "contents look like control tokens, and the template cannot render neutral contents"
             )
             return
         found = [int(i) for i in self.ids(turn.reply)]

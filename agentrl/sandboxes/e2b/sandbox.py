@@ -279,7 +279,7 @@ class E2BSandboxSession:
         return SandboxUnavailableError(f"the service ended the E2B sandbox {self.id}")
 
     async def _is_gone(self) -> bool:
-        """Whether the service says that the sandbox has ended. An error of the sandbox's proxy alone does not show that."""
+        """Whether the service says that the sandbox has ended. An error of its proxy alone does not show that."""
         try:
             await within(LOOK_S, self._client.get_info(request_timeout=LOOK_S))
         except SandboxNotFoundException:
