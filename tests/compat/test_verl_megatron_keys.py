@@ -128,9 +128,12 @@ def test_an_unknown_mode_of_replay_is_refused():
         ({f"{MODEL}.moe_token_dispatcher_type": "alltoal"}, "did you mean 'alltoall'?"),
         ({f"{LAYOUT}.{DDP}.bucket_size": 1}, "use actor.megatron.overlap_grad_reduce"),
         ({f"{ACTOR}.optim.override_optimizer_config.optimizer_cpu_offload": True}, "megatron.optimizer_offload=True"),
-        ({f"{REF}.megatron.{TP}": 2}, f"it must be 'actor.megatron.{TP}', 1"),
-        ({f"{REF}.megatron.{PP}": 2, "critic.strategy": "fsdp"}, f"it must be 'actor.megatron.{PP}', 1"),
-        ({f"critic.megatron.{TP}": 2, "algorithm.adv_estimator": "gae"}, f"it must be 'actor.megatron.{TP}', 1"),
+        ({f"{REF}.megatron.{TP}": 2}, f"it must equal 'actor.megatron.{TP}', which is 1"),
+        ({f"{REF}.megatron.{PP}": 2, "critic.strategy": "fsdp"}, f"it must equal 'actor.megatron.{PP}', which is 1"),
+        (
+            {f"critic.megatron.{TP}": 2, "algorithm.adv_estimator": "gae"},
+            f"it must equal 'actor.megatron.{TP}', which is 1",
+        ),
         ({"critic.strategy": "fsdp", "algorithm.adv_estimator": "gae"}, "the critic uses the actor's strategy"),
         (
             {f"{ACTOR}.strategy": "fsdp", "critic.strategy": "megatron", "algorithm.adv_estimator": "gae"},
