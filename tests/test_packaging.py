@@ -166,31 +166,54 @@ def test_wheel_contains_configs_examples_types_and_license(wheel):
     assert not any(name.startswith(("tests", "examples")) or "__pycache__" in name for name in names)
 
 
-@pytest.mark.slow
-def test_quickstart_runs_from_the_wheel_only(wheel, tmp_path):
-    """In an environment with the agentrl wheel only, in an empty folder."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv/bin/python"
-    install = ["install", "--quiet", "--no-deps", str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
-    (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The folder of an environment with the agentrl wheel only."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    install = ["--python", str(folder / "bin/python"), "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
     # a .pth line; .pth files in that folder, such as an editable agentrl's, are not read
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    (tmp_path / "empty").mkdir()
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    short = ["trainer.total_training_steps=1", "trainer.test_freq=1", "data.val_max_samples=2"]
+    (packages_of(folder) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
 
-    def run(*command: str) -> str:
-        words = [str(tmp_path / "venv/bin/agentrl"), *command]
-        done = subprocess.run(words, cwd=tmp_path / "empty", env=env, capture_output=True, text=True)
+
+def packages_of(environment):
+    (packages,) = (environment / "lib").glob("python3*/site-packages")
+    return packages
+
+
+def runner(environment, folder):
+    """A function that runs a program of the environment in a folder, and returns what it prints."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def run(program, *words):
+        command = [str(environment / "bin" / program), *words]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
 
-    out = run("quickstart", *short)
-    assert str(packages / "agentrl/examples/calculator/make_task.py") in out
-    assert (tmp_path / "empty/outputs/quickstart/summary.json").is_file()
-    commands = [line.split()[1:] for line in out.splitlines() if line.startswith(f"  {tmp_path}/venv/bin/agentrl ")]
+    return run
+
+
+@pytest.mark.slow
+def test_an_experiment_starts_from_the_wheel_only(installed, tmp_path):
+    run = runner(installed, tmp_path)
+    script = packages_of(installed) / "agentrl/examples/calculator/make_task.py"
+    run("python", str(script), "--out", "outputs/quickstart/task")
+    assert "sft" in run("agentrl", "train", "+experiment=calculator_sft", "--explain")
+    assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["quickstart"]
+
+
+@pytest.mark.nightly
+def test_quickstart_runs_from_the_wheel_only(installed, tmp_path):
+    run = runner(installed, tmp_path)
+    short = ["trainer.total_training_steps=1", "trainer.test_freq=1", "data.val_max_samples=2"]
+    out = run("agentrl", "quickstart", *short)
+    assert str(packages_of(installed) / "agentrl/examples/calculator/make_task.py") in out
+    assert (tmp_path / "outputs/quickstart/summary.json").is_file()
+    commands = [line.split()[1:] for line in out.splitlines() if line.startswith(f"  {installed}/bin/agentrl ")]
     view, replay, train = commands
     assert view == ["view", "outputs/quickstart/rl"]
-    assert "audit" in run(*replay)
-    run(*train, *short)
+    assert "audit" in run("agentrl", *replay)
+    run("agentrl", *train, *short)

@@ -36,7 +36,7 @@ _MADE = ("task", "sft", "test_before", "rl", "test_after", "summary.json")
 _OVERVIEW = (
     "Creates a task and a tiny model. Trains the model with SFT on demonstrations, then with GRPO.\n"
     "Tests the model after SFT and after GRPO.\n"
-    "Takes two to three minutes on two CPU cores."
+    "Takes about five minutes on two CPU cores."
 )
 _PLAIN = re.compile(r"[\w./-]+")
 

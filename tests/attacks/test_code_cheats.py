@@ -172,6 +172,7 @@ NOW = f"{STEAL}\ndef add(a, b): return int(re.findall(rb'add[(]2, 3[)] == ([0-9]
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("answer", [NOW, LATER])
 def test_the_expected_values_cannot_be_read_in_a_local_sandbox(answer):
     require_bubblewrap()

@@ -45,6 +45,7 @@ def started(kind):
     return process
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_the_run_ends_with_one_line_that_names_the_tool(kind):
     out, err = started(kind).communicate(timeout=60)
@@ -54,6 +55,7 @@ def test_the_run_ends_with_one_line_that_names_the_tool(kind):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal_ends_the_process_immediately(number):
     process = started("def")

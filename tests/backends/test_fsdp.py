@@ -300,6 +300,7 @@ def test_checkpoints_load_on_any_number_of_ranks(ranks, folders, tmp_path, case)
     asyncio.run(backend.close())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoint_of_two_copies_loads_on_two_ranks_and_then_in_one_process(ranks, folders, tmp_path):
     script = Path(__file__).parent / "two_copies.py"
@@ -348,6 +349,7 @@ def test_fsdp_tests_pass_on_gpus(size):
     run_again(__file__, size, marks="minutes and not nightly", device="cuda")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_no_rank_holds_the_complete_model_while_it_loads(tmp_path):
@@ -458,7 +460,8 @@ ON_FOUR = f"not ({ON_TWO_ONLY}) and (plain or lora or -row or copies or complete
 @pytest.mark.parametrize(
     ("size", "selected"),
     [
-        ({"RANKS_OF_TESTS": "3"}, ON_THREE),
+        ({"RANKS_OF_TESTS": "3"}, "every_gradient_equals or metrics_of_a_loss"),
+        pytest.param({"RANKS_OF_TESTS": "3"}, ON_THREE, marks=pytest.mark.nightly),
         pytest.param({"RANKS_OF_TESTS": "4", "FSDP_SIZE_OF_TESTS": "2"}, ON_FOUR, marks=pytest.mark.nightly),
     ],
 )

@@ -146,6 +146,7 @@ def test_verl_command_is_read_as_typed(model, here):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("environment", [{}, {"TRAIN_BATCH_SIZE": "4", "USE_KL_LOSS": "False", "ROLLOUT_N": "2"}])
 def test_short_form_is_read_as_typed(model, here, environment):
     rows = [{"prompt": f"What is {i}?", "ground_truth": str(i), "data_source": "mine"} for i in range(8)]

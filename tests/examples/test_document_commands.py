@@ -32,7 +32,7 @@ SUMMARY_KEYS = {
     "seed",
 }
 ELSEWHERE = {"tutorial.md"}  # test_tutorial.py runs it outside a clone
-EVERY_CHANGE = {"README.md", "replay.md", "sglang.md"}  # pages whose commands run at each change
+EVERY_CHANGE = {"README.md", "sglang.md"}  # pages whose commands run at each change
 
 
 def pages_with(*kinds: str) -> list[object]:

@@ -73,6 +73,7 @@ def rolled(rows: list[Task], engine: ScriptedEngine, chat: ChatFormat, settings:
     return asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_rollouts_have_exactly_the_tokens_of_the_demonstrations(example, mini_python, tmp_path):
     module, folder = example
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")

@@ -86,7 +86,7 @@ async def found_by(python: Path, folder: Path) -> tuple[dict, Conversations]:
     return json.loads(printed), session
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=["sdks", pytest.param("sdks_before", marks=pytest.mark.nightly)])
 def found(request, tmp_path_factory):
     """What the SDKs made of the answers, and the session that they asked."""
     with pytest.MonkeyPatch.context() as patch:

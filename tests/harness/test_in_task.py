@@ -70,6 +70,7 @@ def test_a_command_works_on_the_files_of_the_task_and_its_tests_give_the_reward(
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_nothing_is_shared_between_rollouts(rolls):
     engine = ScriptedEngine(lambda text: SOLVED[1 + ("0 " in text)], tokenizer=CHAT.tokenizer, of_text=True)
     rollouts = rolls(engine=engine, count=4)
@@ -89,12 +90,14 @@ def test_files_of_the_harness_are_in_its_home(rolls):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_program_that_is_not_there_ends_the_run(rolls):
     with pytest.raises(ConfigError, match="cannot run '/none'"):
         rolls(command=["/none"])
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_deadline_stops_it_and_the_files_are_scored(rolls):
     (rollout,) = rolls("echo 7 > n.txt; nohup setsid sleep 500 & sleep 500", deadline_s=20.0)  # its start included
     assert (rollout.stop, rollout.tool_rewards) == (Stop.DEADLINE, {"verifier": 1.0})
@@ -102,6 +105,7 @@ def test_a_deadline_stops_it_and_the_files_are_scored(rolls):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_what_it_leaves_running_is_ended_before_the_tests(rolls):
     (rolls.folder / "tests/test.sh").write_text("ps ax | grep -c '[s]leep 5' > /logs/verifier/reward.txt")
     (rollout,) = rolls("setsid sleep 55 >/dev/null 2>&1 & disown", "done")
@@ -169,6 +173,7 @@ def test_settings_that_belong_to_the_tools_are_refused(tmp_path, settings):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_an_instruction_of_a_megabyte_reaches_it(rolls):
     long = Task([{"role": "user", "content": "x" * 2**20}], uid="t0", extra_info=rolls.task.extra_info)
     script = "import sys; print(len(sys.stdin.read()))"
@@ -244,6 +249,7 @@ def test_turns_are_kept_at_the_deadline_of_the_rollout(rolls, tmp_path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_the_start_is_part_of_the_deadline(rolls, monkeypatch):
     monkeypatch.setattr(TaskFolderState, "upload", slow)
     (rollout,) = rolls("done", deadline_s=0.3)

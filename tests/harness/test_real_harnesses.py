@@ -171,6 +171,7 @@ REAL = {
     ),
     "opencode": Real((*SHELL, "Done."), npm="opencode-linux-x64@1.18.33", programs="opencode-linux-x64/bin", beside=1),
 }
+EVERY_CHANGE = {"mini-swe-agent", "langgraph", "codex", "claude-code"}
 
 
 def programs(real: Real, peer_python: Callable[[str], Path]) -> Path:
@@ -187,7 +188,9 @@ def programs(real: Real, peer_python: Callable[[str], Path]) -> Path:
     return folder / "node_modules" / real.programs
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_CHANGE else pytest.param(name, marks=pytest.mark.nightly) for name in REAL]
+)
 def test_every_request_that_continues_is_recognised(name, peer_python, tmp_path, monkeypatch):
     real = REAL[name]
     settings = yaml.safe_load(shipped(f"configs/harness/{name}.yaml").read_text())

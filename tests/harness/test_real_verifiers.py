@@ -39,6 +39,7 @@ async def chat(asked: web.Request) -> web.StreamResponse:
     return stream
 
 
+@pytest.mark.nightly
 def test_rollouts_of_a_taskset(tmp_path):
     sums = Taskset(peer_python("verifiers"), "sums-taskset", env={"PYTHONPATH": str(ROOT / "tests/harness")})
     sums.write_rows(tmp_path / "rows.jsonl")

@@ -148,6 +148,7 @@ def covered(num: int) -> dict[str, float]:
     return {name: fmean(getattr(f, name).low <= truth <= getattr(f, name).high for f in found) for name in names}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_intervals_hold_the_value_in_95_of_100_runs():
     # 150 runs have a standard error of 0.018

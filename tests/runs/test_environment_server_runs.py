@@ -128,6 +128,7 @@ def test_rollouts_are_replayed_without_the_server(task_folder, tmp_path, capsys)
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("package", "kind", "reply"), [("openenv", "guess", "guess"), ("nemo-gym", "counter", "count")]
 )

@@ -201,6 +201,7 @@ graph.compile().invoke({"messages": [("user", os.environ["AGENTRL_INSTRUCTION"])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_langgraph_program_trains_for_ten_steps(task_folder, tmp_path, peer_python):
     (tmp_path / "agent.py").write_text(LANGGRAPH)

@@ -83,6 +83,7 @@ def test_a_run_on_a_ray_cluster_is_that_of_the_torch_backend(cluster, task_folde
     check_run(tmp_path, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.sglang
 def test_a_server_samples_for_two_nodes(cluster, task_folder, tmp_path):  # noqa: F811
     """After each publication the server's log-probabilities are those of the policy, of which each node has a part."""

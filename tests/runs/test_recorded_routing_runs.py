@@ -50,6 +50,7 @@ def test_later_updates_of_a_step_replay_the_experts_of_its_start(mixture, alone,
     assert free[1]["actor/grad_norm"] != pytest.approx(alone[1]["actor/grad_norm"], rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_run_on_two_processes_is_the_run_on_one(mixture, alone, tmp_path):
     check_equal(train(mixture, tmp_path, "actor.routed_experts=true", "trainer.n_gpus_per_node=2"), alone)
 

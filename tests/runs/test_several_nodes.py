@@ -154,6 +154,7 @@ def test_run_continues_after_losing_a_training_node(task_folder, tmp_path):
     assert passes_audit(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_a_lost_rollout_node_is_replaced_and_no_rollout_is_lost_or_doubled(task_folder, tmp_path):

@@ -162,6 +162,7 @@ def mixture(task_folder, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_mixture_of_experts_is_trained_with_the_experts_that_sampled(task_folder, mixture, tmp_path):
     """Includes rollouts of several versions; training on the stored rollouts gives the same numbers."""
     run, again = tmp_path / "run", tmp_path / "again"

@@ -93,6 +93,7 @@ def test_verl_and_agentrl_read_each_others_data(peer: Callable[..., Any], task_f
     assert first.task.extra_info["logged"] == [{"pred": "2", "request_id": "a"}, {"request_id": "c"}]
 
 
+@pytest.mark.nightly
 def test_openenv_and_agentrl_read_each_others_traces(peer: Callable[..., Any], tmp_path: Path) -> None:
     segments = [Segment(Author.PROMPT, [1, 2]), Segment(Author.MODEL, [3, 4], [-0.5, 1e-8], [VersionSpan(2, 2)], 0.7)]
     answered = [*PROMPT, {"role": "assistant", "content": "2"}]

@@ -120,6 +120,7 @@ def our_reward(text: str | None, json_text: str | None) -> dict[str, float] | No
         return None
 
 
+@pytest.mark.nightly
 def test_folders_and_rewards_are_read_as_by_harbor(tmp_path, run_peer):
     folders = [make_folder(tmp_path / f"s{at}", settings=text) for at, text in enumerate(SETTINGS.values())]
     folders += [make_folder(tmp_path / f"i{at}", instruction=text) for at, text in enumerate(INSTRUCTIONS)]

@@ -23,6 +23,7 @@ SCRIPT = Path(__file__).parents[2] / "docs/images/make_pictures.py"
 NAMES = ("view", "view-curves", "view-rollouts", "report")
 
 
+@pytest.mark.nightly
 def test_every_picture_is_made_small_and_in_both_schemes(tmp_path):
     siblings = rollout("right", reward=1.0), rollout("wrong", ids=(3, 9, 5))
     for name in ("sft", "rl"):

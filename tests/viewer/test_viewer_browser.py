@@ -224,6 +224,7 @@ def test_curves_have_axis_titles_a_log_axis_and_three_kinds_of_x(visit, timed):
     assert page.is_checked("[name=log]")
 
 
+@pytest.mark.nightly
 def test_a_drag_zooms_all_charts_and_a_double_click_resets(visit, timed):
     page = visit(timed, place="curves")
     box = page.locator(f"{CHART} svg").first.bounding_box()
@@ -240,6 +241,7 @@ def test_a_drag_zooms_all_charts_and_a_double_click_resets(visit, timed):
     assert ticks(page, "x")[0] == "1"
 
 
+@pytest.mark.nightly
 def test_smoothing_draws_an_average_over_the_pale_line(visit, run):
     page = visit(run, place="curves?metric=loss")
     assert page.locator(".line.faint").count() == 0
@@ -483,6 +485,7 @@ def test_long_rollouts_render_tokens_only_near_the_viewport(visit, tmp_path):
     assert "49999" in page.locator("#hover").inner_text()
 
 
+@pytest.mark.nightly
 def test_late_response_is_not_shown_on_a_newer_page(visit, run):
     page = visit(run)
     late = []
@@ -519,6 +522,7 @@ def test_late_response_is_not_shown_on_a_newer_page(visit, run):
     page.wait_for_selector("h1 code >> text=1-9")
 
 
+@pytest.mark.nightly
 def test_keyboard_navigation_keeps_the_position(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
@@ -564,6 +568,7 @@ def test_inputs_and_buttons_have_accessible_names(visit, run):
     assert "group3" in page.title()
 
 
+@pytest.mark.nightly
 def test_a_run_deleted_while_it_is_viewed_is_reported(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
@@ -611,6 +616,7 @@ def test_stopped_server_is_named_in_the_error(visit, run, chromium):
     page.wait_for_selector("text=The server has stopped", state="detached")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 800])
 def test_chart_elements_stay_inside_the_picture(visit, run, tmp_path, width, scheme):
@@ -648,6 +654,7 @@ def with_sub_agents() -> Rollout:
     return replace(whole, trajectories=[*agents, whole.trajectories[0], after], operations=operations)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
 @pytest.mark.parametrize("shown", ["", "&view=messages"])
 def test_trajectories_of_a_rollout_are_a_tree(visit, tmp_path, size, shown):

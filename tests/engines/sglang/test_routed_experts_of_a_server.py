@@ -132,6 +132,7 @@ def share_alike(model: Path, samples: list[Sample]) -> float:
     return float(alike.float().mean())
 
 
+@pytest.mark.nightly
 def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
     async def run():
         async with server_of(mixture, tmp_path / "server.log", "bfloat16") as replica:

@@ -194,6 +194,7 @@ time.sleep(1000)
         wait_until_gone(second)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.sglang
 def test_real_server_ends_with_a_killed_trainer(sglang_model, tmp_path):
@@ -217,6 +218,7 @@ time.sleep(1000)
         wait_until_gone(leader)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.sglang
 @pytest.mark.parametrize(

@@ -216,6 +216,7 @@ def test_run_with_an_online_reward_model_resumes_bitwise(task_folder, whole, tmp
     assert differences(whole, run) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_online_reward_model_on_two_processes_is_the_one_of_one(task_folder, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
