@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """Return `trajectory.opened` plus the turn's text; only the turn's text if the run did not separate thoughts."""
+    """Return the turn's text after what its prompt opened, such as `<think>`, unless the run kept thoughts in it."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 

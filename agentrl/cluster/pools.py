@@ -1,4 +1,4 @@
-"""Lets rank 0 use the resources that a run has reserved on a Ray cluster for SGLang servers, tools and rewards."""
+"""Reserved resources of a run on a Ray cluster: rank 0 starts SGLang servers, tool workers and rewards on them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class HarnessRun:
     async def started(
         self, instruction: Instruction, task: Task, address: Address, folder: TaskFolderState | None
     ) -> AsyncIterator[HarnessProcess | in_task.TaskHarness]:
-        """Start the command; at the end of the block, end the command and remove its place.
+        """Start the command; at the end of the block, end the command and remove its folders.
 
         Raises:
             DataError: the row's working folder does not exist.

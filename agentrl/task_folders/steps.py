@@ -55,8 +55,8 @@ class TaskSteps:
     async def next(self, sandbox: Sandbox) -> str | None:
         """Score the current step, begin the next step and return its instruction; return None after the last step.
 
-        After a `SandboxEndedError`, fill a new sandbox with the function that `filling` returns, and call this method
-        again.
+        After a `SandboxEndedError`, start a new sandbox, call the function that `filling` returns on it, and call this
+        method again.
 
         Raises:
             VerifierError, SandboxEndedError, SandboxUnavailableError: see `verify` and `begin_step`.

@@ -159,7 +159,8 @@ def api_key_of(variable: str | None, key: str) -> str:
         key: name of the setting that contains `variable`, for error messages.
 
     Raises:
-        ConfigError: the variable is not set. The message never shows `variable`, because it may be an API key.
+        ConfigError: the variable is not set. The message never shows `variable`, which may be an API key
+            instead of a name by mistake.
     """
     if variable is None:
         return ""

@@ -45,7 +45,7 @@ class Filter:
 
     Attributes:
         equal: (column, value) pairs.
-        bounds: (column, True for a lower and False for an upper bound, bound); the bound itself is allowed.
+        bounds: (column, whether this is a lower bound, bound). The bound itself is allowed.
         call: (column, value) pairs for `tools` and `outcomes`; one tool call of the row must match all pairs.
         failed: only rollouts with an error or an infrastructure failure.
         dropped: also rollouts of dropped groups, which no step trained on.

@@ -32,7 +32,7 @@ class Sequences:
     there: Tensor
 
     def sums(self, values_BT: Tensor) -> Tensor:
-        """Sum the values of each trained token and of the untrained tokens that follow it, [M, N] float64."""
+        """Return one sum per trained token, over it and the untrained tokens up to the next one, [M, N] float64."""
         result = values_BT.new_zeros(self.there.shape, dtype=torch.float64)
         rows = self.of_row[:, None].expand_as(self.place)
         result.index_put_((rows, self.place), values_BT.double(), accumulate=True)

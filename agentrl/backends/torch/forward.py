@@ -240,7 +240,7 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention if it gives the same results as copied keys, in the data type of training."""
+        """Use FlexAttention if its results equal those of attention over copied keys, both in training's data type."""
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:

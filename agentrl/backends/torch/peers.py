@@ -28,7 +28,7 @@ ALONE = Peers()
 
 
 class SequencePeers:
-    """Exchanges of a process that computes all positions of its samples. For slices, see `fsdp.sequence.SequenceGroup`.
+    """The process computes all positions of its samples, so nothing is exchanged; see `fsdp.sequence.SequenceGroup`.
 
     Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens. "Own" means: of this process.
 

@@ -35,7 +35,7 @@ _CLASSES = {
 
 
 def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None) -> dict[str, Tensor]:
-    """Read the optimizer state of a checkpoint, named `<parameter>/<key>`, for any number of ranks.
+    """Read a checkpoint's optimizer state, for any number of ranks; return tensors by `<parameter>/<key>`.
 
     Args:
         parameters: parameters of this process by name, possibly sharded.

@@ -28,7 +28,7 @@ def split_thinking(text: str, start: str = THINK, end: str = THINK_END, *, call:
 
 
 def tell_apart(text: str) -> tuple[str, str]:
-    """Split text without calls into (thoughts, rest), both stripped. Thoughts may be anywhere in the text."""
+    """Return (thoughts, rest) of a text that has no calls, both stripped. Thoughts may be anywhere in the text."""
     first, ended, rest = text.partition(THINK_END)
     thoughts, pieces = list[str](), list[str]()
     if ended and THINK not in first:

@@ -43,7 +43,7 @@ class Terms:
         priority: whether the servers schedule by priority; if False, they refuse a request with a priority.
         seeded: whether the servers use the seed, which needs deterministic inference.
         images: whether the model accepts images.
-        stop_strings: whether the servers have a tokenizer, which stop strings need.
+        stop_strings: whether the servers have a tokenizer. Stop strings need one.
         routed_experts: (layers, experts per token) if the servers should report the experts of each token.
     """
 

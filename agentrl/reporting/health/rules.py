@@ -15,8 +15,8 @@
 |                 | infrastructure failure, or above 50 % had a tool error, or above 50 % were unparsable   |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
 | infra_failures  | more than 20 % of the rollouts failed for reasons outside the policy, over 5 steps      |
-| left_out        | over 5 steps (10 or more dropped rollouts in total): without infrastructure failures,   |
-|                 | the mean number of tool calls would be more than 5 % higher (estimated)                 |
+| left_out        | dropped rollouts lower the mean number of tool calls by more than 5 % (estimated), over |
+|                 | 5 steps with 10 or more dropped rollouts in total                                       |
 | entropy         | entropy (mean of 5 steps) below 10 % of its mean in the first 5 steps, and not learning |
 |                 | well                                                                                    |
 | critic          | values predict the returns worse than a constant would, for 10 steps                    |

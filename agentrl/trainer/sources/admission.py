@@ -40,8 +40,9 @@ class Admissions:
 
     A group that would be older than S at the next step is stopped. Its task is requeued ahead of all tasks that never
     started. If stopped tasks were dropped, long tasks would never be trained on. A requeued task has one last chance: a
-    step waits until the task's group is ready. At most G requeued tasks start under one version, so that one step can
-    take all their groups; further requeued tasks wait for the next version. So no task is requeued twice.
+    step waits until the task's group is ready. A step takes G groups, so at most G requeued tasks start under one
+    version: one step can then take all their groups. Further requeued tasks wait for the next version. So no task is
+    requeued twice.
 
     Args:
         draw_at: returns the task that is drawn at a position of the data (`Draw`).

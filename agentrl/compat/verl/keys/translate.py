@@ -59,7 +59,8 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
     """Return a function that maps an agentrl key to the key that an error message names.
 
-    This is the key that set the value, else the verl key in `table` for the agentrl key, else the agentrl key itself.
+    The message names the key that set the value. If no key did, it names the verl key in `table` that is mapped to the
+    agentrl key. If there is none, it names the agentrl key.
     """
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)

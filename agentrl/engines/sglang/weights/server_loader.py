@@ -35,7 +35,10 @@ class Model(Protocol):
 
 
 class HeldBuckets:
-    """The last buckets of weights that were received, in host memory. Replaces the model's `get_weights_by_name`."""
+    """The last buckets of weights that were received, in host memory.
+
+    An instance is installed as the model's method `get_weights_by_name`.
+    """
 
     def __init__(self, get_weights: GetWeights | None) -> None:
         self._get_weights = get_weights
