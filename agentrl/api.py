@@ -66,7 +66,7 @@ def train(
     Args:
         tools: functions with type hints, or tool objects. With tools, the default agent loop is `tool_agent`.
         reward: a function, several functions in TRL's form (their scores are summed), or the name of a built-in reward.
-        agent_loop: a class or a name, for rows that name no agent loop.
+        agent_loop: a class, a function that makes an agent loop, or a name; for rows that name no agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
         environment: a class whose methods are tools; each rollout has its own object. If no other reward is given, the
             environment's reward is the score.

@@ -68,7 +68,7 @@ class BackendSpec:
         lora: trains LoRA adapters.
         value_head: trains models that output one number per token: critics and reward models.
         routed_experts: trains with recorded experts, and can record the experts that its own router chooses.
-        copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
+        copy_weights: a reference model can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
         async_save: writes checkpoints in the background (`Backend.begin_save`).
         without: keys of `actor.megatron` that the backend does not read although it reads the section.

@@ -12,7 +12,8 @@ from enum import StrEnum
 class AgentRLError(Exception):
     """An error in user input. The text is one line: what is wrong, where, and what was expected.
 
-    The command line prints that line and exits with status 2. Bugs of agentrl are never wrapped in this error.
+    An error about several problems has one such line for each problem. The command line prints the text and exits with
+    status 2. Bugs of agentrl are never wrapped in this error.
     """
 
 
@@ -55,7 +56,7 @@ class Problem:
     def mentions(self, key: str) -> bool:
         """Whether the problem is about `key` or a key inside it, or mentions such a key in its text."""
         if not self.key:
-            return key in self.text  # from an error that is no ConfigError: keys in its text have no backticks
+            return key in self.text  # keys in the text of a keyless problem may have no backticks
         keys = (self.key, *(mention[1] for mention in _MENTION.finditer(self.text)))
         return any(f"{each}.".startswith(f"{key}.") for each in keys)
 

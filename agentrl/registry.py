@@ -93,7 +93,8 @@ class Registry(Generic[T]):
         """Return the object called `name`.
 
         Raises:
-            UnknownNameError: the name is unknown; the text suggests the nearest valid name.
+            UnknownNameError: the name is unknown, or the import failed; the text suggests valid names or says why.
+            ConfigError: see `load_module`.
         """
         if name in _GIVEN:
             return _GIVEN[name]  # type: ignore[return-value]  # typed by the user who passed it
@@ -112,7 +113,7 @@ class Registry(Generic[T]):
         For an import path, only the existence of a `.py` file is checked.
 
         Raises:
-            UnknownNameError: the name is unknown; the text suggests the nearest valid name, or names the missing file.
+            UnknownNameError: the name is unknown; the text suggests valid names, or names the missing file.
         """
         if {".", ":"} & set(name):
             file = name.rpartition(":")[0]

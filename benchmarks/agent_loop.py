@@ -4,8 +4,8 @@
 
 In each turn except the last, a scripted model calls a tool. The call is parsed and run (an async function, outside the
 training event loop). Its result is rendered and appended. In the last turn, the model answers. Rollouts run
-concurrently, ten per prompt. The row "agentrl, in place" runs tools without the tool thread. Its difference from the
-row "agentrl" is the cost of switching to that thread.
+concurrently, at most ten per prompt. For the row "agentrl, in place", the tool is called directly. The difference from
+the row "agentrl" is the cost of the toolbox: checking the call, and switching to the tool thread and back.
 
 `--peers` also measures verl and TRL, alternating with agentrl, each in its own process and environment. All three get
 the same conversation, tokenizer, tool and number of turns. `peers/verl_loop.py` and `peers/trl_loop.py` list the parts
@@ -76,7 +76,7 @@ def config_of(num_turns: int) -> RunConfig:
 
 
 class InlineToolbox(Toolbox):
-    """Answers calls directly, without the tool thread, so that only the loop is measured."""
+    """Calls the tool directly, without checks and without the tool thread, so that only the loop is measured."""
 
     def session(self, task: Task) -> ToolSession:
         session = super().session(task)

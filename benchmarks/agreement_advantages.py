@@ -48,7 +48,10 @@ def make_batch(
     width: int = WIDTH,
     ends_in_tool: bool = False,
 ) -> Batch:
-    """Return groups of `sizes` rollouts, one row per rollout. Values outside the mask (tool spans) are random too."""
+    """Return groups of `sizes` rollouts, one row per rollout.
+
+    The critic's values are random at all positions, also at positions outside the mask (tool spans).
+    """
     draw = random.Random(seed)
     number = sum(sizes)
     mask = [_mask(draw, width, ends_in_tool) for _ in range(number)]
@@ -148,7 +151,7 @@ def differences() -> Iterator[Difference]:
         if row not in RETURNS and name not in (
             "grpo_passk",
             "rloo_vectorized",
-        ):  # grpo_passk refuses a group of one; rloo_vectorized is right
+        ):  # for a group of one, grpo_passk raises an error, and rloo_vectorized agrees with agentrl
             yield Difference(_verl(asked, ONE_ALONE), ONE)
         if row in WHITENED:
             yield Difference(_verl(asked, ONE_EQUAL), EQUAL)

@@ -23,7 +23,7 @@ KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+
 
 @dataclass(frozen=True)
 class Case:
-    """A `row` of the table in docs/algorithms.md, the peer, the peer's input, and agentrl's result."""
+    """A `row` of a table in docs/algorithms.md, the peer, the peer's input, and a function that returns our result."""
 
     row: str
     peer: str
@@ -187,13 +187,14 @@ def controlled(init: float, target: float, horizon: float, n_steps: int, measure
 
 
 def trl_policy_cases(batch: int) -> Iterator[Case]:
-    """Yield a case for each (row, TRL's loss_type and options, agentrl's name, options and aggregation)."""
+    """Yield the cases for TRL's policy losses, aggregations and KL estimate."""
     theirs = {"epsilon_low": 0.2, "epsilon_high": 0.28}
     ours = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 1e9}  # TRL has no dual clip
     sequence = {"epsilon_low": 0.05, "epsilon_high": 0.06, "level": "sequence"}
     clips = {"clip_ratio_low": 0.05, "clip_ratio_high": 0.06}
     token, total, mean, norm = MODES
     asked = [
+        # row of the table, TRL's loss_type and options, agentrl's loss, options and aggregation
         ("vanilla", "grpo", theirs, "vanilla", ours, mean),
         ("vanilla", "bnpo", theirs, "vanilla", ours, token),
         ("vanilla", "dapo", theirs, "vanilla", ours, token),

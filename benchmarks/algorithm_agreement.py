@@ -3,9 +3,10 @@
     python benchmarks/algorithm_agreement.py             # prints the differences
     python benchmarks/algorithm_agreement.py --write     # also updates the columns of docs/algorithms.md
 
-A result is a list of numbers: a loss with its gradient for every token, or the advantages of every token. The
-difference of two results is the largest difference between two corresponding numbers, divided by the largest number of
-the peer (verl or TRL). docs/algorithms.md lists the known differences of the peers, with the reasons.
+A result is a list of numbers, such as a loss and its gradient with respect to each log-probability, or the advantages
+of all trained tokens. The difference of two results is the largest difference between two corresponding numbers,
+divided by the largest number of the peer (verl or TRL). docs/algorithms.md lists the known differences of the peers,
+with the reasons.
 """
 
 from __future__ import annotations

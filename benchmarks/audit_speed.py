@@ -1,7 +1,7 @@
-"""Measure how many three-turn rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
+"""Measure how many rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
 
-Without RUN, rollouts of a scripted model that calls a tool twice are created first. All answers differ, so the
-audit cannot use the rendering of one conversation for another one.
+Without RUN, the script first creates rollouts of three turns: a scripted model calls a tool twice, then answers. All
+conversations differ, so the audit cannot use the rendering of one conversation for another one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def make_run(folder: Path, num_steps: int = 4) -> Path:
 
 
 def measure(run: Path) -> None:
-    """Print rollouts per second of CPU time."""
+    """Print how many rollouts the audit checks per second of CPU time and per second of wall-clock time."""
     files = sorted((run / "trajectories" / "train").glob("*.parquet"))
     auditor = Auditor("train", folder=run)
     auditor.audit(files[:1])  # loads the tokenizer

@@ -1,4 +1,4 @@
-"""The demo's calculator, behind a service that fails at random: a share of its calls raise `InfraError`."""
+"""The quickstart's calculator as an unreliable service: a random share of its calls raises `InfraError`."""
 
 from __future__ import annotations
 

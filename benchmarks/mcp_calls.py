@@ -4,8 +4,9 @@ python benchmarks/mcp_calls.py [--calls 500] [--at-once 1 32 100]
 
 The server is built with the SDK and runs in a separate process. Its tool returns the argument of the call. Toolbox and
 client each use one session for all calls. `CPU ms` is the CPU time of the calling process per call. For stdio and for
-HTTP, the last line shows the time of several rollouts, each with its own session, as with `sessions: rollout`. The
-first line of the output is the cost of one process of `examples/mcp/calculator_server.py`.
+HTTP, the last line is about several concurrent rollouts, each with its own session and one call, as with `sessions:
+rollout`. It shows their total time divided by their number. The first line of the output is the cost of one process of
+`examples/mcp/calculator_server.py`.
 """
 
 from __future__ import annotations

@@ -174,7 +174,14 @@ def measure(name: str, folder: Path, hardware: str) -> None:
 
 
 class Steps(NamedTuple):
-    """Measured bytes and seconds of a training step; `scored` is the seconds of a scoring pass."""
+    """Measured memory and times.
+
+    Attributes:
+        peak: most bytes that torch allocated during a step.
+        held: bytes that torch holds between steps.
+        seconds: seconds of a step.
+        scored: seconds of a scoring pass.
+    """
 
     peak: int
     held: int

@@ -231,7 +231,7 @@ def ranks_of(folder: Path, size: int) -> Iterator[Ranks]:
 
 
 def config_for(folder: Path, name: str, size: int, keys: Sequence[str], *, megatron: bool) -> RunConfig:
-    """Return a configuration whose mini-batch has one sample per copy of the model and pipeline stage."""
+    """Return a configuration whose mini-batch has (data-parallel copies) x (pipeline stages) samples."""
     path = folder / name
     if not path.exists():
         torch.manual_seed(0)

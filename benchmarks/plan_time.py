@@ -107,7 +107,10 @@ def tail(start: Path, arguments: argparse.Namespace) -> None:
 
 
 def calibrated(start: Path, name: str, num_rows: int) -> tuple[Calibration, TailLengths]:
-    """Run without latencies; return the calibrated hardware figures, and the measured lengths with added latencies."""
+    """Run without tool latencies; return the calibrated hardware figures and the rollout lengths of the run.
+
+    The latencies and the discarded tokens of tail/slow_task.py are added to the lengths.
+    """
     measured = read_run(str(slow_run(start, name, 10, "trainer.max_staleness=0", late=False).folder))
     config = config_of(start, "rollout.deterministic=false")
     still = TailLengths(measured.lengths, num_rows, late=False)

@@ -161,7 +161,13 @@ def another_process(work: Callable[..., None], *arguments: object) -> Iterator[C
 
 
 def report(what: str, names: Sequence[str], num_tokens: int, rounds: Sequence[tuple[float, ...]]) -> None:
-    """Print the tokens/s of each name, and its speed relative to the first name, from the seconds of each round."""
+    """Print the tokens/s of each case, and its speed relative to the first case.
+
+    Args:
+        names: names of the cases.
+        num_tokens: tokens of a step.
+        rounds: for each round, the seconds of a step in each case.
+    """
     for number, name in enumerate(names):
         ratios = sorted(each[0] / each[number] for each in rounds)
         speed = num_tokens / statistics.median(each[number] for each in rounds)

@@ -1,7 +1,10 @@
 """Measure a training step that computes shared prefixes once, compared with padded rows.
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
-    python benchmarks/shared_prefixes.py --device cuda --max-tokens 16384     # FlexAttention, compared with copied keys
+    python benchmarks/shared_prefixes.py --device cuda --max-tokens 16384
+
+With `--device cuda`, both compared kinds of steps compute shared prefixes once. One kind copies the attention keys of
+the prefixes (`actor.flex_attention=false`), the other one uses FlexAttention.
 
 The steps run in pairs: one step of each of the two compared kinds. The script prints the median seconds of each kind,
 and the median of the ratio of the two times in a pair.

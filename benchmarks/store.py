@@ -1,4 +1,4 @@
-"""Measure the store: writing a step, scanning rewards, decoding all columns.
+"""Measure the store: writing a step, and reading some columns, all columns, or one rollout.
 
     python benchmarks/store.py [folder]
 

@@ -1,9 +1,9 @@
-"""Measure how many saved rollouts are read per second on one core: all columns, columns for rescoring, rewards only.
+"""Measure how many saved rollouts are read per second on one core, for several selections of columns.
 
     python benchmarks/store_read.py outputs/quickstart/rl
 
-The time is CPU time of the complete process, the best of several passes over all steps. The garbage collector has the
-same settings as in a replay.
+The time is CPU time of the complete process. The script prints the best and the worst of several passes over all steps.
+The garbage collector has the same settings as in a replay.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Each of the last 20 steps of the run is written several times, with its advantages and provenance. Each file is synced
 to disk, so the time depends on the folder's disk (default: a temporary folder). The last line shows which
-share of a step's duration the run itself spent on writing, from its metrics.
+share of a step's duration the run itself spent on writing, according to the run's metrics.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ CHAT = ChatFormat(family_tokenizer("thinking"))
 
 
 class Questions(BaseInteraction):
-    """Asks `number` questions."""
+    """Asks further questions until the conversation has `number` questions; the first one is the task."""
 
     def __init__(self, number: int) -> None:
         super().__init__({})

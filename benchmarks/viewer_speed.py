@@ -3,9 +3,9 @@
     python benchmarks/viewer_speed.py [num_rollouts] [folder]
 
 The script writes 100,000 synthetic rollouts with the store (128 per step: 3 turns, 2 tool calls, about 90 tokens, see
-benchmarks/store.py) and starts the server. Times are measured inside the page, from the start of the navigation or the
-click to the frame in which the rows are drawn. For the time `cold`, the page is opened while the server still reads the
-files.
+benchmarks/store.py) and starts the server. Times are measured inside the page: from the start of the navigation, the
+change of a filter or the click, to the frame in which the rows are drawn. For the time `cold`, the page is opened while
+the server still reads the files.
 """
 
 from __future__ import annotations

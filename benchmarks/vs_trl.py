@@ -125,7 +125,7 @@ def run_trl(start: Path, num_steps: int, seed: int, *, every: int = 0) -> list[S
 
 
 def read_steps(file: Path) -> list[Step]:
-    """Return the lines of a run, without the line of versions, which has no step."""
+    """Return the steps of a run, with `rest_s` added. The line with the versions of libraries is left out."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [{**row, "rest_s": row["step_s"] - row["rollout_s"] - row["training_s"]} for row in rows if "step" in row]
 

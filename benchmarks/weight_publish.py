@@ -4,12 +4,13 @@
 
 A Qwen3 model of the given size with random weights is saved in the folder (by default a temporary one) and served on
 this machine's CPU. Each transfer method then updates the server with new float32 weights. During an update, the server
-is paused and its cache is flushed. The first update of each method is not counted, because it creates the process
-group. The ratio is relative to copying every tensor once into new memory.
+is paused and its cache is flushed. The first update of each method is not counted in the medians, because it includes
+the setup of the method, such as creating the process group. The ratio is relative to copying every tensor once into new
+memory.
 
-With `--changed`, the server has bfloat16 weights. Before each update, this share of the values changes. `group` sends
-all values, `delta` only the changed ones (`rollout.weight_sync=delta`). The time for a slower link is computed as the
-measured time on this machine plus the bytes divided by the speed of the link.
+With `--changed`, the server has bfloat16 weights. `group` sends all values. `delta` (`rollout.weight_sync=delta`) sends
+only the changed values; before each of its updates, the given share of the values changes. The time for a slower link
+is computed as the measured time on this machine plus the bytes divided by the speed of the link.
 """
 
 from __future__ import annotations
@@ -76,7 +77,14 @@ def copy_s(model: PreTrainedModel) -> float:
 
 @dataclass
 class Sent:
-    """Seconds and bytes of each update, the first one included, and the share of values that changed."""
+    """Measurements of the updates with one transfer method.
+
+    Attributes:
+        times: seconds of each update, including the first one.
+        num_bytes: bytes sent in each update; 0 if the method does not count them.
+        compare_s: seconds per update in which old and new values were compared.
+        share: share of the values that changed.
+    """
 
     times: list[float] = field(default_factory=list)
     num_bytes: list[float] = field(default_factory=list)

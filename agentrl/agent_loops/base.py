@@ -111,8 +111,8 @@ class AgentLoop:
     ) -> Rollout:
         """Run one rollout of `task`.
 
-        An exception ends this rollout only; `InfraError` marks the rollout as `infra_failed`. An `AgentRLError` ends
-        the run.
+        An exception ends this rollout only; an `InfraError` also marks the rollout as `infra_failed`. But an
+        `AgentRLError` ends the run.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
@@ -151,8 +151,8 @@ class AgentLoop:
             parent: the conversation whose last model turn started the sub-agent. In the rollout, the sub-agent's
                 trajectories come before the trajectory of `parent`. The sub-agent's sampling seeds do not depend on the
                 timing of other conversations.
-            limits: values that replace those of `rollout.multi_turn` in this conversation, such as
-                `max_assistant_turns`.
+            limits: limits of this conversation, such as `max_assistant_turns`; they replace the values of
+                `rollout.multi_turn`.
         """
         own = Limits.of(self.config, sampling, task.tool_options.max_tool_calls).with_values(limits or {})
         bindings = ConversationContext(

@@ -33,7 +33,7 @@ class CompactionConversation(Conversation):
     answers.
 
     Attributes:
-        asked: whether a summary was requested; the model's next turn is then the summary.
+        asked: whether a summary was requested; the model's next turn should then be the summary.
         num_compactions: number of summaries that the model wrote in this rollout before this conversation began.
     """
 
@@ -41,7 +41,10 @@ class CompactionConversation(Conversation):
     num_compactions = 0
 
     def completed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Add the request for a summary if `messages` bring the used share of tokens to `compaction.share` or more."""
+        """Add the request for a summary if `messages` bring the used share of tokens to `compaction.share` or more.
+
+        After `compaction.max_compactions` summaries, no request is added.
+        """
         options = self._limits.multi_turn.compaction
         if self.num_compactions == options.max_compactions or self._share_with(messages) < options.share:
             return messages

@@ -84,7 +84,7 @@ class ConversationContext:
     async def sample(
         self, trajectory: Trajectory, number: int, sampling: SamplingParams, image_starts: Sequence[int]
     ) -> Completion:
-        """Sample the turn that follows the tokens of `trajectory`, which has the position `number` in the rollout."""
+        """Sample the turn that follows the tokens of `trajectory`; `number` is its position in `trajectories`."""
         stream = stream_of(self.places[number])
         if not image_starts:  # a custom `generate` may lack the arguments for images
             return await self.generate(trajectory.token_ids, sampling, trajectory=stream)

@@ -106,7 +106,7 @@ class Conversation:
         return messages
 
     async def model_turn(self) -> ParsedTurn | None:
-        """Sample a model turn and append it. Return None if a limit was reached; `stop` is then the reason."""
+        """Sample a model turn and append it. Return None if the conversation has stopped; `stop` is the reason."""
         with self._operation(OperationKind.MODEL_TURN):
             self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
             if self.stop is not None:
@@ -166,7 +166,7 @@ class Conversation:
         self._stop_if(self.num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def record_opening(self, kind: OperationKind, parent: int | None = None, segment: int | None = None) -> None:
-        """Record how this conversation was opened: from trajectory `parent`; a sub-agent, by its turn at `segment`."""
+        """Record the opening: after trajectory `parent`, or for a sub-agent, by the turn at `segment` in `parent`."""
         self._bound.operations.append(opening(self, self._number, self._bound, kind, parent, segment))
 
     def rollout(self) -> Rollout:

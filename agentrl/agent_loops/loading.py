@@ -67,7 +67,7 @@ class LoopFactory:
 
         Raises:
             ConfigError, UnknownNameError: the loop is unknown, or does not accept its options or this format.
-            DataError: a row has a path to code, see `refuse_code_of_row`.
+            DataError: a row names code by a path, see `refuse_code_of_row`.
         """
         key = (name or self._config.rollout.agent_loop, tool_format)
         if key not in self._makers:
@@ -78,7 +78,10 @@ class LoopFactory:
         return loop
 
     def _format(self, tool_format: str | None) -> str:
-        """Return the row's tool-call format, else the configured format; `auto` selects one that fits the template."""
+        """Return the row's tool-call format; if the row has none or `auto`, the configured format.
+
+        The configured format `auto` selects one that fits the chat template.
+        """
         configured = self._config.rollout.multi_turn.format
         return format_of(configured if tool_format in (None, AUTO) else tool_format, self._chat)
 
@@ -184,7 +187,7 @@ def read_entries(path: Path) -> dict[str, LoopEntry]:
     """Read verl's YAML list of `{name, _target_, <options>}`; return the entries by name.
 
     Raises:
-        ConfigError: the file cannot be read, or an entry lacks a name or a target. The message names the entry.
+        ConfigError: the file cannot be read, or holds no list, or an entry is invalid. The message names the entry.
     """
     try:
         listed = yaml.safe_load(path.read_text())

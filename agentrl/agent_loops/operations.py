@@ -1,4 +1,4 @@
-"""Recording of a conversation's operations. The audit uses the record to check rollouts of any agent loop."""
+"""Recording of a conversation's operations. The audit uses the record to check rollouts of any `Conversation`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def opening(
 
 
 def _form(kind: type[Conversation]) -> str:
-    """Return the `form` of a conversation class; `own` if a subclass overrides a method in `_WORDING`."""
+    """Return the `form` of a conversation class; `own` if a subclass overrides one of `_WORDING` but not `form`."""
     for base in kind.__mro__:
         if "form" in vars(base):
             return str(vars(base)["form"])

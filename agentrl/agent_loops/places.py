@@ -11,9 +11,9 @@ from agentrl.types.rollout import Rollout
 from agentrl.utils.seeds import derive_seed
 
 Place = tuple[int, ...]
-"""Place of a trajectory. (3,) is the fourth trajectory of the main agent. (3, 1, 0) is the first trajectory of the
-second sub-agent that was started in trajectory (3,). The path of an agent is the place of its trajectories without the
-last number: () for the main agent, (3, 1) for this sub-agent."""
+"""Place of a trajectory. (3,) is the main agent's trajectory that began when the rollout had three trajectories.
+(3, 1, 0) is the first trajectory of the second sub-agent that was started in trajectory (3,). The path of an agent is
+the place of its trajectories without the last number: () for the main agent, (3, 1) for this sub-agent."""
 
 
 def place_of_next(places: Sequence[Place], path: Place) -> Place:

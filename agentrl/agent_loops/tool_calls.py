@@ -63,6 +63,8 @@ def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) ->
 def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResult:
     """Return the answer that the model sees: an error if the model's processor rejects an image of the answer.
 
+    If the model does not accept images, optional images become notes in the text.
+
     Raises:
         ConfigError: the answer has an image that is not optional, and the model does not accept images.
     """

@@ -68,6 +68,7 @@ def compare(
 
     Raises:
         ConfigError: a sample is a demonstration, which has no behaviour log-probabilities.
+        RewardError: see `turn_credit`.
     """
     _check_sampled(samples, estimator)
     if not samples:
@@ -130,7 +131,7 @@ def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> torch.Tens
 
 
 def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[list[float]]:
-    """Put each rollout's reward on the last trained token of its last trajectory, [num samples][T]."""
+    """Put each rollout's reward on the last trained token of its last sample, [num samples][T]."""
     rollouts = _rollouts(groups)
     last_of = {sample.rollout_id: number for number, sample in enumerate(samples)}
     rewards = [[0.0] * len(sample.loss_mask) for sample in samples]
@@ -206,8 +207,9 @@ def turn_credit(groups: Sequence[Group], samples: Sequence[Sample]) -> Turns:
     """Collect the turn rewards, observation keys and named rewards of `samples`, which belong to `groups`.
 
     A turn reward belongs to the turn of its segment. If a tool or user wrote the segment, the reward belongs to the
-    turn before the segment. A reward before the first trained token of its trajectory is dropped. Example: the
-    trajectory in the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for segment 3:
+    turn before the segment. A reward is dropped if its trajectory has no trained token up to the end of the segment.
+    Example: the trajectory in the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for
+    segment 3:
 
         token_ids = [1 2 3 4 5 6]    turn_rewards = [0 0 0 0.5 0 0.25]    step_ends = [0 0 0 1 0 1]
 

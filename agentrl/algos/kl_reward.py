@@ -92,7 +92,7 @@ class KLReward:
         The KL uses `old_logprobs` (the policy at the start of the step) if they exist, else `behaviour_logprobs`.
 
         Raises:
-            ConfigError: the sample has no `ref_logprobs`.
+            ConfigError: the sample has no `ref_logprobs`, or no log-probabilities of the policy.
         """
         policy = sample.behaviour_logprobs if sample.old_logprobs is None else sample.old_logprobs
         if policy is None or sample.ref_logprobs is None:

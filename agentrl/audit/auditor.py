@@ -1,4 +1,4 @@
-"""Audit every invariant, file by file.
+"""Check every invariant of saved rollouts, file by file.
 
 The audit cannot recompute the following values: `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`,
 `tool_rewards.value`, rewards other than the score, the text of `error`, tool results that did not fit into the

@@ -96,7 +96,7 @@ class Ending:
 
     @property
     def refused(self) -> bool:
-        """Whether all calls of the last turn were refused because the conversation had ended."""
+        """Whether all calls of the last turn were refused because the conversation had ended; true without calls."""
         return all(call.outcome == "limit_error" and call.result == ENDED for call in self.calls)
 
 

@@ -26,7 +26,7 @@ def named_step(path: Path) -> int:
 
 
 def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Iterator[Step]:
-    """Yield the steps of a file. If the file cannot be read, report a problem and yield nothing.
+    """Yield the steps of a file. If the file cannot be read or has a wrong schema, report a problem and yield nothing.
 
     Args:
         steps: the steps to yield if the file's name contains no step; None: all.

@@ -111,8 +111,8 @@ def _report_odd(check: Checker, column: str, rows: range, values: Sequence[objec
 def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
     """Check uids and seeds.
 
-    A uid derives from (run seed, epoch, row), or in validation from the row. A rollout's seed derives from the run's
-    seed, the uid and the rollout's number in its group.
+    A training uid derives from (run seed, epoch, row, whether the group was restarted), a validation uid from the row.
+    A rollout's seed derives from the run's seed, the uid and the rollout's number in its group.
     """
     run_seed = known.get("trainer.seed")
     if not isinstance(run_seed, int):

@@ -78,7 +78,7 @@ def _trajectories(check: Checker, rollout: AuditedRollout, known: RunInfo) -> Wr
 
 
 def _order(rollout: AuditedRollout) -> Wrong:
-    """Check that operations of one trajectory do not overlap. Operations of different trajectories may overlap."""
+    """Check that operations of one trajectory do not overlap, and in built-in loops, that no operations overlap."""
     ended: dict[int, int] = {}
     for position, operation in enumerate(rollout.operations):
         lowest = ended.get(operation.trajectory, 0) if rollout.own else position
@@ -165,7 +165,7 @@ def _may_add(rollout: AuditedRollout, operation: Operation, roles: Sequence[Json
 
 
 def _openings(rollout: AuditedRollout, operations: Sequence[Operation], known: RunInfo) -> Wrong:
-    """Check that the first operation, and only the first, opens a trajectory.
+    """Check that a trajectory's first operation, and no other operation, opens the trajectory.
 
     In built-in loops, also check that model turns and answers alternate.
     """

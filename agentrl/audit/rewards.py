@@ -124,7 +124,9 @@ def _response(check: Checker, trajectory: AuditedTrajectory) -> list[int]:
 
 
 def check_times(check: Checker, first_turn: int) -> None:
-    """Check times: finite, not negative; calls end before their rollout ends, and start after calls of earlier turns.
+    """Check that times are finite and not negative, and that calls end before their rollout ends.
+
+    In the first trajectory, calls must also start after the calls of earlier turns.
 
     Args:
         first_turn: the turn from which a replay continued; earlier calls have the times of the saved rollout.

@@ -142,7 +142,7 @@ def can_read(trajectory: AuditedTrajectory) -> bool:
 
 
 def whole_text(trajectory: AuditedTrajectory, turn: Turn) -> str:
-    """Return the turn's text after what its prompt opened, such as `<think>`, unless the run kept thoughts in it."""
+    """Return the turn's text. If the run separates thoughts, text that the prompt opened (`<think>`) comes first."""
     told_apart = "reasoning_content" in turn.message or trajectory.wording.call_format not in _OLDER_FORMATS
     return (trajectory.opened if told_apart else "") + (turn.text or "")
 

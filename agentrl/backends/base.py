@@ -77,7 +77,7 @@ class ModelRequest:
 class Backend(Protocol):
     """Holds and trains a model. The policy, a reference policy and a critic each have a backend.
 
-    Methods run outside the event loop, one call at a time.
+    The async methods do their work outside the event loop, one call at a time.
     """
 
     @property
@@ -113,7 +113,10 @@ class Backend(Protocol):
         ...
 
     def weights(self) -> WeightStream:
-        """Yield the current trainable weights, under the engine's weight names."""
+        """Yield the current values of the trained weights, under the Hugging Face names of the model in memory.
+
+        If no weight is frozen, buffers are also yielded.
+        """
         ...
 
     def checkpoint_weights(self) -> WeightStream:

@@ -247,7 +247,7 @@ def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[Min
 
 
 def _summed(parts: Sequence[dict[str, float]], *, whole: bool) -> dict[str, float]:
-    """Sum the ranks' metrics; do not sum if `whole`: each rank then has the metrics of the complete mini-batch."""
+    """Sum the ranks' metrics; if `whole`, only `num_micro_batches`, because other metrics are complete on each rank."""
     found: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

@@ -54,7 +54,7 @@ def _words(num_layers: int) -> IntArray:
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
     """Return the indices of the sequences in lexicographic order.
 
-    In this order, no earlier sequence shares a longer prefix with a sequence than its direct predecessor does.
+    Of all earlier sequences in this order, the direct predecessor of a sequence shares the longest prefix with it.
     """
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
@@ -103,8 +103,8 @@ def pack_shared(
     Samples with a common prefix stay together if they fit. If a sample attends to a shared prefix, the keys and values
     of prefix and sample are copied. The copies are padded to the longest sample that is copied. `keys_per_token`
     copied tokens count as one token of `max_tokens`; None: keys are not copied. Beyond `enough_tokens`, a micro-batch
-    accepts only samples that share more tokens than they add. If `max_tokens` is None, every micro-batch except one has
-    exactly `max_samples` samples.
+    accepts only samples that share more tokens than they add. If `max_tokens` and `enough_tokens` are None, at most one
+    micro-batch has fewer than `max_samples` samples.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
         pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]

@@ -29,7 +29,8 @@ class Continuations:
         start of a text differently than the same characters inside a text.
 
         Args:
-            history: the conversation up to the model turn. If it is empty, the text is rendered as after a first turn.
+            history: the conversation up to and including the model turn. If it is empty, the text is rendered as after
+                a first turn.
         """
         end = self._template.end_before(messages)
         if history and (self._template.history_matters or not all(map(_has_names, messages))):

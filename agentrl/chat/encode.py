@@ -26,7 +26,7 @@ class Frame:
     """Constant start and end of similar texts, encoded once. The middle between them is encoded for each text.
 
     The middle begins and ends with an added token (`edge_ids`). The tokenizer splits text at added tokens first, so
-    start, middle and end can be encoded separately.
+    start, middle and end can be encoded separately. If `edge_ids` is None, the complete text is the middle.
     """
 
     num_control: int  # number of control tokens in the middle

@@ -144,7 +144,8 @@ class ChatFormat:
 
         Raises:
             DataError: the messages have images, but the model accepts none.
-            TemplateError: the template refuses the messages, or does not write a placeholder for each image.
+            TemplateError: the template refuses the messages, does not write one placeholder per image, or the processor
+                refuses an image.
         """
         self._refuse_images(messages)
         return self._prompts.get(
@@ -192,13 +193,13 @@ class ChatFormat:
         Args:
             turn_closed: whether the model sampled the end-of-turn token (see `is_closed`); if not, this token is added.
             images: as for `start`.
-            history: the conversation up to the model turn. Needed if `template.history_matters`, or if tool messages
-                have no name or no id.
+            history: the conversation up to and including the model turn. Needed if `template.history_matters`, or if
+                tool messages have no name or no id.
 
         Raises:
             DataError: the messages have images, but the model accepts none.
-            TemplateError: the template refuses the messages after a model turn, or does not write one placeholder per
-                image.
+            TemplateError: the template refuses the messages after a model turn, does not write one placeholder per
+                image, or the processor refuses an image.
         """
         self._refuse_images(new_messages)
         ids = self._continuations.ids(new_messages, schemas, history)

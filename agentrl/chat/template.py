@@ -44,7 +44,8 @@ class Template:
             template reads from the clock; all clock reads are midnight of that date.
 
     Raises:
-        TemplateError: raised by any method if the template fails, or if no messages can be appended after a model turn.
+        TemplateError: the tokenizer has no chat template. Methods, too, raise this error if the template fails, or if
+            no messages can be appended after a model turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:
@@ -164,7 +165,7 @@ class Template:
         if the template accepts only one. If the template has no calls, tool messages are rendered after a turn of text.
 
         Args:
-            history: the conversation up to the model turn. Its contents do not matter, only its calls do.
+            history: the conversation up to and including the model turn. Its contents do not matter, only its calls do.
         """
         earlier, last = [without_contents(message) for message in history[:-1]], history[-1]
         answers = list(takewhile(lambda message: message["role"] == "tool", messages))

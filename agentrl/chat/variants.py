@@ -33,7 +33,10 @@ def check_names(template: Template, variables: Mapping[str, JsonValue]) -> None:
 
 
 class Variants(Generic[T]):
-    """Cache of the most recently used variants, by their template variables. Several threads may use the cache."""
+    """Cache of the most recently used variants. Several threads may use the cache.
+
+    A variant is a chat format for certain template variables, or an encoder for certain control tokens.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()

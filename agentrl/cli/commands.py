@@ -15,8 +15,8 @@ class Command:
     Attributes:
         target: `pkg.module:function`, called with the parsed options; imported only when the command runs.
         arguments: adds the command's arguments to its parser.
-        check: `pkg.module:function`, called with the parsed options before the target is imported. This import must be
-            fast.
+        check: `pkg.module:function`, called with the parsed options before the target is imported. The import of
+            this `pkg.module` must be fast.
         epilog: `pkg.module:function` that returns the last part of the command's help.
     """
 

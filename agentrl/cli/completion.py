@@ -65,7 +65,7 @@ def _fish() -> str:
 
 
 def _keyed() -> list[str]:
-    """Subcommands that accept configuration keys."""
+    """Subcommands for which the script completes configuration keys."""
     return ["train", "eval", "generate", "config"]
 
 

@@ -65,17 +65,17 @@ def compose_config(
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | None) -> dict[str, object]:
-    folders = [configs_dir()] if file else []
-    folders = [*([config_dir] if config_dir else []), *folders]
-    search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
-    root, name = (file.resolve().parent, file.stem) if file else (configs_dir(), "config")
+    root, *others = (folder.resolve() for folder in (file and file.parent, config_dir, configs_dir()) if folder)
+    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in others)}]"]
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(root)):
-            composed = compose(name, [*map(_with_plus, overrides), *search])
+            composed = compose(file.stem if file else None, [*map(_with_plus, overrides), *search])
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError.keyless(f"{f'{file}: ' if file else ''}{_one_line(error, config_dir)}") from None
+    except RecursionError:
+        raise ConfigError.keyless("the `defaults` list of an experiment leads back to this experiment") from None
     assert isinstance(values, dict)  # the root of a composition is a mapping
     keys = [override.lstrip("+").partition("=")[0] for override in overrides]
     return _undotted({str(key): value for key, value in values.items()}, keys)
@@ -168,7 +168,7 @@ def _syntax_error(override: str) -> str | None:
 
 
 def _with_plus(override: str) -> str:
-    """Add `++` to `a.b=c`, so that Hydra accepts keys that no YAML file contains."""
+    """Add `++` to `a.b=c`, so that Hydra accepts keys that no YAML file contains; add `+` to `experiment=name`."""
     if not (key := re.match(r"[\w.]+(?==)", override)):
         return override
     return f"+{override}" if (configs_dir() / key[0]).is_dir() else f"++{override}"

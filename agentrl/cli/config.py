@@ -24,7 +24,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def describe(words: list[str]) -> None:
-    """Print default and description of the keys whose name contains all words; without such keys, search descriptions.
+    """Print default and description of the keys whose name contains all words; if there are none, search descriptions.
 
     Raises:
         ConfigError: no key matches.

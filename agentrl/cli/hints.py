@@ -34,7 +34,10 @@ _OTHER_NAMES = {
 
 
 def key_for(name: str) -> str | None:
-    """Return the key that `name` probably means; `name` may be the last part of a key, or another framework's name."""
+    """Return the key that `name` probably means; None if no key is similar.
+
+    `name` may be a key, the last part of a key, or a name in another framework.
+    """
     from agentrl.config.validate import config_fields  # imports pydantic; needed only for errors
 
     keys = [key for key, _ in config_fields()]

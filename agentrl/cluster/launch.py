@@ -49,7 +49,10 @@ class Node:
 
 
 def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0, node: Node | None = None) -> int:
-    """Run `command` in `num_ranks` processes until all end; return the exit status of rank 0.
+    """Run `command` in `num_ranks` processes until all end; return an exit status.
+
+    The status is 0 if no rank failed, the exit status of rank 0 if rank 0 failed first, and 1 if another rank failed
+    first or if a signal killed rank 0.
 
     If a rank fails, the other ranks are stopped, and all ranks are restarted, up to `max_restarts` times. Ctrl-C is
     passed on to rank 0, which ends the run.

@@ -63,7 +63,7 @@ class ChildProcess:
         """Send a question and return the answer.
 
         Raises:
-            EndedError: the process ended, or sent an answer with another id.
+            EndedError: the process ended or was closed, or its answer is too large or has another id.
             TypeError: the question cannot be written as JSON.
         """
         number = token_hex(8)

@@ -13,17 +13,17 @@ T = TypeVar("T")
 MAX_ABANDONED = 512
 """Maximum number of abandoned calls at a time; each may block a thread."""
 RETRY_S = 10.0
-"""Seconds between the opening of the circuit breaker and the first trial call, and between trial calls."""
+"""Minimum seconds until the first trial call after the breaker starts to refuse calls, and between trial calls."""
 
 
 @dataclass(slots=True)
 class CircuitBreaker:
     """Counts the abandoned calls of `name` that still run, and refuses new calls if there are too many.
 
-    - After `max_in_row` abandoned calls in a row, calls are refused, except one trial call every `RETRY_S` seconds.
-      When a trial call ends in time, calls are allowed again.
-    - Each abandoned call may block a thread. So after `max_abandoned` abandoned calls, new calls are refused until some
-      abandoned calls end.
+    - If `max_in_row` calls that were abandoned in a row still run, new calls are refused, except one trial call every
+      `RETRY_S` seconds. When a trial call ends in time, calls are allowed again.
+    - Each abandoned call may block a thread. So if `max_abandoned` abandoned calls still run, new calls are refused
+      until some of these calls end.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CircuitBreaker:
         return len(self._in_row) + len(self._earlier)
 
     def enter(self) -> None:
-        """Raise `UnavailableError` if too many earlier calls still hang."""
+        """Raise `UnavailableError` if too many earlier calls still hang, unless this call is a trial call."""
         if not self._in_row and not self._earlier:
             return
         num_abandoned = self.num_abandoned

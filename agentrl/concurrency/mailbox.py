@@ -76,7 +76,7 @@ class Reply(Generic[T]):
 
     def __init__(self, home: Mailbox) -> None:
         self.done = False
-        self.cut = False  # whether the loop processed the cancellation; if so, the loop is not blocked
+        self.cut = False  # whether the loop that runs the call processed the cancellation; if so, it is not blocked
         self.task: asyncio.Task[None] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None

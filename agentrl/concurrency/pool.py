@@ -88,7 +88,7 @@ class ChildPool:
 
         Raises:
             OverdueError: there was no answer in `deadline_s` seconds; the process was killed.
-            UnavailableError: the process could not start, or ended.
+            UnavailableError: the process could not start, or ended, or the circuit breaker refuses the call.
             TypeError: the question cannot be written as JSON.
         """
         async with self._free_slot():
@@ -103,7 +103,7 @@ class ChildPool:
                 raise
 
     def close(self) -> None:
-        """Kill all processes; waits a few seconds at most."""
+        """Kill all processes, then close each of them."""
         self._closed = True
         children = [*self._all]
         for child in children:  # kill all children before waiting for the first
@@ -139,7 +139,7 @@ class ChildPool:
         return None
 
     def _start(self, child: Child) -> None:
-        """Start a child, on a worker thread. If the caller has timed out meanwhile, the next call uses the child."""
+        """Start a child, on a worker thread. If the caller was cancelled meanwhile, the next call uses the child."""
         try:
             child.start()
         finally:

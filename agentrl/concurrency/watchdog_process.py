@@ -31,7 +31,8 @@ BEAT_S = 0.5
 GRACE_S = 10.0
 """Seconds until the run is ended if a call is past its deadline and the heartbeat has stopped.
 
-The run is ended after the same time if it does not handle a signal.
+If the heartbeat has stopped and the run does not handle a signal, the run is ended after the same time; if several
+signals are not handled, it is ended after `_SECOND_SIGNAL_S`.
 """
 GRACE_ABANDONED_S = 120.0
 """Used in place of `GRACE_S` for an abandoned call.

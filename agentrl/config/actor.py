@@ -46,7 +46,8 @@ class OptimConfig(Section):
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate changes after warm-up."""
     lr_warmup_steps: NonNegativeInt = 0
-    """Number of updates over which the learning rate rises from 0."""
+    """Number of updates over which the learning rate rises linearly to its peak. The first of N updates has 1/N of the
+    peak."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
     """Warm-up as a fraction of all updates; used if lr_warmup_steps is 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
@@ -99,8 +100,8 @@ class ActorConfig(Section):
     """What limits a micro-batch. true: its number of tokens (ppo_max_token_len_per_gpu). false: its number of samples
     (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied attention keys count
-    too. Micro-batches may be smaller on a CPU."""
+    """Maximum number of tokens in a micro-batch. A shared prefix counts once. Padding counts too, and so do the copies
+    of a shared prefix's attention keys (see flex_attention). Micro-batches may be smaller on a CPU."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
@@ -137,14 +138,16 @@ class ActorConfig(Section):
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip range of the ratio on both sides of 1. clip_ratio_low replaces this range below 1, and clip_ratio_high
-    above 1. null: the default of the loss, 0.2 for vanilla."""
+    """Clip range of the ratio on both sides of 1 (gmpo: range of the ratio's logarithm on both sides of 0).
+    clip_ratio_low replaces this range on the lower side, and clip_ratio_high on the upper side. null: the default of
+    the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
     """Clip range of the ratio below 1. With the value 1, there is no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
     """Clip range of the ratio above 1 (clip-higher)."""
     clip_ratio_c: float | None = Field(default=None, gt=1)
-    """vanilla: dual clip, the upper bound of the ratio for negative advantages; null: 3."""
+    """vanilla: dual clip, the upper bound of the ratio for negative advantages; null: 3. dppo: upper bound of the
+    ratio for all advantages; null: 20."""
     tau_pos: PositiveFloat | None = None
     """sapo: temperature of the gate for positive advantages."""
     tau_neg: PositiveFloat | None = None

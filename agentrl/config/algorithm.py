@@ -162,7 +162,8 @@ class AlgorithmConfig(Section):
     beta: PositiveFloat = 0.1
     """Preference losses: scale of the log-probability differences."""
     pairing: Literal["best_worst", "best_random"] = "best_worst"
-    """Preference losses: pair the best rollout of a group with the worst, or with a random rollout of lower score."""
+    """Preference losses except ranking, and reward_pairs: pair the best rollout of a group with the worst, or with a
+    random rollout of lower score."""
     length_normalized: bool = False
     """Preference losses: compare the mean log-probability per token instead of the sum."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
@@ -182,7 +183,7 @@ class AlgorithmConfig(Section):
 
     @property
     def live(self) -> bool:
-        """Whether the algorithm trains on rollouts (live or saved), not on rows of `data.train_files`."""
+        """Whether `trainer.mode=train` trains the algorithm on live rollouts, not on rows of `data.train_files`."""
         return self.preset.feed == "rollouts"
 
     @field_validator("name")

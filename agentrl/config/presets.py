@@ -21,7 +21,8 @@ class Preset:
         aggregation: default of `actor.loss_agg_mode`.
         family: policy: policy gradient; imitation: likelihood of selected samples; preference: comparison within a
             group; reward: trains a reward model, no policy.
-        feed: rollouts: live or saved rollouts. conversations, pairs, labels: rows of `data.train_files`.
+        feed: what `trainer.mode=train` trains on. rollouts: live rollouts. conversations, pairs, labels: rows of
+            `data.train_files`. With `trainer.mode=train_only`, every algorithm trains on saved rollouts.
         compares: whether the advantage compares the rollouts of a group, so that a group of one has advantage 0.
     """
 

@@ -112,7 +112,7 @@ def _group_size(config: RunConfig) -> Choice:
 
 
 def _learning_rate(config: RunConfig, num_parameters: int | None) -> Choice:
-    """Choose a common learning rate for the method, larger for LoRA and for small models."""
+    """Choose a usual learning rate for the kind of algorithm. The rate is larger for LoRA and for small models."""
     rate = _RATES[config.algorithm.preset.family]
     lora = bool(config.model.lora_rank or config.model.lora_adapter_path)
     scale = max(1.0, REFERENCE_SIZE / num_parameters) if num_parameters else 1.0

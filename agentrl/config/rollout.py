@@ -232,8 +232,8 @@ class GatewayConfig(Section):
     """Which tokens are trained in rollouts that sample through the gateway (docs/gateway.md)."""
 
     train: Annotated[str, AfterValidator(_function_or(*TRAIN_RULES)), code("gateway rule")] = "continued"
-    """Trajectories that are trained. all: every trajectory. main: the conversation with the most turns, and all
-    conversations with the same tools and system texts, except discarded answers. continued: all except discarded
+    """Trajectories that are trained. all: every trajectory. main: the conversations with the tools and system texts
+    that occur in the most turns of the rollout, except discarded answers. continued: all except discarded
     answers and side requests (for example, for a title). A side request is a conversation with one turn, without tools
     and not in `main`, in a rollout in which other requests offered tools. Or a function, as `path/to/file.py:name`."""
     credit: Annotated[str, AfterValidator(_function_or(*CREDIT_RULES)), code("gateway rule")] = "shared"
@@ -292,11 +292,12 @@ class RolloutConfig(Section):
     SGLang uses its own limit."""
     max_kv_tokens: PositiveInt | None = None
     """KV cache size in tokens (SGLang: max_total_tokens). null: enough for max_num_seqs sequences of full length in the
-    embedded engine; SGLang chooses the size itself."""
+    embedded engine; SGLang on GPUs chooses the size itself; SGLang servers that the run starts on a CPU get 32768, or
+    one sequence of full length if it is longer."""
     deterministic: bool = False
-    """Sampled tokens do not depend on other requests; somewhat slower. Embedded engine, or SGLang on GPUs
-    (enable_deterministic_inference). SGLang on the CPU cannot do this. environment.json reports that SGLang is not
-    deterministic."""
+    """Make sampled tokens independent of other requests; somewhat slower. Works with the embedded engine and with
+    SGLang on GPUs (enable_deterministic_inference), not with SGLang on the CPU. For a run with SGLang, environment.json
+    never promises reproducibility."""
 
     @property
     def agent_loop(self) -> str:

@@ -75,7 +75,7 @@ class RunConfig(Section):
 
     @property
     def uses_ray(self) -> bool:
-        """Whether Ray places the processes of a training run."""
+        """Whether Ray places the processes of a training run, if torchrun does not start them."""
         return self.trainer.nnodes > 1 or self.cluster.address is not None
 
     def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:

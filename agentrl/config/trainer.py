@@ -115,7 +115,11 @@ class TrainerConfig(Section):
 
     @property
     def run_dir(self) -> Path:
-        """The run folder. Without `default_local_dir`: its parent, until `run_folder.opened` chooses the run folder."""
+        """The run folder.
+
+        Without `default_local_dir`, this is the parent of the run folder, until `run_folder.location.opened` chooses
+        the run folder.
+        """
         return self.default_local_dir or Path("outputs") / self.experiment_name
 
 

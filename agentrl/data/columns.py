@@ -42,7 +42,7 @@ EXTRA_INFO: Columns = {
 
 CONVERSATION: Columns = {
     "messages": ("messages", "the conversation; its assistant turns are trained"),
-    "tools": ("list of schemas", "tools that the chat template shows; absent: the configured ones"),
+    "tools": ("list of schemas", "tools that the chat template shows; if absent, the configured tools"),
     "chat_template_kwargs": ("object", "variables of the chat template, such as `enable_thinking`"),
     "label": ("number", "`reward_outcomes`: outcome of the conversation"),
     "labels": ("list of numbers or null", "`reward_steps`: one entry per assistant turn"),

@@ -26,9 +26,9 @@ class Dialogue(NamedTuple):
 
 
 def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
-    """Load the dialogues of `files` from the columns `messages` and, if present, `tools`.
+    """Load the dialogues of `files`: column `messages` and, if present, `tools` and `chat_template_kwargs`.
 
-    `tools` is a list of schemas, or this list as JSON text.
+    `tools` is a list of schemas, or this list as JSON text. `chat_template_kwargs`: see `read_variables`.
 
     `config.system_prompt` is prepended to dialogues without a system message.
 

@@ -54,7 +54,8 @@ class Inspection:
         columns: column name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
-        exact: one digest per row of `table`; it covers the prompt, and the arguments of tools and simulated user.
+        exact: one digest per row of `table`. It covers the prompt, and the arguments of tools and simulated user. For a
+            conversation, all messages count as the prompt.
         normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
         answers: one digest per row of `table`; it covers the ground truth, or both conversations of a pair.

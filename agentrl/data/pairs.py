@@ -32,14 +32,15 @@ class Pair(NamedTuple):
 
 
 def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Pair]:
-    """Load the pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in one of TRL's formats.
+    """Load the pairs of `files`: columns `chosen` and `rejected`, in one of TRL's formats.
 
     - `chosen` and `rejected` are complete conversations (lists of messages) with a common start.
     - `chosen` and `rejected` are answers to the prompt in column `config.prompt_key`: text, or lists of messages that
       start with an assistant turn.
 
     The prompt of a pair is the longest common start after which both conversations have an assistant turn.
-    `config.system_prompt` is prepended to pairs without a system message. Other columns are ignored.
+    `config.system_prompt` is prepended to pairs without a system message. The columns `tools` and
+    `chat_template_kwargs` are optional. Other columns are ignored.
 
     Raises:
         DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.

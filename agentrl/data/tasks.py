@@ -68,7 +68,8 @@ def load_tasks(
         tokenizer: loads the tokenizer, which a custom dataset class may need.
 
     Raises:
-        DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
+        DataError: a file or a row is invalid; the message names file, row and field. Every row is parsed once here, to
+            check it.
         ConfigError: the custom class cannot be used.
     """
     read = partial(_read_task, config)

@@ -23,7 +23,8 @@ class Candidate:
         messages: all messages of the trajectory, including messages copied from another trajectory.
         tools: names of the tools that the trajectory's requests offered.
         num_turns: number of turns of the trajectory, without copied turns.
-        is_main: whether the trajectory has the tools and system texts of the conversation with the most turns.
+        is_main: whether the trajectory's conversation has the tools and system texts that occur in the most turns of
+            the rollout.
         is_branch: whether the beginning of the trajectory is copied from another trajectory.
         is_discarded: whether the trajectory begins with an answer that the client did not use: the client used another
             answer to the same request.

@@ -1,4 +1,4 @@
-"""HTTP server in front of sessions: one key per rollout, three API dialects."""
+"""HTTP server in front of gateway sessions: one key per session, three API dialects."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Address:
     """Address at which a program reaches its session. Both values are secret, so `repr` hides them.
 
     Attributes:
-        base_url: without `/v1`, as Anthropic's clients expect it; contains the key.
-        key: the API key. Clients require one, but the gateway uses the key in the path.
+        base_url: the base URL without `/v1`, as Anthropic's clients expect it. The key is in the path of this URL.
+        key: the same key, for clients that require an API key. The gateway reads the key in the path.
     """
 
     base_url: str = field(repr=False)
@@ -65,6 +65,7 @@ class GatewayServer:
 
     Attributes:
         local_url: the address on this machine, without a key.
+        first: function that gets each request first. If it returns None, the server answers the request.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ def _wrong_path(endpoint: str, methods: tuple[str, ...]) -> web.Response:
 
 
 class SharedServer:
-    """One server for the rollouts of a process. It starts when the first session opens and ends when the last closes.
+    """One server for the rollouts of a process. It runs while at least one session is open.
 
     Args:
         make: function that returns a server that has not started.

@@ -50,8 +50,8 @@ class Session:
         call_format: name of the tool-call format that `parser` reads, for the audit.
 
     Attributes:
-        ended: event that is set when a limit of the rollout was reached, sampling failed, or the session was closed.
-            No turn can be sampled after that.
+        ended: event that is set when the maximum number of turns was reached, sampling failed or was aborted, or the
+            session was closed. No new turn can begin after that.
         failure: the engine's error, if sampling failed.
         hold_s: seconds for which a request waits if the rollout has ended; `close` ends the wait. During the wait, the
             agent loop stops the client. So timing does not decide what the client does after the rollout's end.
@@ -128,7 +128,7 @@ class Session:
 
     @property
     def stop(self) -> Stop | None:
-        """The limit that ended the rollout or the conversation with the most turns; None: no limit was reached."""
+        """The limit that ended the rollout, or else the last main conversation (see `lines_of`); None: no limit."""
         return self._reached(lines_of(self._tree))
 
     @property
@@ -163,7 +163,7 @@ class Session:
         return self._tree.place(messages, request.tools), messages
 
     def _rendered(self, place: Place, messages: Sequence[Message], request: TurnRequest) -> tuple[Place, Rendered]:
-        """Return a request's place and new tokens. If the template cannot continue the parent, begin a conversation."""
+        """Return a request's place and new tokens. If the template cannot continue the parent, drop the parent."""
         if place.parent and (new := messages[place.num_known :]):
             following = self._renderer.following(place.parent, new, request.tools)
             if following is not None:
@@ -224,7 +224,7 @@ class Session:
         return left
 
     def _branch(self, parent: Turn | None) -> int:
-        """Return the engine session's number: the parent's if no other turn continues the parent, else a new one."""
+        """Return the number of the engine session: the parent's for the parent's first child, else a new number."""
         if parent is not None and not parent.children:
             return parent.branch
         self._num_branches += 1

@@ -1,4 +1,4 @@
-"""Shell commands of a harness in the sandbox of its task folder."""
+"""Runs shell commands of a harness in the sandbox of the rollout's task folder."""
 
 from __future__ import annotations
 

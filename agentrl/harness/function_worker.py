@@ -5,8 +5,8 @@
 TARGET is `/path/to/file.py:name` or `pkg.module:name`. The first line of the output is {"ready": true}, or
 {"refused": reason}. Each request {"id", "task", "endpoint"} gets an answer {"id", "returned"} or {"id", "failed"};
 {"cancel": id} cancels a request. The process sends {"id", "call", "command", "timeout_s"} to run a command in the
-sandbox, and {"id", "stop": call} to end the command. The run replies with {"id", "return": call} and the result or an
-error. The process ends when its input ends.
+sandbox, and {"id", "stop": call} to end the command. agentrl replies with {"id", "return": call} and the result or
+an error. The process ends when its input ends.
 """
 
 # this file must work with Python 3.9
@@ -134,7 +134,7 @@ class Worker:
 
 
 def plain(returned: object) -> Any:  # Any: JSON
-    """Return a JSON value for a result: None, a score, or text for any other result. The run rejects text."""
+    """Return a JSON value for a result: None, a score, or text for any other result. agentrl rejects text."""
     try:
         if returned is None or (isinstance(returned, (int, float)) and math.isfinite(returned)):
             return returned if returned is None or isinstance(returned, bool) else float(returned)
@@ -160,7 +160,7 @@ def load(target: str) -> Callable[[Any, Endpoint], Awaitable[object]]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file as a module. The module has the name of the file, unless a library has the same name."""
+    """Import a file as a module. The module gets the name of the file if the name is valid and no library has it."""
     sys.path.append(str(path.parent))
     found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     if found is not None and found.origin == str(path):

@@ -1,4 +1,4 @@
-"""Runs the command of a harness in the sandbox of its task folder."""
+"""Runs the command of a harness in the sandbox of the rollout's task folder."""
 
 from __future__ import annotations
 

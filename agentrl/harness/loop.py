@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HOLD_S = 10.0
-"""After a limit of the rollout is reached, requests wait until the harness is stopped, but at most for this time."""
+"""After the rollout has ended, requests wait until the harness is stopped, but at most for this number of seconds."""
 _ABORT_S = 0.5
 """Seconds to wait after the deadline for the engine to return the turn that the deadline cut off."""
 

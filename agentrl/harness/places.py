@@ -170,7 +170,10 @@ def _own_path() -> str:
 
 
 def _own_folders(harness: Harness, template: str | None) -> Iterator[Path]:
-    """Folders that a harness may need: the folders of its settings, of its programs and of this Python."""
+    """Yield the folders that a harness may need.
+
+    These are the folders of its settings, its programs and this Python, the template, and the current folder.
+    """
     yield from (harness.folder, Path.cwd(), Path(sys.prefix), Path(sys.base_prefix))
     yield from (Path(folder) for folder in _own_path().split(os.pathsep) if folder)
     if template:

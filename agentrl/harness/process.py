@@ -54,7 +54,10 @@ class Job:
     stdin: str = ""
 
     def values(self) -> dict[str, JsonValue]:
-        """Return the job as the supervisor reads it, for a place without folders, limits or descriptors."""
+        """Return the job in the form that the supervisor reads.
+
+        Keys that depend on the place have an empty value or are missing; the caller sets these keys.
+        """
         files: dict[str, JsonValue] = {**self.files}
         return {
             "command": [*self.command],
@@ -75,7 +78,8 @@ class Ended:
     """How a harness ended.
 
     Attributes:
-        exit_code: exit code of the command, 128 + n after signal n; None if the harness was stopped, or did not start.
+        exit_code: exit code of the command, 128 + n after signal n; None if the harness was stopped, did not start,
+            or ended without a report.
         output: start and end of the harness's output.
         failed: why the harness did not start; "" if it started.
         missing: whether the command does not exist, or is not a program.

@@ -94,7 +94,9 @@ class HarnessRun:
     async def started(
         self, instruction: Instruction, task: Task, address: Address, folder: TaskFolderState | None
     ) -> AsyncIterator[HarnessProcess | in_task.TaskHarness]:
-        """Start the command; at the end of the block, end the command and remove its folders.
+        """Start the command; at the end of the block, end the command.
+
+        With `sandbox: task`, the sandbox is kept for the tests. Otherwise, the folders of the command are removed.
 
         Raises:
             DataError: the row's working folder does not exist.

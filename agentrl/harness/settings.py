@@ -1,4 +1,4 @@
-"""Settings of a harness, from a YAML file or from one of agentrl's own files, chosen by name."""
+"""Settings of a harness, read from a YAML file of the user, or from a YAML file that is part of agentrl."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HarnessSettings(Section):
     """Standard input of the command."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables. PATH, HOME, LANG and, for a command, AGENTRL_ variables are added; the harness gets no
-    other variables."""
+    other variables. With `sandbox: task`, the harness also gets the variables of the task's sandbox."""
     files: dict[str, str] = Field(default_factory=dict)
     """Files that are written before the start: path in HOME -> text."""
     model: str = "policy"
@@ -47,7 +47,7 @@ class HarnessSettings(Section):
     workdir: str | None = None
     """Folder that is copied to the working folder of each rollout; null: the working folder is empty."""
     deadline_s: PositiveFloat | None = None
-    """Seconds until the harness is stopped; null: `rollout.multi_turn.rollout_timeout_s`."""
+    """Seconds until the harness is stopped; null: only `rollout.multi_turn.rollout_timeout_s` applies."""
     on_exit: Literal["score", "fail"] = "score"
     """What happens if the harness ends with an error after at least one turn. score: the rollout is scored as usual.
     fail: the rollout is dropped."""

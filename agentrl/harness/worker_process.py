@@ -38,7 +38,7 @@ def variables_of(python: Path, kept: Sequence[str] = ()) -> dict[str, str]:
     """Return environment variables for a process of an interpreter; the interpreter's folder comes first in PATH.
 
     Args:
-        kept: variables of this process are passed on too if their names start with one of these prefixes.
+        kept: prefixes of names. Variables of this process whose names start with such a prefix are passed on, too.
     """
     path = f"{python.absolute().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     own = {name: value for name, value in os.environ.items() if kept and name.upper().startswith(tuple(kept))}

@@ -33,7 +33,7 @@ class InteractionData:
     """Data about the rollout, passed to those methods of an interaction that have the argument `agent_data`.
 
     Attributes:
-        seed: derived from the rollout's seed; a user who draws random numbers from it is reproducible.
+        seed: derived from the rollout's seed. A user who draws random numbers from this seed is reproducible.
         sample: samples an answer with the run's engine; None outside of a run.
     """
 
@@ -65,7 +65,9 @@ class BaseInteraction:
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Answer the model's last turn. Return (whether the conversation is over, text, score of that turn, metrics).
+        """Answer the model's last turn. Return (done, answer, score of that turn, metrics).
+
+        If `done` is true, the conversation is over.
 
         An `observation_key` in the metrics names the state in which that turn started: `algorithm.name=gigpo` compares
         turns of a group that started in the same state.

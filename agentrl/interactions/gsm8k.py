@@ -14,7 +14,7 @@ from agentrl.utils.answers import as_number, final_number
 
 
 class Gsm8kInteraction(BaseInteraction):
-    """Ends with score 1 if the last number in the model's turn equals `ground_truth`; else asks for another try."""
+    """Asks for another try until the last number in a model turn equals `ground_truth`; that turn gets score 1."""
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
         """Reject a row without a number as `ground_truth`."""

@@ -99,7 +99,7 @@ class ModelUser(BaseInteraction):
         return done, text.replace(stop, "").strip() if stop and done else text, score, {}
 
     async def calculate_score(self, instance_id: str, **kwargs: object) -> float:
-        """Return the mean score of the turns."""
+        """Return the mean score of the scored turns; 0 if there is none."""
         scores = self._talks[instance_id].scores
         return fmean(scores) if scores else 0.0
 

@@ -64,7 +64,7 @@ class ModelUserConfig(Section):
     score_range: Annotated[tuple[float, float], AfterValidator(_ordered)] = (0.0, 10.0)
     """With `score: ask`: lowest and highest score that the user model may give."""
     temperature: NonNegativeFloat | None = 1.0
-    """Sampling temperature; null: default of the endpoint."""
+    """Sampling temperature; null: default of the endpoint, or 1 with `engine: policy`."""
     max_tokens: PositiveInt = 512
     """Maximum number of tokens of an answer."""
     max_characters: PositiveInt = 20_000

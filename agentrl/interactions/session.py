@@ -43,7 +43,9 @@ class Answer(NamedTuple):
 
 
 class InteractionSession:
-    """Context manager that starts the interaction, and always finalizes it. Errors of user code become `InfraError`.
+    """Context manager that starts the interaction, and finalizes it at the end of the block, also after an error.
+
+    An error that the interaction's code raises becomes an `InfraError`, unless it is an `AgentRLError`.
 
     Args:
         seed, sample: passed to the interaction, see `InteractionData`.

@@ -44,7 +44,7 @@ class UserPrompt:
         """Reject a row that lacks a value for a placeholder.
 
         Raises:
-            DataError: a value is missing, or is not text.
+            DataError: a value is missing, or `persona` or `goal` is not text.
         """
         for name in ("persona", "goal"):
             if name in given and not isinstance(given[name], str):

@@ -21,7 +21,8 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
     """Return the full names of the modules that get an adapter, in the model's order.
 
     Raises:
-        ConfigError: a name matches no module, a name matches a module that is not linear, or all modules are excluded.
+        ConfigError: a name matches no module, all modules are excluded, or a module to adapt is not linear, or is an
+            embedding or the output layer.
     """
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     modules = {name: module for name, module in model.named_modules() if name}

@@ -28,7 +28,10 @@ UNSUPPORTED_FIELDS = {
     "trainable_token_indices": None,
     "layer_replication": None,
 }
-"""Unsupported fields of an adapter's configuration -> the value that turns the field off; other values are refused."""
+"""Unsupported fields of an adapter's configuration -> the value that turns the field off.
+
+An adapter may also have None or an empty list in these fields; other values are refused.
+"""
 
 
 def check_peft() -> None:
@@ -51,7 +54,7 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
         base: folder or hub name of `model`; stored in the adapter's configuration.
 
     Raises:
-        ConfigError: `target_modules` or `exclude_modules` match no module, or a module that is not linear.
+        ConfigError: see `adapter_targets`.
     """
     from peft import LoraConfig
 

@@ -18,7 +18,7 @@ def model_facts(path: str) -> ModelFacts:
     Only this small file is read. Errors in the folder are reported when the model is loaded.
 
     Raises:
-        ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
+        ConfigError: see `model_content`.
     """
     shape = model_content(path)
     context = number(shape, "max_position_embeddings", "n_positions")
@@ -28,8 +28,11 @@ def model_facts(path: str) -> ModelFacts:
 def model_content(path: str) -> dict[str, object]:
     """Return the content of `config.json`, updated with its `text_config`; empty if unreadable.
 
+    For an adapter, this is the configuration of the base model.
+
     Raises:
-        ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
+        ConfigError: the path is not a folder, and the hub has no such model or cannot be reached; or the configuration
+            of an adapter is invalid.
     """
     try:
         if adapter := find_adapter(path):

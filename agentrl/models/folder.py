@@ -74,7 +74,7 @@ def check_safetensors(file: Path, key: str) -> None:
 
 
 def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight in a folder, read only from headers.
+    """Return the shape of every weight in a folder, without loading the weights.
 
     Raises:
         ConfigError: see `check_folder`.

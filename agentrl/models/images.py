@@ -34,7 +34,7 @@ class ImageInputs:
     """Converts images with the model's processor.
 
     Attributes:
-        places: texts that a chat template may write for an image; `tokens` returns the tokens that replace them.
+        places: texts that a chat template may write for an image; `tokens` returns the tokens that replace this text.
     """
 
     def __init__(self, processor: ProcessorMixin) -> None:

@@ -157,7 +157,7 @@ def check_model(config: ModelConfig) -> None:
     """Reject an incomplete model folder or an unknown hub name, before any expensive work.
 
     Raises:
-        ConfigError: a file is missing or truncated; the message names it.
+        ConfigError: a file is missing or truncated, or the hub has no such model or cannot be reached.
     """
     adapter = find_adapter(config.path)
     _check_path(adapter.base if adapter else config.path, "model.path")
@@ -181,8 +181,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
     """Load the tokenizer from `tokenizer_source`; None if there is no tokenizer beside the weights.
 
     Raises:
-        ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer cannot be
-            read.
+        ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer or the
+            configured chat template cannot be read.
     """
     key = "model.path" if config.tokenizer_path is None else "model.tokenizer_path"
     source = tokenizer_source(config)

@@ -49,7 +49,7 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
 def merged_weights(
     model: nn.Module, complete: Iterable[tuple[str, Tensor]] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield merged copies of the layers with an adapter, under the base's names; the model is not changed.
+    """Yield the merged weights of the layers with an adapter, under the base's names; the model is not changed.
 
     A merged weight is W + (alpha / r) B A, computed and returned in float32. One layer is merged at a time.
 

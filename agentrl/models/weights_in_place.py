@@ -34,8 +34,8 @@ def load_in_place(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> No
     All weights are checked before any is written. Tensors may have other devices and dtypes than the model.
 
     Raises:
-        ValueError: an unknown name, a wrong shape, a name given twice, or two values for tied weights. The model is
-            then unchanged.
+        ValueError: an unknown name or a wrong shape; except with `StreamedWeights`, also a name given twice, or two
+            values for tied weights. The model is then unchanged.
     """
     own = every_name(model)
     if isinstance(weights, StreamedWeights):

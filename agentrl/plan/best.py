@@ -1,4 +1,4 @@
-"""The best division of the devices between trainer and engine, as configuration keys; why the others are slower."""
+"""Find the best division of the devices between trainer and engine, and say why other divisions are slower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Best:
     found: Found
 
     def keys(self, candidate: Candidate) -> str:
-        """Return, as text, the keys that give the configuration the layout and the servers of a candidate."""
+        """Return, as text, the keys with which the configuration gets the layout and the servers of a candidate."""
         per_node = self.fleet.hardware.devices_per_node
         return keys_text(_keys(self.config, per_node, candidate.layout, candidate.servers))
 

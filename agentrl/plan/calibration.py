@@ -133,8 +133,8 @@ def with_share(hardware: Hardware, share: float) -> Hardware:
 def _solved(seconds_of: Callable[[float], float], seconds: float) -> float:
     """Return the factor at which `seconds_of`, which grows with the factor, equals `seconds`.
 
-    The factor is between 1 / _MOST and _MOST; 1 if none fits. The search starts at 1 and not at the limits, because
-    it takes minutes to simulate times that are much too long.
+    The factor is between 1 / _MOST and _MOST; 1 if no such factor fits. The search starts at 1 and not at the limits,
+    because a simulation with times that are much too long takes minutes.
     """
     low = high = 1.0
     while seconds_of(high) < seconds:

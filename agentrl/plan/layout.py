@@ -75,13 +75,13 @@ class Layout:
     def dense_copies(self) -> int:
         """DP x CP: number of processes with the same non-expert weights.
 
-        These processes divide the state of the distributed optimizer.
+        These processes divide the state of the distributed optimizer. The number is 1 for other backends than Megatron.
         """
         return self.data_parallel * self.megatron.context_parallel_size if self.kind == "megatron" else 1
 
     @property
     def expert_copies(self) -> int:
-        """Number of processes with the same experts."""
+        """Number of processes with the same experts; 1 for other backends than Megatron."""
         parts = self.expert * self.expert_tensor * self.pipeline
         return self.devices // parts if self.kind == "megatron" else 1
 
@@ -111,14 +111,14 @@ class Servers:
     """The engines that sample.
 
     Attributes:
-        embedded: the engine is in the process of rank 0.
+        embedded: whether the engine is in the process of rank 0.
         replicas: number of engines; with SGLang, number of servers.
         tensor: number of devices of a server among which the matrices of each layer are divided.
         pipeline: number of pipeline stages of a server.
         data: number of parts of a server, each with its own KV cache (`dp_size` with `enable_dp_attention`).
-        colocate: engines and training share the devices.
-        elsewhere: the servers run already (`rollout.sglang.urls`).
-        sized: the configuration contains the sizes of the servers; false only for servers that run already.
+        colocate: whether engines and training share the devices.
+        elsewhere: whether the servers run already (`rollout.sglang.urls`).
+        sized: whether the configuration contains the sizes of the servers; false only for servers that run already.
         memory_share: share of a device's memory for weights and KV cache (`mem_fraction_static`); None: SGLang chooses.
     """
 

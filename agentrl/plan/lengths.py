@@ -45,7 +45,8 @@ class RolloutLengths:
         trajectories: number of tokens of each trajectory in training.
         prompt: number of first tokens that all rollouts of a task have in common.
         shared: for each trajectory, the number of first tokens that it shares with another trajectory of the task. With
-            `actor.share_prefixes`, training computes them only in the other trajectory. Empty: no shared tokens.
+            `actor.share_prefixes`, training computes these tokens only in the other trajectory. Empty: no shared
+            tokens.
     """
 
     turns: tuple[Turn, ...]

@@ -127,7 +127,10 @@ def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _last_groups(run: SavedRun) -> Iterator[list[StoredRollout]]:
-    """Yield the groups of the last steps, at most about `MAX_ROLLOUTS` rollouts, oldest first."""
+    """Yield the groups of the last steps, oldest step first.
+
+    At most `MAX_ROLLOUTS` rollouts are read, so the last group that was read may be incomplete.
+    """
     chosen, num = list[list[StoredRollout]](), 0
     for step in reversed(run.steps):
         of_step: dict[str, list[StoredRollout]] = {}

@@ -96,11 +96,11 @@ class Shape:
             expert.
         shared_size: width of all shared experts together.
         windows: the sliding window of each layer, in tokens; None for full attention.
-        tied: the head and the embeddings are the same weight.
+        tied: whether the head and the embeddings are the same weight.
         dtype: data type of the checkpoint.
         mtp: the weights of each layer for multi-token prediction; such layers are not sent to engines.
         context: maximum number of positions; None if unknown.
-        normed_heads: queries and keys are normalized per head.
+        normed_heads: whether queries and keys are normalized per head.
     """
 
     name: str

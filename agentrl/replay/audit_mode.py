@@ -23,9 +23,9 @@ _RESCORED = "rescored"
 def audit(replay: Replay) -> Result:
     """Check every invariant (`agentrl.audit.base.INVARIANTS`) of every rollout.
 
-    The audit fails if an invariant is broken, or could not be checked because data or a tokenizer is missing. With
-    `allow_unchecked`, an unchecked invariant does not fail the audit. If `rescore` ran earlier, its scores are compared
-    with the saved scores.
+    The audit fails if there is no rollout, if an invariant is broken, or if an invariant could not be checked because
+    data or a tokenizer is missing. With `allow_unchecked`, an unchecked invariant does not fail the audit. If `rescore`
+    ran earlier, its scores are compared with the saved scores.
     """
     run, options = replay.run, replay.options
     # overrides are used only if the run saved no configuration

@@ -38,7 +38,10 @@ def load_saved_tokenizer(
     provenances: Mapping[int, Mapping[str, str]],
     override: str | None,
 ) -> SavedTokenizer:
-    """Load the tokenizer: `override`, else from the newest checkpoint, else from the run's initial model.
+    """Load the tokenizer of the rollouts: `override` if it is given, or else the run's own tokenizer.
+
+    The run's own tokenizer is read from the newest checkpoint. If there is none, it is read from the folder that the
+    saved configuration names (`model.tokenizer_path` or `model.path`).
 
     Code that ships with a tokenizer is never run. The hub is used only for an `override`.
 

@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 440, 236
 BOTTOM = HEIGHT - 42
 """y-position of the x-axis; the ticks and the axis name are below this position."""
 
-_LEFT, _RIGHT, _TOP = 62, 12, 10  # _LEFT is a minimum; long labels need more space
+_LEFT, _RIGHT, _TOP = 62, 12, 10  # margins; _LEFT is a minimum: long labels need more space
 _AXIS_NAME = 20  # space for the name of the y-axis
 _CHARACTER = 6.5  # width of one character
 _MAX_COLUMNS = 60  # maximum number of positions with a tooltip
@@ -40,11 +40,12 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One position on the x-axis and its tooltip, which appears over a strip of the chart.
+    """One position on the x-axis and its tooltip. The tooltip appears if the pointer is over the strip of the position.
 
     Attributes:
         x: the position.
-        left, width: the strip.
+        left, width: left edge and width of the strip.
+        step: the step at this position, as text.
         readings: (index of the line, y, text) for each line with a point at this position.
     """
 
@@ -100,7 +101,7 @@ def draw(chart: Chart, x_name: str = "step") -> Drawing:
 
 
 def moving_average(values: Sequence[float], reach: int) -> list[float]:
-    """Return the centered moving average: each value with up to `reach` neighbours on either side."""
+    """Return the mean of each value and its neighbours: up to `reach` neighbours on each side."""
     windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]
 
@@ -201,7 +202,7 @@ def _columns(
     y_of: Callable[[float], float],
     left_edge: float,
 ) -> Iterator[Column]:
-    """Yield tooltips at evenly spaced steps."""
+    """Yield a column for every step of the chart, or for `_MAX_COLUMNS` steps with even gaps if it has more steps."""
     num_columns = min(_MAX_COLUMNS, len(steps))
     chosen = [steps[round(i * (len(steps) - 1) / max(1, num_columns - 1))] for i in range(num_columns)]
     values = [dict(series.points) for series in chart.series]

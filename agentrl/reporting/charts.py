@@ -57,7 +57,7 @@ class Chart(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether text replaces the chart: no line changes, a line has more than one step, and `always` is False."""
+        """Whether text replaces the chart: `always` is False, no line changes, and some line has two or more points."""
         return not self.always and self.is_flat and any(len(series.points) > 1 for series in self.series)
 
 
@@ -89,7 +89,7 @@ def charts(history: History) -> tuple[list[Chart], list[Chart]]:
 
 
 def constants(drawn: Iterable[Chart]) -> list[tuple[str, str]]:
-    """Return (name, value) of each line, for the charts in which no line ever changed."""
+    """Return (name, value) of each line of the charts that text replaces (see `Chart.is_constant`)."""
     return [
         (chart.title if len(chart.series) == 1 else f"{chart.title}, {series.label}", _rounded(chart, series))
         for chart in drawn

@@ -144,7 +144,7 @@ class ConsoleTracker:
     def _between_s(self) -> float:
         """Return the mean seconds per step for validation and saving.
 
-        The mean is over all steps of the run so far, because only few steps validate or save.
+        The mean is over all steps since the first logged step, because only few steps validate or save.
         """
         (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
         return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
@@ -188,7 +188,7 @@ class ConsoleTracker:
 
 
 def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
-    """Return `values` as a chart of at most `width` block characters; "" if there are fewer than two values."""
+    """Return a chart of at most `width` block characters; "" if `width` or the number of values is below 2."""
     width = min(width, len(values))
     if width < 2:
         return ""
@@ -200,7 +200,7 @@ def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str
 
 
 def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
-    """Yield (label, text, metric for the history chart) of each row to show."""
+    """Yield (label, text, metric) of each row to show. `metric` is "" if the row shows no history of a metric."""
     yield from ((label, write(metrics[name]), name) for label, name, write in _WITH_HISTORY if name in metrics)
     if num_tool_calls(metrics):
         yield "tools", _tools(metrics), ""

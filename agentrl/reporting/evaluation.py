@@ -33,8 +33,8 @@ class Summary:
         num_empty: number of tasks without any valid, scored rollout.
         reward, success: means over rollouts; the intervals are clustered by task (see `agentrl.stats.intervals`). None
             if no rollout was scored.
-        pass_at_k, pass_hat_k: k -> estimate over the tasks with at least k rollouts. k is 1, 2, 4, ... and the largest
-            number of rollouts of a task.
+        pass_at_k, pass_hat_k: k -> estimate over the tasks with at least k scored rollouts. k is 1, 2, 4, ... and the
+            largest number of scored rollouts of a task.
         metrics: metrics of `rollout_metrics`, without turns and lengths if the rollouts have no tokens.
     """
 
@@ -73,7 +73,8 @@ def evaluation(groups: Iterable[Group], success_threshold: float, *, texts_only:
     """Evaluate groups; rollouts of the same task may be spread over several groups.
 
     Args:
-        texts_only: whether the rollouts have only a text and a score; then only metrics of scores are returned.
+        texts_only: whether the rollouts have only a text and a score; then `Summary.metrics` contains only metrics
+            that are computed from scores.
     """
     every = list(groups)
     by_source: dict[str, list[Group]] = defaultdict(list)

@@ -118,7 +118,7 @@ def _table(*columns: str) -> Table:
 
 
 def _name(name: str) -> Text:
-    """Shorten a name from the dataset, and make terminal control characters visible."""
+    """Shorten the name of a data source or of a tool, and make terminal control characters visible."""
     text = visible(name)
     return Text(text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…", no_wrap=True)
 

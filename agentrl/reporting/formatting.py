@@ -21,7 +21,12 @@ class Figure(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One metric in two validations. `better` is None if neither a higher nor a lower value is better."""
+    """One metric in two validations.
+
+    Attributes:
+        better: whether the change is an improvement; None if nothing changed, or if neither a higher nor a lower value
+            is better.
+    """
 
     label: str
     before: str
@@ -133,7 +138,7 @@ def moment(validation: Metrics, otherwise: str) -> str:
 
 
 def compare(before: Metrics, after: Metrics) -> list[Comparison]:
-    """Compare the metrics that two validations have in common; names may start with `val/` or `test/`."""
+    """Compare the displayed metrics that both validations contain; names may start with `val/` or `test/`."""
     first, last = _with_tools(before), _with_tools(after)
     parts = [Figure(name, f"reward/{name}", number) for name in reward_parts({**first, **last})]
     dropped = (DROPPED,) if first.get(DROPPED.metric) or last.get(DROPPED.metric) else ()

@@ -33,6 +33,7 @@ class Suspect:
         number: index of the rollout in its group.
         others: mean score of the group's other rollouts; None if no other rollout has a score.
         components: reward components by name, without guards.
+        guards: names of the guards that the rollout raised.
         excerpt: the text that the model addressed to the grader; if there is none, the end of the model's text.
     """
 

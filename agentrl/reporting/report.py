@@ -57,7 +57,7 @@ def write_report(
         history: rows of metrics.jsonl, each with its `step`.
         best: the best saved step, as text.
         repeats: whether the run is reproducible, as text.
-        hacking: rewarded rollouts that raised a guard; None without guards.
+        hacking: rewarded rollouts that raised a guard; None or no such rollout: the report has no section on guards.
     """
     rows = merged(history)
     held_out = first_and_last(rows)

@@ -31,7 +31,10 @@ def instructive(groups: Sequence[Group], step: int | None = None) -> list[Sample
 
 
 def over_time(last: Sequence[Sample], store: TrajectoryStore) -> Iterator[Sample]:
-    """Yield the rollouts with the tasks and numbers of `last`, at the first, middle and last step of `store`."""
+    """Yield the samples of `last`, each after the rollouts of its task from the first and the middle step of `store`.
+
+    These rollouts have the same `number` as the sample. A step without such a rollout is skipped.
+    """
     steps = store.steps
     earlier = sorted({steps[0], steps[len(steps) // 2]} - {steps[-1]}) if steps else []
     for sample in last:

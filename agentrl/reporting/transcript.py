@@ -33,7 +33,7 @@ def print_samples(
 
     Args:
         text_of: converts tokens to text, including special tokens.
-        max_characters: the middle of longer segments is omitted.
+        max_characters: maximum number of characters of a segment; the middle of a longer segment is omitted.
     """
     console = console or Console()
     console.print(_legend(rollouts))

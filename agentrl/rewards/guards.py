@@ -3,7 +3,7 @@
 | guard            | raised (1) if                                                                              |
 |------------------|--------------------------------------------------------------------------------------------|
 | repetition       | most 4-grams of a turn are repeated, or the turn compresses to almost nothing; or at least |
-|                  | half of the turns repeat another turn                                                      |
+|                  | half of the turns repeat an earlier turn                                                   |
 | length           | a rollout is several times longer or shorter than the median of its group                  |
 | format_only      | an answer has format but no content: `<answer></answer>`, `\\boxed{}`, or only tags         |
 | grader_injection | the text addresses the grader, contains its own verdict, or imitates the markup of a       |
@@ -82,7 +82,8 @@ class Guards:
     def __call__(self, rewards: Mapping[str, float], turns: Sequence[str]) -> dict[str, float]:
         """Return `rewards` with guard/<name> (0 or 1) for each enabled guard except `length`.
 
-        The penalty, if set, reduces the score.
+        If `reward.guards.penalty` is set, the penalty is subtracted from the score once for each of these guards that
+        is raised.
 
         Args:
             turns: text of each model turn.
@@ -100,7 +101,7 @@ def raised(rewards: Mapping[str, float]) -> list[str]:
 
 
 def is_repetitive(turns: Sequence[str], max_repeated: float = 0.6, min_compressed: float = 0.12) -> bool:
-    """Whether a turn repeats its own text, or at least half of the turns are copies of other turns.
+    """Whether a turn repeats its own text, or at least half of the turns are copies of earlier turns.
 
     Each turn is checked separately, because tool-call markup is the same in every turn.
     """
@@ -147,7 +148,7 @@ def injection_patterns(further: Sequence[str] = ()) -> list[re.Pattern[str]]:
 
 
 def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] | None = None) -> str | None:
-    """Return the words with which a turn addresses the grader, if any. Invisible characters are removed first."""
+    """Return the words with which a turn addresses the grader, else None. Invisible characters are removed first."""
     searched = injection_patterns() if patterns is None else patterns
     texts = [_INVISIBLE.sub("", _normal(turn)) for turn in turns]
     found = (match for text in texts for pattern in searched if (match := pattern.search(text)))
@@ -178,8 +179,8 @@ def _normal(text: str) -> str:
 def length_outliers(num_tokens: Sequence[int], ratio: float) -> list[bool]:
     """Whether each length is more than `ratio` times the group's median, or less than the median divided by `ratio`.
 
-    With ratio 4: [100, 110, 90, 500] -> [False, False, False, True], since the median is 105. A group of fewer than 4
-    is never flagged, nor is a difference of less than 64 tokens.
+    With ratio 4: [100, 110, 90, 500] -> [False, False, False, True], since the median is 105. In a group of fewer than
+    4 rollouts, no length is an outlier. A length less than 64 tokens from the median is no outlier either.
     """
     if len(num_tokens) < MIN_SIBLINGS:
         return [False] * len(num_tokens)

@@ -37,7 +37,7 @@ def load_reward(
     max_response_length: int | None = None,
     given_models: Mapping[str, Reward] = MappingProxyType({}),
 ) -> Reward:
-    """Load the configured reward: a user's function, a named reward, or `auto`. Then apply the reward manager.
+    """Load the configured reward: a mixture, a user's function, a named reward, or `auto`. Apply the reward manager.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
@@ -79,7 +79,9 @@ def given_reward(
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
-    """With `reward.name: auto`, reject a row whose data source has no built-in reward. Called at the start of a run.
+    """With `reward.name: auto`, reject a row for whose data source no built-in reward can be used.
+
+    This check runs at the start of a run.
 
     Raises:
         DataError: the row has no reward. The message names the data source, and known sources or a missing option.
@@ -99,7 +101,7 @@ def has_sandbox(config: RewardConfig) -> bool:
 
 
 class UnroutedError(DataError, NoVerdictError):
-    """No built-in reward belongs to the row's data source; in a mixture another component may score the row."""
+    """No built-in reward can be used for the row's data source; in a mixture another component may score the row."""
 
 
 class AutoReward:

@@ -138,7 +138,7 @@ def component_config(component: ComponentConfig, config: RewardConfig) -> Reward
     """Return `reward.*` for one component: with the component's name and arguments, without the options of the mixture.
 
     Raises:
-        ConfigError: an argument is not a key of the component's section.
+        ConfigError: the section of the component's reward, such as `reward.judge`, does not accept an argument.
     """
     whole = {name: getattr(RewardConfig(), name) for name in _OF_MIXTURE}
     own = config.model_copy(update={**whole, "name": component.reward})

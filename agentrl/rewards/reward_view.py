@@ -46,7 +46,8 @@ class RolloutInfo(TypedDict):
     tool_rewards: list[float]
     """Reward of each call: the second value that `execute` returns."""
     rollout_reward_scores: dict[str, float]
-    """Name of a tool or an environment -> its reward for the rollout, from `calc_reward` or `reward`."""
+    """Name of a tool or an environment -> its reward for the rollout, from `calc_reward` or `reward`; `interaction` ->
+    the score of the simulated user."""
     turn_scores: list[float]
     """Scores that the simulated user gave to the model's turns, one with each answer of the user."""
     stop: str

@@ -17,7 +17,7 @@ def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> d
 
     Each metric is a share of the rollouts in which a call of the tool had the outcome `tool_error`.
 
-    - `tool/<tool>/recovered`: a call of the same tool in a later turn had the outcome `ok`
+    - `tool/<tool>/recovered`: in a turn after the first of these calls, a call of the tool had the outcome `ok`
     - `tool/<tool>/success_after_error`: the rollout is a success (only rollouts with a score count)
     """
     recovered: dict[str, list[bool]] = defaultdict(list)
@@ -36,10 +36,11 @@ def recovery_metrics(rollouts: Sequence[Rollout], success_threshold: float) -> d
 def left_out_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Estimate how much infrastructure failures of tools shift the mean number of calls and the mean score.
 
-    The result is empty without such failures. The remaining rollouts are the rollouts that did not fail.
+    The remaining rollouts are the rollouts that did not fail. The result is empty without such failures, or without
+    remaining rollouts.
 
-    - `left_out/calls_shift`: (estimated mean number of calls) / (mean of the remaining rollouts) - 1
-    - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts
+    - `left_out/calls_shift`: (estimated mean number of calls) / (mean number of calls of the remaining rollouts) - 1
+    - `left_out/score_shift`: estimated mean score - mean score of the remaining rollouts, if each of them has a score
 
     An estimate is the mean that would result if no rollout had failed. It is computed as a weighted mean over the
     remaining rollouts; see `agentrl.stats.left_out`.

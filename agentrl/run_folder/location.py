@@ -38,7 +38,8 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
 
     Args:
         rows: the rows that were passed in Python, as file name in the run folder -> lines. `keep_rows` writes them.
-        writes_run: False for an evaluation, which may write its results into the folder of a run.
+        writes_run: False for an evaluation, which may write its results into the folder of a run. That folder is then
+            not locked.
 
     Raises:
         ConfigError: the folder contains another run, is in use, or cannot be created.
@@ -103,7 +104,10 @@ def run_at(path: Path) -> Path:
 
 
 def link_latest(folder: Path) -> None:
-    """Point the link `latest`, next to a new run folder, to this folder. A `latest` that is not a link stays."""
+    """Point the link `latest`, next to a new run folder, to this folder. A `latest` that is not a link stays.
+
+    Do nothing if the user chose the folder; only folders that agentrl names have such a link.
+    """
     link = folder.parent / LATEST_RUN
     fresh = _FRESH.fullmatch(folder.name) and OUTPUTS.name in folder.parts
     if not fresh or (link.exists() and not link.is_symlink()):

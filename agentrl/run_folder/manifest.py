@@ -24,7 +24,7 @@ def write_manifest(checkpoint: Path) -> None:
 
 
 def check_manifest(checkpoint: Path) -> None:
-    """Compare the files with their checksums. For a checkpoint without checksums (earlier versions), print a notice.
+    """Compare the files with their checksums. If an earlier version of agentrl saved no checksums, print a notice.
 
     Raises:
         ConfigError: a file is missing or was changed, or the checksums cannot be read.

@@ -26,7 +26,8 @@ class ReproducibilityReport:
 
     - `promised`: whether the same command on an equal machine produces the same tokens, rewards, advantages and weights
     - `provided`: assumptions about the user's code
-    - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
+    - `why_not`: why the run is not reproducible, one line each: the `settings`, the changes in `changed`, and the first
+      event in `ended_by`
     - `settings`: only the reasons from the current configuration and from the configurations before earlier resumes
     - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
     - `ended_by`: events that ended reproducibility. `{step, split, uid, rollout, what}`: a timeout or an infrastructure

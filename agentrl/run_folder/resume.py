@@ -78,7 +78,7 @@ def check_folder(config: RunConfig) -> None:
 
 
 def run_before(config: RunConfig) -> Path:
-    """Return the folder of the resumed run: this run's folder, or that of another run with `resume_from_path`."""
+    """Return the folder of the resumed run: this run's folder, or, with `resume_from_path`, another run's folder."""
     folder = config.trainer.run_dir
     start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
     if start is None or path is None or start.parent == checkpoints_of(folder):
@@ -119,7 +119,7 @@ def _print_missing(config: RunConfig, last: int) -> None:
 
 
 def _print_start(start: Path, folder: Path) -> None:
-    """Print the checkpoint from which the run starts. If this run has checkpoints, refuse one of another run."""
+    """Print the checkpoint from which the run starts. Refuse another run's checkpoint if this run has checkpoints."""
     if start.parent == checkpoints_of(folder):
         _print_skipped(start, folder)
     elif own := newest(folder):

@@ -15,7 +15,10 @@ CANCELLED = "a call that ran in the sandbox was cancelled, which ended the sandb
 
 
 class SandboxEndedError(Exception):
-    """A program ended its own sandbox; the message is the reason. Files and variables of the sandbox are lost."""
+    """A program ended its own sandbox, or a sandbox is used after its end; the message is the reason.
+
+    Files and variables of the sandbox are lost.
+    """
 
 
 class SandboxUnavailableError(Exception):

@@ -31,7 +31,7 @@ _AFTER = 'print("\\n".join(name for name, holds in checks.items() if not holds))
 
 
 async def check_isolation(sandbox: Sandbox, code: str, kind: str, *, read_only: bool = True) -> None:
-    """Check that a sandbox has the isolation that all sandboxes on this machine need, and what `code` checks.
+    """Check that a sandbox has the isolation that all sandboxes on this machine need, and the properties in `code`.
 
     Args:
         code: adds entries to `checks`: property -> whether the sandbox has it. May call `fails` and `no_network`.

@@ -54,8 +54,8 @@ class Content:
 class SandboxPool:
     """Sandboxes by owner (a rollout). The tools of a rollout share one sandbox, which lasts until `release`.
 
-    With `prewarm`, that number of sandboxes is started in advance. A rollout gets one of them immediately. The pool
-    then starts a replacement, unless other rollouts wait for a slot.
+    With `prewarm`, that number of sandboxes is started in advance. If one of them is ready, a rollout whose sandbox has
+    no `Content` gets it immediately. The pool then starts a replacement, unless other rollouts wait for a slot.
 
     Args:
         settings: owners beyond `max_running` wait until another owner releases its sandbox.

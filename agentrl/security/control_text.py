@@ -9,5 +9,8 @@ _CONTROL = re.compile(r"([<\[])(?=[|｜]|/?s>|/?INST\]|/?(?:start|end)_of_turn>|
 
 
 def escape_control_text(text: str) -> str:
-    """Return the text with a backslash inside everything that looks like a control token: `<\\|im_end|>`."""
+    """Return the text with a backslash inside everything that looks like a control token: `<\\|im_end|>`.
+
+    Null characters become replacement characters.
+    """
     return _CONTROL.sub(r"\1\\", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))

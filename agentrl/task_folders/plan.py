@@ -40,7 +40,7 @@ class TaskPlan:
     """Settings and preparation of a task's sandbox.
 
     Attributes:
-        steps: commands and copies that run in the sandbox before its first use.
+        steps: commands that run in the sandbox before its first use, and copies of files into the sandbox.
     """
 
     task: TaskFolder
@@ -93,7 +93,7 @@ def _not_supported(task: TaskFolder) -> Iterator[str]:
 
 
 def _of_phases(place: str, agent: AgentPart, verifier: VerifierPart) -> dict[str, bool]:
-    """Return each key of agent and verifier, with the prefix `place` -> whether its value is not supported."""
+    """Return `place` + key -> whether the value of the key is not supported, for the keys of agent and verifier."""
     wrong = {
         "agent.network_mode": agent.network_mode == "allowlist",
         "verifier.network_mode": verifier.network_mode == "allowlist",

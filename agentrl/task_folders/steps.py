@@ -44,7 +44,11 @@ class TaskSteps:
         return len(self._found)
 
     def filling(self, fill: Callable[[Sandbox], Awaitable[None]]) -> Callable[[Sandbox], Awaitable[None]]:
-        """Return a function that fills a sandbox with the files of the task and of the current step."""
+        """Return a function that prepares a new sandbox: it calls `fill`, then prepares the current step.
+
+        Args:
+            fill: prepares the sandbox for the task, without its current step (`Content.fill`).
+        """
 
         async def filled(sandbox: Sandbox) -> None:
             await fill(sandbox)
@@ -107,7 +111,7 @@ class TaskSteps:
 
 
 async def begin_step(sandbox: Sandbox, task: TaskFolder, step: Step, folder: str) -> None:
-    """Prepare a step: delete what earlier tests left, copy the step's files and run its `setup.sh`.
+    """Prepare a step: delete tests and logs of an earlier step, copy the step's files and run its `setup.sh`.
 
     Args:
         folder: the working folder of the task.
@@ -157,6 +161,9 @@ def ends_task(step: Step, rewards: Rewards) -> bool:
 
 def combined(task: TaskFolder, found: Sequence[Rewards]) -> dict[str, float]:
     """Combine the rewards of the steps into the rewards of the task.
+
+    If the task's `multi_step_reward_strategy` is `final`, return the rewards of the last scored step. Otherwise return
+    the mean of each reward over the scored steps; a step without the reward counts as 0.
 
     Args:
         found: rewards of the scored steps, in order.

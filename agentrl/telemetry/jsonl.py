@@ -19,8 +19,8 @@ class JsonlTracker:
     """Appends one line per step and flushes it to disk, so that a killed run loses no metrics.
 
     Args:
-        resumed_at: the step from which the run resumes. Lines of later steps and an incomplete last line are dropped.
-            None: keep the file unchanged. -1: drop all lines.
+        resumed_at: the step from which the run resumes. Lines of later steps and damaged lines are removed from all
+            three files. None: keep the files unchanged. -1: remove all lines.
     """
 
     _file: TextIO | None = None
@@ -67,7 +67,7 @@ def open_tracker(run: TrackedRun) -> JsonlTracker:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics.jsonl that have a step. Damaged lines, such as a half-written one, are skipped."""
+    """Yield the rows of a .jsonl file that have a step. Damaged lines, such as a half-written one, are skipped."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:

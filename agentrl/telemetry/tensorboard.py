@@ -17,6 +17,7 @@ class TensorBoardTracker:
 
     Args:
         resumed_at: the step from which the run resumes. TensorBoard hides data of later steps. None: hide nothing.
+            -1: hide all earlier data.
     """
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:

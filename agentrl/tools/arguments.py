@@ -46,10 +46,10 @@ class ArgumentsReader:
         self._plain = _Plain.of(parameters)
 
     def read(self, text: str) -> dict[str, JsonValue]:
-        """Return the arguments as an object.
+        """Return the arguments as a dictionary. It is empty for blank text.
 
         Raises:
-            ArgumentsError: the text is not JSON, is not an object, or violates the schema; the message says where.
+            ArgumentsError: the text is not JSON, is not a JSON object, or violates the schema.
         """
         arguments = _parse(text) if text.strip() else {}
         if not isinstance(arguments, dict):
@@ -78,7 +78,7 @@ class _Plain:
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self | None:  # Any: JSON
-        """Return the fast check of `schema`; None if the schema contains other keywords."""
+        """Return the fast check of `schema`; None if the schema is not flat or has other keywords."""
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         plain = (
             schema.keys() - _NO_CONSTRAINT <= {"type", "properties", "required", "additionalProperties"}

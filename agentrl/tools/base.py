@@ -21,10 +21,11 @@ class ToolError(Exception):
 class InfraError(Exception):
     """Raised if a failure does not depend on the policy; the outcome is `infra_error`.
 
-    Examples: a service is down, a quota is used up, a sandbox could not start. A call is first
-    repeated up to `retries` times. If it still fails, the rollout ends. The rollout is saved, but excluded from
-    training and from the metrics. Do not raise `InfraError` for a failure that the model can cause, such as a crash of
-    code that the model wrote, because the policy would not learn to avoid such failures.
+    Examples: a service is down, a quota is used up, a sandbox could not start. The call is first
+    repeated, up to as many times as the tool's option `retries` says (default 0). If the call still fails, the rollout
+    ends. The rollout is saved, but excluded from training and from most metrics. Do not raise `InfraError` for a
+    failure that the model can cause, such as a crash of code that the model wrote, because the policy would not learn
+    to avoid such failures.
     """
 
 
@@ -45,8 +46,8 @@ class BaseTool:
     """Base class of a tool. Subclass it and implement `execute`; all other methods have defaults.
 
     One instance serves all rollouts. `create` is called once per trajectory, before the first call. State that a tool
-    stores under `instance_id` is available to all calls of that trajectory. `release` is always called, also when the
-    rollout is aborted.
+    stores under `instance_id` is available to all calls of that trajectory. `release` is called for each instance that
+    `create` returned, also when the rollout is aborted.
 
     `execute`, `calc_reward` and `release` receive `agent_data` as a keyword. `create` receives `agent_data` only if its
     signature names it. A method whose signature names `seed` receives the rollout's seed, for reproducible random

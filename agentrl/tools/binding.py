@@ -71,7 +71,7 @@ class Shared(Protocol):
     """A resource that several tools of a run share, such as a pool of sandboxes."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counts since the start of the run."""
+        """Return totals since the start of the run, such as counts and seconds."""
         ...
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class RolloutState(ToolInstance):
 
 
 class OpensState(Protocol):
-    """Opens a `RolloutState` for each rollout. `name` is also the key of the state's arguments in `tools_kwargs`."""
+    """Opens the `RolloutState` of a rollout. `name` is also the key of the state's arguments in `tools_kwargs`."""
 
     name: str
 

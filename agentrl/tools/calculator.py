@@ -30,7 +30,8 @@ def evaluate(expression: str) -> Number:
     """Return the value of an expression of numbers, `+ - * / // % **` and parentheses, with Python's precedence.
 
     Raises:
-        ToolError: the expression is not supported, divides by zero, or has a number of more than 1024 bits.
+        ToolError: the expression is not supported, too long or nested too deeply; or it divides by zero; or one of its
+            numbers or results is too large (see `_MAX_BITS`).
     """
     if len(expression) > _MAX_CHARS:
         raise ToolError(f"the expression has {len(expression)} characters, at most {_MAX_CHARS} are allowed")
@@ -133,7 +134,10 @@ def _checked(value: Number) -> Number:
 
 
 def show(value: Number) -> str:
-    """Format a number: whole numbers without a decimal point, other numbers with at most 12 significant digits."""
+    """Format a number. Integers keep all digits; a float that is whole and below 1e15 in size becomes an integer.
+
+    Other floats get at most 12 significant digits.
+    """
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value) if isinstance(value, int) else f"{value:.12g}"

@@ -1,4 +1,4 @@
-"""Runs a `BaseTool` with verl's lifecycle: `create` once per trajectory, `execute`, `calc_reward`, always `release`."""
+"""Runs a `BaseTool` with verl's lifecycle: `create` once per trajectory, then `execute`, `calc_reward`, `release`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RELEASE_TIMEOUT_S = 10.0
 
 _METHODS = ("create", "execute", "calc_reward", "release")
 _GIVEN = ("instance_id", "create_kwargs", "agent_data", "seed")
-"""Arguments of `create` that do not come from the row."""
+"""Arguments of `create` that agentrl passes in every case, so the row need not have them."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -89,8 +89,8 @@ class BoundClass(BoundTool):
 class ClassInstance(ToolInstance):
     """State of a `BaseTool` for one trajectory. The state changes only on the event loop thread of the tools.
 
-    If a call blocks that event loop, a new event loop replaces it. If `create` was still running on the old loop, the
-    new loop runs `create` again, and the first instance is released as soon as it exists.
+    If a call blocks that event loop, a new event loop replaces the blocked one. If `create` was still running on the
+    old loop, the next call runs `create` again on the new loop, and the first instance is released once it exists.
     """
 
     def __init__(self, bound: BoundClass, data: AgentData) -> None:
@@ -147,7 +147,10 @@ class ClassInstance(ToolInstance):
 
     @contextmanager
     def _create_errors(self, row: Mapping[str, JsonValue]) -> Iterator[None]:
-        """Turn exceptions of `create` into errors of the row, because the model did not cause them."""
+        """Turn exceptions of `create` into a DataError, because the model did not cause them.
+
+        InfraError and AgentRLError are not changed.
+        """
         name = self._bound.name
         where = f"row {self._data.task.index}: create of tool '{name}'"
         try:

@@ -27,7 +27,8 @@ class FunctionTool:
         timeout_s: timeout of a call in seconds; None: the run's `tool_timeout_s`.
         isolation: with `process`, the function runs in a separate process, which is killed at the timeout. Async
             functions cannot have the isolation `process`.
-        retries: maximum number of repetitions of a call that raised `InfraError`; the pause doubles each time.
+        retries: maximum number of repetitions of a call that raised `InfraError`; the pause before a repetition doubles
+            each time, up to 5 seconds.
         deterministic: whether the same calls return the same answers. If not, the run may not be reproducible.
     """
 
@@ -115,7 +116,7 @@ def tool(
     ToolResponse, or a tuple (answer, reward of the call, metrics). The function can still be called directly.
 
     Raises:
-        ConfigError: a parameter has no type, or an option does not fit the function.
+        ConfigError: a parameter has no type although `schema` is not given, or an option does not fit the function.
     """
 
     def mark(function: F) -> F:

@@ -64,7 +64,7 @@ def given_tools(
     """Return the tools that a Python caller passes; functions without `@tool` become tools.
 
     Raises:
-        ConfigError: an entry is neither a tool nor a typed function.
+        ConfigError: `tools` is not a list, or an entry is neither a tool nor a typed function.
     """
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigError.keyless(f"tools must be a list of functions or tools, not {tools!r:.100}")

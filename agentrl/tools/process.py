@@ -17,7 +17,7 @@ _ERRORS = {"ToolError": ToolError, "InfraError": InfraError}
 
 
 class ToolFailedError(Exception):
-    """A tool failed in its process; the message contains the exception that the tool raised."""
+    """A tool in a process raised an error other than ToolError and InfraError; the message names the error."""
 
 
 class ToolProcesses:
@@ -32,7 +32,8 @@ class ToolProcesses:
         """Run the function once.
 
         Raises:
-            ToolError, ToolFailedError, InfraError: the function raised an exception.
+            ToolError, InfraError: the function raised this error.
+            ToolFailedError: the function raised another exception.
             OverdueError: the process was killed at the timeout.
             UnavailableError: the process could not start, or ended.
         """

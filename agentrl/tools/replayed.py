@@ -41,7 +41,7 @@ class Recording:
 
     Attributes:
         num_answered: number of calls answered so far.
-        unrecorded: calls without a recorded answer, as text.
+        unrecorded: valid calls without a recorded answer, as text.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Recording:
         return self._ended and not any(self._waiting.values())
 
     def without(self, names: Collection[str]) -> None:
-        """Drop the recorded calls of the tools `names`. These tools start agents, so they run again in a replay."""
+        """Drop the recorded calls of the tools `names`. These tools start agents, which run again in a replay."""
         for key in [key for key in self._waiting if key[0] in names]:
             del self._waiting[key]
 
@@ -87,24 +87,25 @@ class Recording:
 
 
 class RecordedToolbox(Toolbox):
-    """Tools of a saved run, with the recorded schemas; `playing` sets the recording.
+    """Tools of a saved run, with the recorded schemas; `playing` returns a copy that answers from a recording.
 
-    Opening a session for a task other than the recorded one raises DataError. Calls that start agents are not answered
-    from the recording: the agents run again, and the agents' own tool calls are answered from the recording.
+    Opening a session for a task other than the recorded one raises DataError. If a tool in `live` starts agents, calls
+    of this tool are not answered from the recording: the agents run again, and the agents' own tool calls are answered
+    from the recording.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides what happens to a valid call:
 
     - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
     - `stub`: the answer says that the call was not recorded; the outcome is `tool_error`, and the rollout continues
-    - `live`: the call runs in the toolbox `live`; calls with a recorded answer do not run there, so
-      the effects of these calls are missing
+    - `live`: the call runs in the toolbox `live`. Calls with a recorded answer do not run there, so their effects, such
+      as written files, are missing there
 
     Args:
         schemas: tool schemas of the saved run.
 
     Raises:
-        ConfigError: `unrecorded` is `live`, and a recorded tool is missing in the toolbox `live`.
+        ConfigError: `unrecorded` is `live`, and `live` is None or lacks a recorded tool.
     """
 
     def __init__(

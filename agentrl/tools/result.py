@@ -47,8 +47,8 @@ def read_answer(returned: object) -> Answer:
     """Convert a tool's return value: text, a dict, a `ToolResponse`, or a tuple (one of these, reward, metrics).
 
     Raises:
-        ToolError: bytes that are not text, a tuple of another length, a reward that is not a finite number, an image
-            that cannot be read, or a video.
+        ToolError: bytes that are not text, an empty tuple, a tuple of more than 3 values, a reward that is not a finite
+            number, an image that cannot be read, or a video.
     """
     if not isinstance(returned, tuple):
         return _with_reward(returned, None, None)

@@ -32,7 +32,7 @@ class SandboxToolKind:
 
     Attributes:
         parameters: name -> description; every parameter is a required string.
-        action: function (sandbox, arguments, seconds until the deadline) that runs a call.
+        action: function (sandbox, arguments, timeout in seconds) that runs a call and returns its answer.
         stateless: description used in place of `description` if the sandbox keeps no variables between calls.
     """
 
@@ -46,8 +46,8 @@ class SandboxToolKind:
         """Return the tool of an entry of a YAML file.
 
         Args:
-            pools: sandbox setting -> pool, for all tools of the file. Tools with equal settings share a pool and a
-                sandbox.
+            pools: sandbox setting -> pool, for all tools of the file. Tools with equal settings share a pool, and in
+                each rollout one sandbox.
         """
         check_keys(entry, _Entry.model_fields)
         given = _Entry.model_validate(entry)

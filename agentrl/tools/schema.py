@@ -18,7 +18,7 @@ _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return (summary, description of each argument) from a docstring in Google style."""
+    """Return (text before the first section, description of each argument) from a docstring in Google style."""
     summary: list[str] = []
     arguments: dict[str, str] = {}
     section, name, indent = "", "", None
@@ -44,7 +44,8 @@ def arguments_model(
     """Build a pydantic model with one field per parameter of `function`; `untyped` allows parameters without a type.
 
     Raises:
-        ConfigError: a parameter has no type, or a type that a schema cannot express.
+        ConfigError: a parameter has no type although `untyped` is False, has a type that a schema cannot express, or
+            cannot be passed by name.
     """
     where = f"tool function '{getattr(function, '__name__', function)}'"
     try:

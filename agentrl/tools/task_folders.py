@@ -152,7 +152,9 @@ class TaskFolderState(RolloutState):
             yield running
 
     async def next_step(self) -> str | None:
-        """Score the finished step, and begin the next step. Return the next step's instruction; None if there is none.
+        """Score the finished step, and begin the next step. Return the instruction of the next step.
+
+        Return None if there is no next step.
 
         If the caller is cancelled, for example at the rollout's deadline, the scoring continues; `reward` waits for it.
 
@@ -165,7 +167,7 @@ class TaskFolderState(RolloutState):
         return await asyncio.shield(self._stepping)
 
     async def reward(self) -> float | None:
-        """Run the tests in the sandbox of the rollout.
+        """Run the tests in the sandbox of the rollout, and return the reward; None if `start` was not called.
 
         Raises:
             InfraError: there is no reward; see `task_folders.verifier.verify`.

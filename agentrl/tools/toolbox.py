@@ -65,10 +65,10 @@ class Toolbox:
         self._shared: set[Shared] = {each for each in shared if isinstance(each, Shared)}
 
     async def start(self) -> None:
-        """Check shared resources before the first rollout. Without `start`, they are checked at the first call.
+        """Check shared resources before the first rollout. Without `start`, a resource is checked at its first use.
 
         Raises:
-            ConfigError: a resource cannot be used, such as sandboxes that do not isolate on this machine.
+            ConfigError: a resource cannot be used, such as sandboxes that are not isolated on this machine.
         """
         for shared in self._shared:
             if isinstance(shared, Starting):
@@ -76,7 +76,7 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[ToolSchema]:
-        """Schemas that the model sees, for rows that select no tools."""
+        """Schemas of all tools; a row without a selection of tools offers all of them to the model."""
         return [tool.schema for tool in self.tools.values()]
 
     def session(self, task: Task) -> ToolSession:
@@ -142,8 +142,8 @@ class ToolSession:
 
     Attributes:
         schemas: schemas that the model sees: of all tools, or of the tools that the row's `tool_options` select. Tools
-            that start agents are included only in a `view`.
-        rewards: tool name -> the tool's reward for the rollout; complete after `finish`.
+            that start agents are included only in a `view` with `run_agent`.
+        rewards: name of a tool or environment -> its reward for the rollout; complete after `finish`.
         data: passed to tools as `agent_data`; an agent loop may set `data.messages` to its own list.
     """
 
@@ -172,7 +172,7 @@ class ToolSession:
         return any(isinstance(tool, BoundAgentTool) for tool in self._toolbox.tools.values())
 
     def view(self, names: Collection[str] | None = None, run_agent: RunAgent | None = None) -> ToolSession:
-        """Return a session for one of several conversations. It shares all state with this session.
+        """Return a session for one of several conversations. Both sessions share all state.
 
         Args:
             names: the tools that the conversation may call; None: all tools.
@@ -199,7 +199,7 @@ class ToolSession:
         return "".join([await state.start() or "" for state in self.data.states.values()])
 
     async def call(self, call: ParsedCall) -> ToolResult:
-        """Run a call and return its result. A wrong call or a failing tool does not raise; it sets the outcome."""
+        """Run a call; return its result. A wrong call or a failing tool sets the outcome; an AgentRLError is raised."""
         start = time.perf_counter()
         if self._run_agent and call.error is None and call.name in self._agents:
             answer, outcome = await answer_of(self._agents[call.name], call.arguments, self._run_agent)

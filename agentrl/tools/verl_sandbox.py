@@ -40,7 +40,7 @@ def fusion_tool(entry: Mapping[str, object], pools: dict[str, SandboxPool]) -> S
     verl's key `rate_limit` is the maximum number of concurrent requests.
 
     Raises:
-        ConfigError: the schema has no parameter `code`.
+        ConfigError: a key is unknown, or the schema has no parameter `code`.
     """
     check_keys(entry, _Entry.model_fields)
     given = _Entry.model_validate(entry)

@@ -19,7 +19,7 @@ def goal_reached(goal: Best | None, wanted: StopWhen | None) -> bool:
 
 
 def finished_step(config: RunConfig, progress: Progress, total_steps: int) -> int | None:
-    """Return the last step of a finished run; None if a step, the report or the output file is still missing."""
+    """Return the last step of a finished run; None if a step or a file is missing, or the report is outdated."""
     step = _saved(config, "val") if config.trainer.mode == "val_only" else progress.latest_step
     if step is None or not (step >= total_steps or goal_reached(progress.goal, config.trainer.stop_when)):
         return None
@@ -27,9 +27,9 @@ def finished_step(config: RunConfig, progress: Progress, total_steps: int) -> in
 
 
 def _pages_are_written(config: RunConfig) -> bool:
-    """Return whether the report and the output file are up to date.
+    """Return whether the report is up to date and the output file exists.
 
-    Both files are written after the last step. If the run was killed earlier, these files are missing or outdated.
+    Both files are written after the last step. If the run was killed earlier, a file is missing or outdated.
     """
     folder, output = config.trainer.run_dir, config.data.output_path
     report, last = folder / REPORT_FILE, _last_file(config)

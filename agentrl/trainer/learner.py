@@ -124,6 +124,8 @@ class Learner:
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Run all updates of one step. Return metrics `actor/<name>`, each the mean over the updates that report it.
 
+        During the warm-up, nothing is trained and no metrics are returned.
+
         `skipped_updates` is the number of skipped updates. Non-finite values of skipped updates are excluded from the
         means. The metrics of `correct` are added. `mismatch/…` (see `off_policy.mismatch.summary`) covers all tokens if
         the samples have `old_logprobs`. Otherwise it covers only the first mini-batch, because later mini-batches use
@@ -170,7 +172,7 @@ def updates_per_step(num_groups: int, mini_batch_groups: int | None, epochs: int
 def epoch_batches(
     samples: Sequence[Sample], mini_batch_groups: int | None, epochs: int, seed: int, step: int
 ) -> Iterator[list[Sample]]:
-    """Yield the mini-batches of all passes over a step's samples, in a different order for each pass."""
+    """Yield the mini-batches of all passes over a step's samples; each pass shuffles the groups differently."""
     for epoch in range(epochs):
         yield from mini_batches(samples, mini_batch_groups, derive_seed(seed, "deal", step, epoch))
 

@@ -24,7 +24,8 @@ _LAST = ("replicas_ready", "weight_changed_share")
 requests, are not reported, because a momentary value does not describe a step."""
 
 _OF_THE_RUN = ("abandoned_calls", "sandbox_cost_usd")
-"""Tool counters that are reported as totals since the start of the run, including validations."""
+"""Tool values that are reported unchanged, not as the increase in the step: the calls that still hang, and the price
+of all sandboxes since the start of the run, including validations."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),
@@ -74,7 +75,7 @@ class EngineMeter(Meter):
 class ToolMeter(Meter):
     """Counts of the tools in one step, as `tools/<name>`. The counts come from `Toolbox.metrics`.
 
-    The counts in `_OF_THE_RUN` are totals since the start of the run.
+    The values in `_OF_THE_RUN` are not counts of one step: they are reported as `Toolbox.metrics` returns them.
     """
 
     def __call__(self) -> Metrics:

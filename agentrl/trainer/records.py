@@ -20,7 +20,7 @@ class Records:
     """Logs to the trackers of a run, and stores its rollouts.
 
     Args:
-        num_generations: number of validation samples logged as text, from the same tasks in each validation.
+        num_generations: maximum number of rollouts that each validation logs as text; they come from the first tasks.
         text_of: converts tokens to text, including special tokens.
         train_store: stores training rollouts; None if the run trains on rollouts that are already stored.
         val_store: stores validation rollouts.
@@ -82,7 +82,10 @@ class Records:
             self._reproducibility.watch(step, "train", groups)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Log the metrics of a training step, or of the validation before the first step."""
+        """Log the metrics of a training step, or of the validation before the first step (0).
+
+        The health warnings of a training step are logged, too.
+        """
         for tracker in self._trackers:
             tracker.log(step, metrics)
         for warning in self._health.check(metrics) if step else ():

@@ -13,7 +13,7 @@ class Excluded(StrEnum):
     NO_TRAINED_TOKENS = "no_trained_tokens"
     EQUAL_REWARDS = "equal_rewards"  # dynamic sampling filtered its group: all rewards of the group are equal
     TOO_FEW = "too_few"  # dynamic sampling filtered its group: fewer than two valid rollouts
-    STALE = "stale"  # the staleness of its group exceeded trainer.max_staleness; the task was requeued
+    STALE = "stale"  # in the next step, its group would be older than trainer.max_staleness; the task was requeued
     OVER_SAMPLED = "over_sampled"  # over-sampling: enough other groups were ready first; the task was requeued
     OVERLONG = "overlong"  # truncated by a length limit; algorithm.overlong_filter is on
     NO_ADVANTAGE = "no_advantage"  # all its advantages are 0, and the algorithm drops such rollouts

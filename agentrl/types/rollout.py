@@ -102,7 +102,7 @@ class Rollout:
     Attributes:
         rewards: rewards by name. Training uses `score`; most algorithms only record the other rewards.
         error: why the rollout failed, in one line; set if `stop` is `error`, or if the reward failed.
-        infra_failed: the rollout failed for reasons outside the policy; it is saved but excluded from statistics.
+        infra_failed: the rollout failed for reasons outside the policy; it is saved, but excluded from most metrics.
         seed: the seed from which the sampling seeds are derived.
         duration_s: wall-clock seconds from start to reward.
         scored_text_sha256: SHA-256 of the text that the reward function received, encoded as UTF-8 (a lone surrogate as

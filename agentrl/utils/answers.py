@@ -85,7 +85,11 @@ def answer_line(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str:
-    """Return the final answer: in `<answer>` tags, else boxed, else after `Answer:`, else all text after `</think>`."""
+    """Return the final answer of a text, after removing everything up to `</think>`.
+
+    The first of these functions that finds an answer is used: `tagged`, `boxed`, `answer_line`. If none finds one, the
+    answer is the complete remaining text.
+    """
     answer_text = text.rpartition("</think>")[2]
     marked = (read(answer_text) for read in (tagged, boxed, answer_line))
     return next((answer for answer in marked if answer is not None), answer_text.strip())

@@ -34,7 +34,7 @@ class EndpointFailedError(Exception):
 
 
 class EndpointRefusedError(Exception):
-    """The endpoint rejects a request and has answered no earlier request: probably key, model or address is wrong."""
+    """The endpoint rejects a request and has given no valid answer yet: probably key, model or address is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,9 @@ class ChatEndpoint:
         """Return `read(answer)` of a valid answer; `read` raises `InvalidAnswerError` to reject an answer.
 
         Raises:
-            EndpointFailedError: no valid answer after `max_retries` retries.
-            EndpointRefusedError: the endpoint rejects the request, and has answered no earlier request.
+            EndpointFailedError: no valid answer after `max_retries` retries; or the endpoint rejects the request, but
+                has given a valid answer to an earlier request.
+            EndpointRefusedError: the endpoint rejects the request, and has given no valid answer yet.
         """
         content = json.dumps(body).encode()
         async with self._opened() as connection:
@@ -189,7 +190,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 def _count(usage: object) -> Callable[[str], int | None]:
-    """Return a function: name of a count in `usage` -> number of tokens; None if it is missing or not plausible."""
+    """Return a function: name of a count in `usage` -> the count; None if the count is missing or not plausible."""
 
     def read(name: str) -> int | None:
         value = usage.get(name) if isinstance(usage, dict) else None

@@ -1,4 +1,4 @@
-"""HTTP client for judges, sandboxes and SGLang servers."""
+"""HTTP client for servers: judges, sandboxes, SGLang, retrieval services and environment servers."""
 
 from __future__ import annotations
 

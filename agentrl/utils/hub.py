@@ -27,13 +27,15 @@ _LOGGER = logging.getLogger(__name__)
 
 @cache
 def check_hub(name: str, key: str) -> None:
-    """Refuse a model that is neither on the hub nor in the hub's local cache.
+    """Refuse a model that is not on the hub.
+
+    With HF_HUB_OFFLINE, or if the hub cannot be reached, the model must be in the hub's local cache.
 
     Args:
         key: the configuration key that contains the name.
 
     Raises:
-        ConfigError: the model does not exist, or the hub cannot be reached.
+        ConfigError: the model is not on the hub; or the hub is not available, and the model is not in the cache.
     """
     if problem := _problem("model", name, lambda: _is_cached(name)):
         raise ConfigError.at(key, Kind.NOT_FOUND, f"{key}: there is no folder '{name}', and {problem}")
@@ -83,10 +85,13 @@ def _is_on_hub(name: str) -> bool:
 
 @cache
 def check_hub_dataset(name: str) -> None:
-    """Refuse a dataset that is neither on the hub nor in the local cache of the `datasets` library.
+    """Refuse a dataset that is not on the hub.
+
+    With HF_HUB_OFFLINE, or if the hub cannot be reached, the dataset must be in a local cache: in that of the library
+    `datasets` or in that of the hub.
 
     Raises:
-        DataError: the dataset does not exist, or the hub cannot be reached.
+        DataError: the dataset is not on the hub; or the hub is not available, and the dataset is in no cache.
     """
     if problem := _problem("dataset", name, lambda: _is_cached_dataset(name)):
         raise DataError(f"{name}: there is no file of that name, and {problem}")

@@ -26,7 +26,7 @@ def interface_of(address: str) -> str | None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a free port. It is below the range that the system gives to other programs; no port is returned twice."""
+    """Return a free port below the range that the system gives to other programs. A process gets no port twice."""
     numbers = random.SystemRandom()  # other processes of a run may have the same seed
     while True:
         port = numbers.randrange(20000, 30000)

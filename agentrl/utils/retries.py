@@ -1,4 +1,4 @@
-"""Retry policy for requests to judges and sandboxes: growing waits, and pauses that the server requests."""
+"""Retry policy for requests to servers such as judges: growing waits, and pauses that the server requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Retries:
         self._free_at = 0.0  # callers wait until this time of the event loop, because the server requested it
 
     async def run(self, attempt: Callable[[], Awaitable[T]], body: bytes) -> T:
-        """Return the result of the first successful `attempt`; `TryAgainError` is retried.
+        """Return the result of the first successful `attempt`. Another attempt follows only after a `TryAgainError`.
 
         Args:
             body: the request's body. Its hash makes waits differ, so that callers do not retry at the same time.
@@ -89,7 +89,7 @@ def raise_if_busy(status: int, headers: Mapping[str, str], why: str) -> None:
 
 
 def _retry_after_s(asked: str) -> float | None:
-    """Seconds of waiting that the server requests (RFC 9110, 10.2.3: a number of seconds, or a date)."""
+    """Seconds of waiting that the server requests (RFC 9110, 10.2.3: a number of seconds, or a date), or None."""
     if re.fullmatch(r"\d+(\.\d+)?", asked):
         return float(asked)
     try:

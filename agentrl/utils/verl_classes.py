@@ -131,6 +131,9 @@ def replaced(name: str, classes: Mapping[str, Replacement], base: str) -> str:
 
 
 def reward_in_place_of(path: str) -> str | None:
-    """Return the `reward.name` for a file or module of verl's rewards, such as `verl/utils/reward_score/gsm8k.py`."""
+    """Return the `reward.name` for a file or module of verl's rewards, such as `verl/utils/reward_score/gsm8k.py`.
+
+    None if agentrl has no such reward.
+    """
     module = re.search(r"verl[./]utils[./]reward_score[./](\w+)", path)
     return _SCORES.get(module[1]) if module else None

@@ -45,7 +45,8 @@ class Filter:
 
     Attributes:
         equal: (column, value) pairs.
-        bounds: (column, whether this is a lower bound, bound). The bound itself is allowed.
+        bounds: triples (column, is_lower, bound). `is_lower` is True for a lower bound and False for an upper bound. A
+            value equal to the bound is allowed.
         call: (column, value) pairs for `tools` and `outcomes`; one tool call of the row must match all pairs.
         failed: only rollouts with an error or an infrastructure failure.
         dropped: also rollouts of dropped groups, which no step trained on.

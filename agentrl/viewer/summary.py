@@ -54,7 +54,8 @@ SUMMARY = pa.schema(
 )
 """Columns of every summary.
 
-`tokens` and `trained` are numbers of tokens in all trajectories. `tools` and `outcomes` have one entry per call.
+`tokens` is the number of tokens in all trajectories. `trained` counts only tokens of the model or of a demonstration,
+also in trajectories with weight 0. `tools` and `outcomes` have one entry per call.
 `group_size` is the number of rollouts in the group. `reward` is null without a score.
 """
 

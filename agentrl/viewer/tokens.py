@@ -55,9 +55,11 @@ def _text(tokenizer: Tokenizer, token_ids: list[int]) -> str:
 
 
 def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | None) -> TokenTexts:
-    """Open `override`, else the tokenizer of the latest checkpoint, else the tokenizer of the initial model.
+    """Open the tokenizer in `override` if it is given. Otherwise, open the run's tokenizer.
 
-    Only tokenizer files are read. Code of a model or tokenizer is never run.
+    The run's tokenizer is in the latest checkpoint or, if it has none, in the folder of the initial model. The run's
+    tokenizer is not used if its vocabulary differs from the vocabulary of the rollouts. Only tokenizer files are read.
+    Code of a model or tokenizer is never run.
 
     Raises:
         ConfigError: the file is not a tokenizer.

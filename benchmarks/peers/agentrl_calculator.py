@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class Clock:
-    """Wraps the loop's `after_step` and writes one line per step; time of validation and checkpoints is not counted."""
+    """Wraps `after_step` and writes a line per step; the time of storing, validation and checkpoints is not counted."""
 
     def __init__(self, after_step: AfterStep, out: Path) -> None:
         self._after_step, self._out = after_step, out

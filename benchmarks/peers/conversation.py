@@ -32,7 +32,7 @@ def question(rollout: int) -> list[dict[str, str]]:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time of all threads, in microseconds per turn."""
+    """Measures wall-clock time, and the CPU time of all threads together, in microseconds per turn."""
 
     def __init__(self, num_turns: int) -> None:
         self._num_turns = num_turns

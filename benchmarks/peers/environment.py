@@ -1,4 +1,4 @@
-"""Virtual environments of the peers: packages that agentrl is compared or tested with. Created on first use."""
+"""Creates the virtual environments of the peers on first use. A peer is a package used in comparisons or tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by TRL's interpreter: compute the advantages of TRL's trainers for given rewards.
+"""Compute the advantages of TRL's trainers for given rewards. Runs in TRL's virtual environment.
 
     python trl_advantages.py QUESTIONS     ->     JSON: for each question a list with the advantages of all rollouts
 

@@ -1,4 +1,4 @@
-"""Run GRPO on the calculator task with TRL's GRPOTrainer; write one JSON line per step. Needs the peer's environment.
+"""Run GRPO on the calculator task with TRL's GRPOTrainer, in TRL's virtual environment; write a JSON line per step.
 
     .cache/peers/trl/bin/python benchmarks/peers/trl_calculator.py --model FOLDER --train FILE --out FILE
 

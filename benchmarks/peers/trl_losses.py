@@ -1,4 +1,4 @@
-"""Run by TRL's interpreter: compute the losses of TRL's trainers for given log-probabilities.
+"""Compute the losses of TRL's trainers for given log-probabilities. Runs in TRL's virtual environment.
 
     python trl_losses.py QUESTIONS     ->     JSON: for each question one list with the loss and its gradient
 

@@ -1,4 +1,4 @@
-"""Run by verl's interpreter: compute verl's advantages and returns for given rewards.
+"""Compute verl's advantages and returns for given rewards. Runs in verl's virtual environment.
 
 python verl_advantages.py QUESTIONS     ->     JSON: for each question one list of numbers
 

@@ -1,4 +1,4 @@
-"""Run by verl's interpreter: compute verl's losses, aggregations and KL estimators.
+"""Compute verl's losses, aggregations and KL estimates. Runs in verl's virtual environment.
 
 python verl_losses.py QUESTIONS     ->     JSON: for each question one list of numbers, such as a loss and its gradient
 """

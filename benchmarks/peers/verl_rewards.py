@@ -1,4 +1,4 @@
-"""Run by verl's interpreter: score answers with verl's reward functions.
+"""Score answers with verl's reward functions. Runs in verl's virtual environment.
 
 python verl_rewards.py QUESTIONS     ->     JSON: one list with the score of each question
 """

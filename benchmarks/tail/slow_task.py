@@ -32,7 +32,8 @@ def pareto(rng: random.Random, median: float, most: float) -> float:
 class Tail:
     """Random generators for tool latencies and discarded tokens; they depend only on (task, rollout, turn).
 
-    The number of a rollout is its index in the group. If a task is restarted, its rollouts get the same values again.
+    The rollouts of a group are numbered in the order in which they start. If a task is restarted, its rollouts get the
+    same values again.
     """
 
     def __init__(self) -> None:

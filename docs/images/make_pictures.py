@@ -30,7 +30,7 @@ DRAWN_MS = 700
 
 
 def main() -> None:
-    """Read the command line and take every picture."""
+    """Read the command line and make every picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("outputs/quickstart"))
     parser.add_argument("--out", type=Path, default=IMAGES)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def pictures_of(browser: Browser, run: Path, out: Path) -> list[Path]:
-    """Take every picture in the light and in the dark color scheme; return the paths of the pictures."""
+    """Take each screenshot in the light and in the dark color scheme; return the paths of the screenshots."""
     report = (run / "rl/report.html").resolve().as_uri()
     group = mixed_group(TrajectoryStore(run / "rl/trajectories/train"))
     command = [sys.executable, "-m", "agentrl", "view", str(run / "rl")]
@@ -108,7 +108,10 @@ def siblings_drawn(page: Page) -> None:
 
 
 def mixed_group(store: TrajectoryStore) -> str:
-    """Return the viewer address of the first group whose first two rollouts have the rewards 0 and 1, in any order."""
+    """Return the viewer page of the first group whose first two rollouts have the rewards 0 and 1, in any order.
+
+    The page is the part of the viewer's address after `#/`.
+    """
     for step in store.steps:
         for group in store.groups(step):
             first = [rollout.reward for rollout in group.rollouts[:2]]

@@ -75,7 +75,7 @@ def right_trace(problem: Problem, calls: Calls) -> list[Message]:
 
 
 def wrong_trace(problem: Problem, calls: Calls, rng: random.Random) -> list[Message]:
-    """A demonstration with one of the teacher's mistakes; the most common one is to stop after the first call."""
+    """A demonstration with one of the teacher's mistakes; the most common one is to answer after the first call."""
     first = calls.turns(*problem.first)
     everything = calls.turns(problem.text, problem.answer if calls.computes_all else "error")
     give_up = _say("I do not know")

@@ -20,6 +20,6 @@ class SecondChance(AgentLoop):
                 await chat.tool_turn(turn)
             elif chat.tool_calls:
                 break
-            else:  # a rewritten history starts a new trajectory; copied tokens are not trained twice
+            else:  # `restart` begins a new trajectory; tokens copied into its prompt are not trained on again
                 chat = chat.restart([*chat.trajectory.messages, REMINDER])
         return chat.rollout()

@@ -1,4 +1,4 @@
-"""A batch reward: one call scores all waiting rollouts. Use this if a model or a service computes scores.
+"""A batch reward: one call scores several waiting rollouts. Use this if a model or a service computes scores.
 
     agentrl train +experiment=calculator reward.reward_manager.name=batch \
         reward.custom_reward_function.path=examples/custom_reward/batch_reward.py

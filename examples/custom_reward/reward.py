@@ -1,4 +1,4 @@
-"""A custom reward: 1 for a right answer, minus a small cost for each turn after the first.
+"""A custom reward: a right answer scores 1, minus a small cost for each turn after the first; a wrong answer 0.
 
     agentrl train +experiment=calculator reward.custom_reward_function.path=examples/custom_reward/reward.py \
         reward.custom_reward_function.reward_kwargs='{price_of_a_turn: 0.1}' reward.success_threshold=0.5

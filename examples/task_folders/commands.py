@@ -18,7 +18,7 @@ NO_OUTPUT = "[no output]"
 
 @dataclass(frozen=True)
 class FileTask:
-    """A task: an instruction, the files in /app before and after the task, and the commands of a teacher.
+    """A task: an instruction, the files in /app before and after the task, and the command that solves the task.
 
     Attributes:
         wrong: a command that does not solve the task, and its output.

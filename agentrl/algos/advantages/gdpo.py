@@ -22,9 +22,9 @@ def gdpo(
     """s_i = sum over k of w_k * (r_ki - mean(r_k)) / (std(r_k) + 1e-6), then whitened over all trained tokens.
 
     Default keys: the names of all rewards except `score`; if there are none, the score is used. Default weights: 1.
-    Example: rewards (1, 0), (0, 0), (1, 1) become (0.577, -0.577), (-1.155, -0.577), (0.577, 1.155), so s is 0, -1.732,
-    1.732. Whitened, with one token per rollout: 0, -1, 1. A group of one, or with all rewards equal, has advantage 0.
-    The returns equal the advantages.
+    Example: three rollouts with the rewards (1, 0), (0, 0), (1, 1). The standardised rewards are (0.577, -0.577),
+    (-1.155, -0.577), (0.577, 1.155), so s is 0, -1.732, 1.732. Whitened, with one token per rollout: 0, -1, 1. A group
+    of one, or with all rewards equal, has advantage 0. The returns equal the advantages.
 
     Raises:
         ConfigError: an unknown key, a wrong number of weights, or a reward that is not finite.

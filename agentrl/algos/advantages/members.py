@@ -23,7 +23,8 @@ class AdvantageBatch:
         rollout_ids: [B]; rows of one rollout have the same id, which is unique within the group.
         valid: [B] bool; invalid rows are excluded from all statistics and get advantage 0.
         values: [B, T], a critic's values, for the estimators that need them.
-        baselines: [B], reward of each task's baseline rollout, for estimators that need it; NaN if that rollout failed.
+        baselines: [B], reward of the greedy rollout of each row's task, for estimators that need it; NaN if there is no
+            greedy rollout or it failed.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
         step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step, or if

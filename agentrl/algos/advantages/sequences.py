@@ -32,7 +32,11 @@ class Sequences:
     there: Tensor
 
     def sums(self, values_BT: Tensor) -> Tensor:
-        """Return one sum per trained token, over it and the untrained tokens up to the next one, [M, N] float64."""
+        """Return one sum for each trained token, [M, N] float64.
+
+        A sum contains the values of a trained token and of the untrained tokens up to the next trained token. The first
+        sum of a rollout also contains the values before the rollout's first trained token.
+        """
         result = values_BT.new_zeros(self.there.shape, dtype=torch.float64)
         rows = self.of_row[:, None].expand_as(self.place)
         result.index_put_((rows, self.place), values_BT.double(), accumulate=True)

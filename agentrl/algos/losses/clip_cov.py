@@ -28,7 +28,7 @@ def clip_cov(
     """PPO's clipped loss, but 0 for a share `clip_cov_ratio` of all tokens, at least one token.
 
     These tokens are drawn from the tokens that PPO does not clip and whose covariance is between `clip_cov_lb` and
-    `clip_cov_ub`.
+    `clip_cov_ub`. If there are too few such tokens, all of them are drawn.
 
     Metrics: `pg_clipfrac`, share of clipped tokens; `cov_frac`, share of tokens with loss 0 because of their
     covariance; `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`.
@@ -64,8 +64,8 @@ def clip_cov(
 def kl_cov(batch: LossBatch, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0) -> TokenLoss:
     """-A r, plus `ppo_kl_coef` |log r| for the share `kl_cov_ratio` of tokens with the largest covariance.
 
-    At least one token is penalised. r = policy / old policy. At the first update of a step, r is 1 and the penalty has
-    no gradient.
+    At least one token is penalised. r = policy / old policy. Where r is exactly 1, as before the first update of a step
+    with `decoupled` ratios (see `PolicyLoss`), the penalty has no gradient.
 
     Metrics: `cov_frac`, share of penalised tokens; `ppo_kl`; `ratio_mean`.
     """

@@ -23,14 +23,14 @@ def dppo(
     """-sg(min(r, c)) A log p with r = policy / old policy, c = clip_ratio_c; 0 for a token outside the trust region.
 
     A token is outside if its divergence is above the radius and its update would increase the divergence. The radius is
-    `clip_ratio_high` for A > 0, else `clip_ratio_low`. The divergence is between distributions over two outcomes: the
-    sampled token, or any other token.
+    `clip_ratio_high` for A > 0, else `clip_ratio_low` (default: see `RADIUS`). The divergence is between distributions
+    over two outcomes: the sampled token, or any other token.
 
         tv   |p - p_old|
         kl   p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p))
 
-    Metrics: `pg_clipfrac`, share of tokens outside; `pg_clipfrac_lower`, share of ratios clipped to c; `ppo_kl`,
-    the k1 estimate of KL(old || policy); `ratio_mean`.
+    Metrics: `pg_clipfrac`, share of tokens outside; `pg_clipfrac_lower`, share of tokens that are not outside and whose
+    ratio was clipped to c; `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`.
 
     Raises:
         ConfigError: there is no such divergence.

@@ -29,7 +29,7 @@ def value_loss(
     """Return (loss, metrics): max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2, aggregated to [].
 
     OpenAI's PPO code has the same loss (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that has
-    moved towards the return by more than c since the start of the step gets no gradient.
+    moved by more than c since the start of the step gets no gradient if the clipped value is farther from the return.
 
     Args:
         values: [B, T], outputs of the trained model.
@@ -55,7 +55,7 @@ def value_loss(
 def explained_variance(values: Tensor, returns: Tensor, loss_mask: Tensor) -> float:
     """1 - Var(R - V) / Var(R) over the trained tokens of [B, T]: 1 is perfect, 0 is no better than a constant.
 
-    The result is 0 if all returns are equal.
+    The result is 0 if all returns are equal, or if there are no trained tokens.
     """
     mask = loss_mask.bool()
     returns_N, values_N = returns.detach()[mask].double(), values.detach()[mask].double()

@@ -28,7 +28,10 @@ class _Tokens:
 
 
 def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tuple[list[Sample], Metrics]:
-    """Return (samples, metrics): samples with `importance_weights`, and without rejected tokens in `loss_mask`.
+    """Return (samples, metrics): the samples with importance weights and without rejected tokens.
+
+    Samples get `importance_weights` only if `rollout_is` is set. `rollout_rs` sets the `loss_mask` of rejected tokens
+    to 0.
 
     The ratio is exp(old_logprobs - behaviour_logprobs): policy at the start of the step / behaviour policy. The same
     ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are

@@ -57,7 +57,7 @@ class WatchedLoss(AroundLoss):
 
 
 def mismatch_of(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Return `summary` of all trained tokens of a step; empty if a sample lacks log-probabilities."""
+    """Return `summary` of all trained tokens of a step; empty without samples, or if one lacks log-probabilities."""
     if not samples or any(sample.old_logprobs is None or sample.behaviour_logprobs is None for sample in samples):
         return {}
     log_ratio_1N = torch.cat([sampled_log_ratio(sample) for sample in samples])[None]

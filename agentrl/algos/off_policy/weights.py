@@ -89,7 +89,10 @@ def normalised(weights_U: Tensor) -> Tensor:
 
 
 def effective_share(weights_U: Tensor) -> Tensor:
-    """Effective sample size / number of units, []: mean(w)^2 / mean(w^2) (Kong 1992); 1 if all weights are equal."""
+    """Effective sample size / number of units, []: mean(w)^2 / mean(w^2) (Kong 1992).
+
+    The result is 1 if all weights are equal, but 0 if all weights are 0.
+    """
     square = weights_U.square().mean()
     return torch.where(square > 0, weights_U.mean().square() / square, 0.0)
 

@@ -18,8 +18,8 @@ class ListMarks:
 
     Attributes:
         begin: matches the mark before a list: `<|tool_call|>`, or another mark of the format.
-        ends: whether a list after `<|tool_call|>` must end with `<|/tool_call|>`; if false, it must not end with it. A
-            list after the other mark must never end with `<|/tool_call|>`.
+        ends: whether `<|/tool_call|>` must follow a list that comes after `<|tool_call|>`; if false, `<|/tool_call|>`
+            must not follow. After a list that comes after the other mark, `<|/tool_call|>` must never follow.
     """
 
     begin: re.Pattern[str]

@@ -22,8 +22,8 @@ def read_qwen3_coder(text: str, tools: Sequence[Json]) -> ParsedTurn:
 
     A block begins at each `<tool_call>`. The text from a line that begins with `<function=` to the first `<tool_call>`
     is also a block. A value ends at a `</parameter>` that is followed by the next parameter or by the end of the
-    function. One line break at each end of the value is dropped. After the first mistake in a block, the rest of the
-    block is a malformed call.
+    function. One line break at each end of the value is dropped. If a function call in a block is not complete, the
+    text from this call to `</tool_call>` (or to the end of the block) is one malformed call.
     """
     answer, thoughts = first_thoughts(text, _OPEN)
     before, *blocks = answer.split(_OPEN)

@@ -36,7 +36,10 @@ def check_seals(check: Checker) -> None:
 
 
 def _leaf_seals(step: Step, path: str) -> NDArray[np.uint32]:
-    """[rows]: one checksum per row, over the lengths of the lists (outermost first), then the values of the leaf."""
+    """[rows]: one checksum per row, over the lengths of the lists (outermost first), then the values of the leaf.
+
+    In a leaf of texts, the lengths of the texts come before the texts.
+    """
     sums = [0] * len(step)
     holder = step.holder[path]
     for items in _lists_down_to(holder):

@@ -1,4 +1,4 @@
-"""Read the trajectories of an agent loop that is not built in, from the operations of its conversations."""
+"""Build trajectories from the operations of their conversations, for custom agent loops (other uses: see `Reader`)."""
 
 from __future__ import annotations
 

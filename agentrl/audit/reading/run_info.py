@@ -104,7 +104,7 @@ class RunInfo:
         return None if value is None else int(value)
 
     def request(self, agent_name: str | None) -> Json:
-        """Return the message that asks for a summary, if the agent loop of a row asks for summaries."""
+        """Return the message that asks for a summary; None if the agent loop of a row does not ask for summaries."""
         text = self.get("rollout.multi_turn.compaction.instruction")
         return {"role": "user", "content": text} if self._loop_name(agent_name) == "compaction" else None
 

@@ -133,7 +133,8 @@ class ServedTokenCheck:
     ) -> None:
         """Check a further trajectory: it has its parent's messages, but does not begin with all its parent's tokens.
 
-        With these tokens at its start, the rollout would have continued the parent instead of opening a trajectory.
+        If the further trajectory began with these tokens, the rollout would have continued the parent instead of
+        opening a trajectory.
         """
         parent = next((each for each in rollout.trajectories if each.number == trajectory.parent), None)
         if parent is None:  # reported by `operations`

@@ -42,7 +42,8 @@ class SavedState:
         model: the model. Only its configuration and the names of its weights are used, not their values.
         weights: the shards to write, by name. Only the first copy (replica) of the weights is written, so `weights` is
             empty on the ranks of other copies.
-        optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
+        optimizer: the tensors of the optimizer's state; their names are `<parameter>/<key>`. None for a model that is
+            not trained.
         rest: the rest of the state, which is the same on every rank.
     """
 

@@ -94,7 +94,7 @@ class Ranks:
             function: a function at the top level of a module, because it is pickled.
 
         Raises:
-            AgentRLError: the call raised it on a rank. Every other error ends the process of that rank.
+            AgentRLError: the call raised it on a rank, or a rank has ended. Other errors end the process of their rank.
         """
         calls = [_dumped((function, own)) for own in arguments]
         # an engine that reads weights may call this in inference mode

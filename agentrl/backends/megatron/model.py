@@ -64,13 +64,13 @@ class LayoutPeers(ProcessPeers):
 
 
 class MegatronModel:
-    """See `HeldModel`. All ranks call its methods together. The methods run inside `on_device`.
+    """See `HeldModel`. All ranks call its methods together. Methods that use the device run inside `on_device`.
 
     Attributes:
         position: where this process is in the layout.
         source: the model's folder.
         saving: see `HeldModel.saving`.
-        adapters: the model's LoRA adapters; None if all weights are trained.
+        adapters: the model's LoRA adapters; None if the model has none.
     """
 
     saving: Future[None]

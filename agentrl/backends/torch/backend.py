@@ -115,7 +115,7 @@ class TorchBackend:
         return await self._run(work)
 
     def weights(self) -> WeightStream:
-        """Yield the trainable weights, detached but not copied. Read them before the next update."""
+        """Yield the weights of `changing_weights`, detached but not copied. Read them before the next update."""
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
@@ -145,7 +145,7 @@ class TorchBackend:
         await self._run(lambda: load_in_place(self.model, weights))
 
     async def close(self) -> None:
-        """Wait for the running call and end the threads. A second call does nothing."""
+        """Wait for all calls and saves that have begun; then end the threads. A second call does nothing."""
         await asyncio.to_thread(self._thread.shutdown)
         await asyncio.to_thread(self._background.shutdown)
 

@@ -21,7 +21,7 @@ from agentrl.types.sample import Sample
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
 LossOf: TypeAlias = Callable[[int, Outputs], "Tensor | None"]
-"""(number of a micro-batch, its model outputs) -> its loss; returns None if no backward pass is needed."""
+"""(number of a micro-batch, model outputs of this micro-batch) -> loss; None if no backward pass is needed."""
 OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
 """Runs a computation with a model's body and head, and returns the result of the computation."""
 

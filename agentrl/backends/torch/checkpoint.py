@@ -160,7 +160,7 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
 
 
 def check_kind(path: Path, *, adapter: bool) -> None:
-    """Reject a checkpoint of complete weights if this run trains an adapter, and the reverse."""
+    """Reject a checkpoint of complete weights if this run trains an adapter, and an adapter if it trains none."""
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[adapter]):
         raise ConfigError.keyless(f"it holds {saved}, but this run trains {own}")
@@ -220,7 +220,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Restore `random_states`; states of devices that do not exist here are ignored."""
+    """Restore the result of `random_states`; states of devices that do not exist here are ignored."""
     torch.set_rng_state(states["cpu"])
     for number, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(state, number)

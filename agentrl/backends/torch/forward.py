@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 FLEX_DEVICES = {"cuda"}
-"""Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute its gradient."""
+"""Device types on which packed tokens use FlexAttention. On a CPU, torch cannot compute the gradient of
+FlexAttention."""
 FLEX_SCALE = 20
 """Scale of the probe samples that test FlexAttention: the longest sample then has several blocks of tokens."""
 
@@ -127,7 +128,7 @@ class PositionwiseModel:
         self._recorded = []  # the caller has the yielded list
 
     def running(self) -> AbstractContextManager[None]:
-        """Context of forward and backward passes. Checkpointed layers run again in the backward pass."""
+        """Context of forward passes, and of backward passes, in which checkpointed layers run again."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
@@ -240,7 +241,10 @@ class PositionwiseModel:
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _use_flex(self) -> None:
-        """Use FlexAttention if its results equal those of attention over copied keys, both in training's data type."""
+        """Use FlexAttention if it gives the same results, up to rounding, as attention that copies keys.
+
+        Both are computed in the data type of training.
+        """
         scale = min(FLEX_SCALE, (max_positions(self.model.config) or FLEX_SCALE * LONGEST) // LONGEST)
         batch = micro_batch(probe_samples(self.vocab_size, scale), self.device)
         try:

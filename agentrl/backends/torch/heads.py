@@ -1,7 +1,6 @@
 """Heads: read log-probabilities or one number per trained token from a model's states.
 
-Axes: B rows, T tokens, N trained tokens, H hidden size, F features (logits, or the
-unchanged states).
+Axes: B rows, T tokens, N trained tokens, H hidden size, F features (logits, or the unchanged states).
 """
 
 from __future__ import annotations

@@ -172,7 +172,10 @@ def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens,
 
 
 def _ends(rows: Sequence[_Row], num_tokens: int) -> Tensor:
-    """See `PrefixTree.ends`. Samples are sorted by prefix, so the rows that contain a token are consecutive."""
+    """See `PrefixTree.ends`. The last row that contains a token sets the token's end.
+
+    Samples are sorted by prefix, so the rows that contain a token are consecutive.
+    """
     ends = np.zeros(num_tokens, dtype=np.int64)
     for row in rows:
         ends[row.path] = row.path[-1] + 1

@@ -32,8 +32,9 @@ class _Part:
 class ScheduledOptimizer:
     """Updates a model's parameters. The schedule counts completed updates, not skipped ones.
 
-    Weight decay applies to matrices only, not to norms and biases. Muon updates the hidden matrices. AdamW updates
-    embeddings, the head, and experts that are stored as one three-dimensional tensor.
+    Weight decay applies to parameters with at least two dimensions, so not to norms and biases. Muon, if configured,
+    updates the hidden matrices. AdamW updates all other parameters, for example embeddings, the head, and experts that
+    are stored as one three-dimensional tensor.
 
     Args:
         moves: keeps the optimizer's moving averages in CPU memory except during `step`; None: they are not moved.
@@ -110,7 +111,7 @@ class ScheduledOptimizer:
         self.num_updates = state["num_updates"]
 
     def named_state(self) -> dict[str, Tensor]:
-        """Return the state of each parameter as live tensors, named `<parameter>/<key>`."""
+        """Return the optimizer's own state tensors, not copies, under the names `<parameter>/<key>`."""
         states = ((name, self._state_of(part, name)) for part in self._parts for name in part.names)
         return {f"{name}/{key}": value for name, state in states for key, value in state.items()}
 
@@ -136,7 +137,7 @@ class ScheduledOptimizer:
             )
 
     def load_named_state(self, found: Mapping[str, Tensor], num_updates: int) -> None:
-        """Restore the tensors of `named_state`; they are used without a copy."""
+        """Restore the tensors of `named_state`. A tensor on its parameter's device is used without a copy."""
         with self._parking.in_use():
             for part in self._parts:
                 for name in part.names:

@@ -11,7 +11,7 @@ SampleOutputs: TypeAlias = dict[str, dict[int, Tensor]]
 
 
 class Peers:
-    """Exchanges of a process without peers. For several processes, see `backends.fsdp.ranks.ProcessPeers`."""
+    """The process has no peers: nothing is exchanged. For several processes, see `backends.fsdp.ranks.ProcessPeers`."""
 
     size = 1
 

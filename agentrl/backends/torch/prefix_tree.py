@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 BLOCK = 128
 """Tokens in a block. Kernels skip blocks in which no query attends to a key."""
 MAX_KERNELS = 64
-"""Upper bound on compiled kernels: each window size, model and data type needs a kernel with and without gradients.
+"""Upper bound on compiled kernels: each window size, model and data type needs one with gradients and one without.
 torch's default is 8."""
 
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -126,7 +126,7 @@ def _block_mask(ends_L: Tensor, positions_L: Tensor, window: int | None) -> Bloc
 
 
 def _listed(chosen_BB: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each query block: the number of its chosen key blocks; all key block indices, chosen ones first."""
+    """Return for each query block the number of chosen key blocks, and the indices of all key blocks, chosen first."""
     indices_BB = chosen_BB.int().argsort(dim=-1, descending=True, stable=True)
     return chosen_BB.sum(-1, dtype=torch.int32)[None, None], indices_BB.int()[None, None]
 

@@ -81,7 +81,7 @@ def _filled(experts: Tensor | None, length: int, shape: torch.Size) -> Tensor:
 
 
 def without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return copies of all samples, from which the recorded experts are removed."""
+    """Return copies of the samples without recorded experts; return `samples` itself if no sample has any."""
     if all(sample.routed_experts is None for sample in samples):
         return samples
     return [replace(sample, routed_experts=None) for sample in samples]

@@ -60,7 +60,7 @@ def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None)
 
 
 def _empty(name: str, saved: object, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Return a tensor to read a saved tensor into: shaped and sharded like its parameter, or a single number."""
+    """Return a tensor into which a saved tensor is read: shaped and sharded like its parameter, or a single number."""
     parameter = parameters.get(name.rpartition("/")[0])
     if parameter is None or not isinstance(saved, metadata.TensorStorageMetadata):
         raise ConfigError.keyless(f"{SHARDS} belongs to another model: '{name}'")

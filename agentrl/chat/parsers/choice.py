@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Probes = Sequence[tuple[Calls, str]]
 """Pairs: the calls of a turn, and the turn's text."""
 FALLBACK = "hermes"
-"""Format if no parser fits the chat template. It is used only in runs without tools."""
+"""Format if no parser fits the chat template. Training with tools is then refused. Runs without tools and `agentrl
+gateway` use this format."""
 _FIRST, _SECOND = "look_up", "add_up"
 _TOOLS = [probe_tool(_FIRST), probe_tool(_SECOND)]
 _PROBES: Probes = (

@@ -37,8 +37,8 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
             (an agent may explain its tools in the prompt).
 
     Raises:
-        ConfigError: the parser cannot be used with the tokenizer, or it cannot read the call. In the second case, the
-            message suggests a registered parser that can.
+        ConfigError: the parser cannot be used with the tokenizer, the template writes no tool calls, or the parser
+            cannot read the call. In the last case, the message suggests a registered parser that can, if there is one.
         UnknownNameError: no parser has that name.
     """
     parser = make_parser(parser_name, chat)

@@ -109,7 +109,7 @@ def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model
 
 
 class _Rows:
-    """Checks rows against agent loops, tools and simulated users; with a model, also against its chat template.
+    """Checks rows against agent loops, tools and simulated users; with a model, also against the chat template.
 
     Attributes:
         measures: whether there is a model, so that lengths can be measured.

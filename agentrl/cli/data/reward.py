@@ -39,7 +39,7 @@ def callable_reward(config: RunConfig) -> Reward | None:
 
 
 async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspection) -> tuple[list[Finding], int | None]:
-    """Find problems of tasks by calling the reward with an empty answer and each ground truth.
+    """Find problems of tasks: call the reward with an empty answer and at most `MAX_PROBED` different ground truths.
 
     Returns:
         The findings, and the number of rows whose ground truth was checked (None if the reward was not called).

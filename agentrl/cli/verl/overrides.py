@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError, suggestion
 def read_verl(
     overrides: Sequence[str], folder: Path | None = None, name: str | None = None, table: KeyTable = PPO
 ) -> dict[str, object]:
-    """Read a YAML file for verl and `a.b=c` overrides. Return nested values with resolved interpolations.
+    """Read a YAML file for verl and `a.b=c` overrides; return the given keys as nested values, interpolations resolved.
 
     Args:
         overrides: in Hydra's grammar; a leading `+` or `++` is allowed and has no effect.

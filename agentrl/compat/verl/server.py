@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, suggestion
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "n": 1}
 """verl's sampling option -> its only allowed value, with which the option has no effect.
 
-Any other value would make the reported log-probabilities wrong.
+Another value of a penalty would make the reported log-probabilities wrong.
 """
 _NAMES = {
     "temperature": "temperature",
@@ -79,7 +79,8 @@ class ServerManager:
 def sampling_of(given: Mapping[str, object], base: SamplingParams) -> SamplingParams:
     """Return `base` with the values that verl's sampling dictionary `given` contains.
 
-    The stop tokens of the dictionary are added to the stop tokens in `base`, which come from the chat format.
+    The stop tokens of the dictionary are added to the stop tokens in `base`, which come from the chat format. If both
+    `base` and the dictionary limit the number of new tokens, the lower limit applies.
 
     Raises:
         ConfigError: an unknown key, or an unsupported value.

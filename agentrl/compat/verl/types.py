@@ -1,4 +1,4 @@
-"""Input and output types of verl's agent loops, with the same fields."""
+"""Input and output types of verl's agent loops, with the same fields as in verl."""
 
 from __future__ import annotations
 

@@ -24,17 +24,17 @@ class ModelShape:
     """Sizes and features of a model, from its `config.json`, that a parallel layout must fit.
 
     Attributes:
-        num_heads, num_key_value_heads: attention heads.
+        num_heads, num_key_value_heads: numbers of query heads and of key-value heads.
         intermediate_size: width of a dense feed-forward layer; 0 if every layer has experts.
-        num_experts: routed experts of a layer; 0 for a dense model.
+        num_experts: number of routed experts of a layer; 0 for a dense model.
         expert_size: width of an expert.
         shared_size: width of all shared experts together; 0 without shared experts.
-        experts_per_token: experts that the router chooses for a token.
-        num_groups: groups into which the experts are divided; 1 without groups.
-        groups_per_token: groups from which the router chooses experts for a token; 1 without groups.
+        experts_per_token: number of experts that the router chooses for a token.
+        num_groups: number of groups into which the experts are divided; 1 without groups.
+        groups_per_token: number of groups from which the router chooses a token's experts; 1 without groups.
         latent_attention: whether the model has multi-head latent attention (MLA).
         expert_bias: whether the router has a bias per expert, which balances the load without a loss.
-        num_mtp_layers: layers for multi-token prediction.
+        num_mtp_layers: number of layers for multi-token prediction.
         quantization: method that quantized the weights, such as fp8; empty if they are not quantized.
     """
 

@@ -1,4 +1,4 @@
-"""Rows of datasets: JSON, Parquet, the Hugging Face hub, or a dataset class of the user."""
+"""Rows of datasets: JSON, Parquet, task folders, the Hugging Face hub, or a dataset class of the user."""
 
 from agentrl.data.rows.base import Row, Rows
 from agentrl.data.rows.open import open_rows

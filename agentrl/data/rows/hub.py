@@ -13,7 +13,8 @@ def load_hub_rows(path: str, config: str | None, split: str) -> ArrowRows:
     """Load `split` of `path`; without `config`, use the configuration `default` or `main`, or the only one.
 
     Raises:
-        DataError: the library is missing, the hub does not answer, or the dataset does not exist.
+        DataError: the library is missing, the hub does not answer, the dataset does not exist, or `config` is needed
+            to choose one of several configurations.
     """
     try:
         import datasets

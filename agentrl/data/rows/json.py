@@ -88,7 +88,8 @@ def read_json(path: Path) -> Rows:
     """Open a file with a JSON list, or with one object per line. The format is detected from the content.
 
     Raises:
-        DataError: the file cannot be read, or is not JSON.
+        DataError: the file cannot be read, or its list is not JSON. Lines that are not JSON raise the error only when
+            they are read.
     """
     try:
         return _read_list(path) if _holds_list(path) else LineRows(path)

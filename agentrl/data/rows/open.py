@@ -39,7 +39,7 @@ def check_dataset(name: str) -> None:
     """Reject an entry of `data.train_files` that is not a file, a folder of tasks or a dataset name. Nothing is opened.
 
     Raises:
-        DataError: the file does not exist, or has an unknown format.
+        DataError: the file does not exist or has an unknown format, or `name` cannot be a dataset name.
     """
     if is_task_folders(name):
         return

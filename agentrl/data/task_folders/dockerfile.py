@@ -66,7 +66,10 @@ class Recipe:
 
 
 def read_dockerfile(text: str) -> Recipe:
-    """Read a Dockerfile. Supported are FROM, COPY, ADD, WORKDIR, ENV, USER root, and RUN with simple commands."""
+    """Read a Dockerfile. Supported are FROM, COPY, ADD, WORKDIR, ENV, USER root, and RUN with simple commands.
+
+    Lines that do not affect files or commands, such as EXPOSE, are ignored. Any other line becomes a problem.
+    """
     recipe, num_images = Recipe(), 0
     for number, word, rest in _instructions(text):
         num_images += word == "FROM"

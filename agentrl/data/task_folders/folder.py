@@ -101,7 +101,7 @@ def _steps(path: Path, settings: TaskSettings | None, problems: list[str]) -> tu
 
 
 def without_canary(text: str) -> str:
-    """Remove leading comment lines that contain the word canary, and the empty lines that follow them."""
+    """Remove leading comment lines that contain the word canary, and then all leading empty lines."""
     lines = text.split("\n")
     while lines and _CANARY.match(lines[0].strip()):
         lines.pop(0)

@@ -20,7 +20,10 @@ from agentrl.security.redaction import remember_secret
 
 
 def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
-    """Return (options without the key, key). Without an `api_key` option the key is random; null means no key."""
+    """Return (options without the key, key).
+
+    Without an `api_key` option, the key is random. With the value null or "", the server has no key: the key is None.
+    """
     rest = dict(options)
     # hex, because SGLang would read a key that begins with "-" as an option
     value = rest.pop("api_key", secrets.token_hex(32))

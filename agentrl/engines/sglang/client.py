@@ -21,6 +21,7 @@ BUSY = (408, 429)
 """HTTP statuses of a router with a full queue.
 
 A request may be valid even if it gets one of these statuses, or 500 or more (out of memory, lost worker, starting up).
+So these statuses raise `UnreachableError`, after which the engine sends the request again.
 """
 
 

@@ -95,7 +95,7 @@ class SglangEngine:
 
         Raises:
             ValueError: the request can never be served.
-            ServerError: no server is left, or a server refused the request.
+            ServerError: no server is left, no server answered the request, or a server refused it.
         """
         self.terms.check(request)
         if self._closed:

@@ -180,8 +180,8 @@ async def _with_weights(engine: SglangEngine, model: ModelConfig, stale: bool) -
     """Send the initial weights where needed, and return the engine.
 
     Servers load the base model, so a trained adapter is merged into the base weights and sent. Servers with weights of
-    an earlier run get the base weights first. A run may send only a part of the weights, and the other weights would
-    stay those of the earlier run.
+    an earlier run get all base weights first, because this run may later send only a part of the weights: without the
+    base weights, the servers would use weights of the earlier run for the rest.
     """
     senders = [_base_weights] if stale else []
     if model.lora_adapter_path is not None or find_adapter(model.path) is not None:

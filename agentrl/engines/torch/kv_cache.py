@@ -12,7 +12,7 @@ from agentrl.engines.torch.prefix_index import PrefixIndex
 
 
 class Conversations:
-    """Keeps the KV of each session until the session is released; used only by the engine's thread.
+    """Keeps the KV of each session until the session is released or evicted; used only by the engine's thread.
 
     Args:
         capacity: maximum number of blocks in use.
@@ -87,7 +87,11 @@ class Conversations:
         conversation.prefilled_only = False
 
     def end(self, conversation: KVSession) -> None:
-        """End a turn; its KV stays for the session's next turn and for other conversations."""
+        """End a turn. The KV stays for the session's next turn and for other conversations.
+
+        The KV is dropped instead if the conversation has no session, or if its session was released or has another
+        conversation.
+        """
         if self._sessions.get(conversation.session) is not conversation:
             return self.drop(conversation)
         conversation.busy = False

@@ -141,7 +141,7 @@ class Fields:
             yield Fields.of(value, self, (name, number))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the non-empty texts of a list, or a single non-empty text."""
+        """Return the texts of a list, or a single text, as a tuple; an empty text is refused."""
         value = self.get(name)
         values = [value] if isinstance(value, str) else self.elements(name, "text or a list of texts")
         for each in values:

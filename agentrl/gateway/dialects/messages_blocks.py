@@ -27,7 +27,8 @@ class Blocks:
         """Read `system` and `messages`.
 
         Raises:
-            RequestError: a message is malformed, or has a block that is not supported.
+            RequestError: a message is malformed or has a block that is not supported, there is no message, or the last
+                message is the assistant's.
         """
         if body.get("system"):
             self.messages.append(_system(body, "system"))

@@ -46,7 +46,10 @@ def as_arguments(text: str) -> str:
 
 
 def text_input(call: AnswerCall) -> str:
-    """Return the text input of a call to a tool whose input is a text."""
+    """Return the text input of a call to a tool whose input is a text.
+
+    If the arguments have no text `input`, for example because the call is malformed, return them unchanged.
+    """
     values = None if call.error else arguments_object(call.arguments)
     given = None if values is None else values.get("input")
     return given if isinstance(given, str) else call.arguments

@@ -25,7 +25,7 @@ AGENT_NAME = "gateway"
 
 
 class OpenedSession(NamedTuple):
-    """A new session, and a function that frees its slot in the engine."""
+    """A new session, and a function that ends the session's use of the engine."""
 
     session: Session
     release: Callable[[], Awaitable[None]]

@@ -42,8 +42,9 @@ class _Step:
 class StepFiles:
     """Saves groups of rollouts in a store, `groups_per_step` in each step.
 
-    A group is saved each time one of its rollouts ends. The files are valid at every moment. Groups are kept in memory
-    until their step is full and all rollouts of the step have ended.
+    A group is saved when its first rollout with a conversation ends, and again each time another of its rollouts ends.
+    The files are valid at every moment. Groups are kept in memory until their step is full and all rollouts of the step
+    have ended.
 
     Args:
         store: may contain steps of an earlier process; the last step is continued if it is not full.

@@ -54,7 +54,9 @@ class Fit:
     """Memory of the devices of a run.
 
     Attributes:
-        uses: one entry for the fullest training device, and one for a device of an engine.
+        uses: one entry for the fullest training device if the run trains, and one for a device of an engine if the run
+            has servers of known size. An embedded engine counts as a part of the training device. Without training, it
+            has a separate entry.
         at_once: number of rollouts of mean length whose KV cache fits into an engine; None: unknown.
         running: number of rollouts that run on one engine at a time.
     """

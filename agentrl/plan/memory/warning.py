@@ -14,9 +14,9 @@ from agentrl.plan.memory.report import memory_verdict
 
 
 def memory_warning(config: RunConfig) -> str | None:
-    """Return the warning; None if the run fits, or the model or the device is unknown.
+    """Return the warning; None if the run fits, the shape of the model is unknown, or the prediction fails.
 
-    Of the model, only `config.json` is read.
+    Of the model, only `config.json` is read. Without a GPU, each process has an equal share of this machine's memory.
     """
     try:
         shape = shape_of(model_content(config.model.path) or {})

@@ -65,11 +65,12 @@ class Replica:
     Args:
         max_running: largest number of requests computed together.
         max_kv_tokens: largest number of tokens (prompts and completions) of all running requests; other requests wait.
-        slowdown: returns the factor by which other work on the device makes the replica slower; called in `update`.
-        changed: called when the replica becomes busy or idle.
+        slowdown: function that returns the factor by which other work on the device makes the replica slower; called in
+            `update`.
+        changed: function that is called when the replica becomes busy or idle.
 
     Attributes:
-        busy_s: seconds in which at least one request ran.
+        busy_s: seconds in which the replica was `busy`.
         num_sampled: tokens sampled.
     """
 

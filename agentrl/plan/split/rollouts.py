@@ -22,8 +22,9 @@ class Simulator:
     """Runs rollouts of `lengths` on `machine`, for one simulated run.
 
     Attributes:
-        recompute: new weights invalidate the KV cache of all conversations (`rollout.weight_update_mode=retract`).
-        share: training computes equal prompts of a task once.
+        recompute: whether new weights invalidate the KV cache of all conversations
+            (`rollout.weight_update_mode=retract`).
+        share: whether training computes equal prompts of a task once.
         ended: `id` of an ended rollout -> (the rollout, kept so that Python does not reuse the `id`; its lengths).
         spent_s: seconds of all ended rollouts.
         num_started: rollouts started, restarts included.

@@ -25,7 +25,7 @@ from agentrl.plan.time.step import hourly_price, planned_of, samples_of, setting
 from agentrl.plan.time.training import Training
 
 MOST_ROLLOUTS, LEAST_SIMULATED, MOST_SIMULATED = 12_000, 3, 8
-"""Limits of the simulations: rollouts of all simulations together, and fewest and most divisions that are simulated.
+"""Limits of a search: rollouts in all simulations together, and the fewest and most divisions that are simulated.
 Divisions that are not simulated are ranked by `bound_s`."""
 _PARTS = 16
 """Number of parts into which requests are divided by length; requests of one part are assumed to end together."""

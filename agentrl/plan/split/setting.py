@@ -20,8 +20,8 @@ class Setting:
         max_concurrent: largest number of rollouts that run together.
         publish_s: seconds in which the replicas stop for new weights.
         other_s: seconds of a step that the trainer needs for other work, such as storing and logging.
-        recompute: after new weights, the KV cache is computed again (`rollout.weight_update_mode=retract`).
-        shares_prompts: training computes equal prompts of a task once.
+        recompute: whether the KV cache is computed again after new weights (`rollout.weight_update_mode=retract`).
+        shares_prompts: whether training computes equal prompts of a task once.
         contention, exclusive: see `Machine`.
     """
 

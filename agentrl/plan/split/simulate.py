@@ -1,7 +1,7 @@
 """Simulation of a run in virtual time.
 
-Training loop, rollout sources and admission of tasks are the code of real runs. Waiting replaces the work of engine and
-trainer.
+The training loop, the rollout sources and the admission of tasks are the code of real runs. Engine and trainer compute
+nothing: the simulation waits for the predicted seconds of their work.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class LearnSpeed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Result of a simulation. Shares refer to the time of `num_steps` steps, without the warm-up steps.
+    """Result of a simulation: averages over `num_steps` steps after the warm-up steps, except where noted.
 
     Attributes:
         trainer_idle: share of the time in which the trainer waits for rollouts.
-        engine_idle: share of the time in which a replica runs no request, mean over replicas.
+        engine_idle: share of the time in which a replica runs no request or is paused, mean over replicas.
         learn_s, score_s: seconds of a step's update, and of the forward passes before it.
         staleness: value of staleness -> share of the groups with this value.
         requeued: tasks restarted per step.
         partial: share of the rollouts that several policy versions sampled.
-        wasted: share of the started rollouts that no step trained on and that will not be used.
+        wasted: share of all started rollouts, warm-up included, that no step trained on and that will not be used.
         tokens_per_step: tokens of the trained trajectories.
-        rollout_s: mean seconds of a rollout.
+        rollout_s: mean seconds of a rollout, warm-up included.
         spans: timeline.
     """
 

@@ -19,10 +19,10 @@ class Passes:
         num_trained: number of models that are updated: the policy, and the critic if there is one.
         epochs: passes over the samples in the update.
         updates: optimizer steps per epoch.
-        recompute: the backward pass computes the layers again (gradient checkpointing).
-        frozen: the weights of the model have no gradients (LoRA).
+        recompute: whether the backward pass computes the layers again (gradient checkpointing).
+        frozen: whether the weights of the model have no gradients (LoRA).
         max_tokens: largest micro-batch of a process, in tokens.
-        shares_prompts: equal prompts of a micro-batch are computed once.
+        shares_prompts: whether equal prompts of a micro-batch are computed once.
         number: data type of the matrix products.
     """
 

@@ -98,6 +98,7 @@ class Training:
             positions: positions of the tokens of each sample, such as `range(100)`. If they start above 0, the
                 earlier positions are a shared prefix, which another sample computes.
             forwards: work as a multiple of a forward pass: 1 to score, 3 to train, 4 with recomputation.
+                With LoRA: 2 to train, 3 with recomputation.
         """
         attention = sum(attention_flops(self.shape, each[-1] + 1, each[0]) for each in positions)
         return self._stage_s(sum(map(len, positions)), attention, forwards)
@@ -215,7 +216,7 @@ class Training:
         return 0.0 if self.passes.frozen else float(self._weights.total)
 
     def _stage_weights(self) -> float:
-        """Number of weights that a device reads for a micro-batch, including all its experts, even without tokens."""
+        """Number of weights that a device reads for a micro-batch; experts that no token chooses are read, too."""
         layout, weights = self.layout, self._weights
         experts = weights.experts / (layout.expert * layout.expert_tensor)
         others = weights.total - weights.experts - weights.embeddings

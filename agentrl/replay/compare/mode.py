@@ -24,10 +24,10 @@ NUM_EXAMPLES = 3
 
 
 def compare(replay: Replay) -> Result:
-    """Compare the run (A) with `options.other` (B). Only tasks with scores on both sides are compared.
+    """Compare the run (A) with `options.other` (B), on the tasks that both sides have.
 
-    With `options.rewards`, or after `rescore`, both sides are scored with the same rewards. Only the scores of
-    the first reward are compared.
+    Scores and pass rates are compared only on tasks that have scores on both sides. With `options.rewards`, or after
+    `rescore`, both sides are scored with the same rewards. Only the scores of the first reward are compared.
 
     Raises:
         ConfigError: `options.other` is missing.

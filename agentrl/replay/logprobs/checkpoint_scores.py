@@ -64,7 +64,7 @@ def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollou
 
     Raises:
         ConfigError: the model cannot be used, or its vocabulary differs from the vocabulary of the run.
-        DataError: no rollout has sampled tokens.
+        DataError: no rollout can be scored; the message counts the reasons.
     """
     _check_vocabulary(replay.run, config.model)
     backend = load_backend(config, ModelRequest(config.model, config.actor, trainable=False))

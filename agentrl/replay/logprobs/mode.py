@@ -24,7 +24,7 @@ def logprobs(replay: Replay) -> Result:
 
     Raises:
         ConfigError: `model.path` is missing, the model cannot be used, or its vocabulary differs from the run's.
-        DataError: no rollout has sampled tokens.
+        DataError: no rollout can be scored.
     """
     config = _config(replay)
     scored, left_out = score_rollouts(replay, config)

@@ -57,8 +57,8 @@ def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list
     from the store, unless an override sets it.
 
     Raises:
-        DataError: a step has no tokens or no saved advantages, or lacks log-probabilities or values that the estimator
-            needs.
+        DataError: a step has no tokens or no saved advantages, contains a rollout twice, or lacks log-probabilities or
+            values that the estimator needs.
     """
     rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS, *COLUMNS_OF_SCORES])
     for step, of_step in groupby(rollouts, key=lambda stored: stored.step):

@@ -60,7 +60,8 @@ def from_turn(replay: Replay) -> Result:
     - If K is above 0, only built-in agent loops can continue, because a custom loop may keep state that was not saved.
     - If a rollout's task folder has several steps, the rollout can only be re-run from turn 0 and with live tools.
     - While the conversation equals the saved conversation, the saved answers of the simulated user are used. After
-      that, the simulated user itself answers. It starts without its earlier state and gets the full conversation.
+      that, the simulated user itself answers. It starts without its earlier state and gets the full conversation. With
+      `--unrecorded error`, the rollout ends instead.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of
     one saved rollout form a group with uid `<uid>/<number>`.

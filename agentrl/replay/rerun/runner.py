@@ -181,10 +181,12 @@ async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> Async
 
 
 def new_folder(replay: Replay, mode: str) -> Path:
-    """Return the folder for new rollouts: `<mode>` in `--out`, else the next free `replays/<mode>-<n>` of the run.
+    """Return the folder for new rollouts.
+
+    With `--out`, this is the folder `<mode>` in `--out`; otherwise, the next free `replays/<mode>-<n>` of the run.
 
     Raises:
-        ConfigError: the folder in `--out` exists already, or there is no run folder and `--out` is not given.
+        ConfigError: `--out` already contains `<mode>`, or there is no run folder and `--out` is not given.
     """
     if out := replay.options.out:
         if (out / mode).exists():

@@ -28,8 +28,9 @@ from agentrl.store.schema import IMPORTED_FROM
 def rescore(replay: Replay) -> Result:
     """Score every rollout with the given rewards. Later modes of the same command use the new scores.
 
-    Reward functions get exactly the same text as in training; `scored_text_sha256` verifies the text of each rollout.
-    Rollouts without tokens are scored by the text of their messages. Rollouts that ended in an error are not scored.
+    Reward functions get the text that was scored in training, decoded again from the saved tokens. The summary counts
+    rollouts whose text differs from the saved hash (`scored_text_sha256`). Rollouts without tokens are scored by the
+    text of their messages. Rollouts that ended in an error are not scored.
 
     Raises:
         ConfigError: no reward function is given, or one cannot be used.
@@ -47,9 +48,10 @@ def rescore(replay: Replay) -> Result:
 
 
 def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
-    """Return name -> reward: the rewards of `--reward`, else the reward in the overrides, else the run's own reward.
+    """Return name -> reward.
 
-    The run's own reward is used only if it is built in.
+    `--reward` names the rewards. Without `--reward`, the reward that the overrides name is used. If the overrides name
+    no reward, the run's own reward is used, but only if it is built in.
 
     Raises:
         ConfigError: no reward is given, or one cannot be used.

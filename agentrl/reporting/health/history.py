@@ -53,7 +53,10 @@ class History:
         return bool(steps) and all(map(holds, steps))
 
     def ratio_to_first(self, name: str) -> float | None:
-        """Return the mean of the latest 5 steps divided by the mean of the first 5; None before ten steps."""
+        """Return the mean of a metric over the latest 5 steps, divided by its mean over the first 5 steps.
+
+        Return None before ten steps, if a mean is undefined, or if the first mean is not positive.
+        """
         first, latest = (values(steps, name) for steps in (self.first, self.latest(NUM_RECENT)))
         if len(self.recent) < NUM_FIRST + NUM_RECENT or not (first and latest) or fmean(first) <= 0:
             return None

@@ -8,8 +8,8 @@
 |                 | fresh rollouts, for 3 steps                                                             |
 | reward_ece      | after its warm-up, the expected calibration error of the reward model is above 0.2,     |
 |                 | for 3 steps                                                                             |
-| reward_drift    | one round of training of the reward model changed its ranking of held-out rollouts: the |
-|                 | rank correlation with the previous ranking is below 0.5                                 |
+| reward_drift    | after its warm-up, one round of training of the reward model changed its ranking of     |
+|                 | held-out rollouts: the rank correlation with the previous ranking is below 0.5          |
 
 These rules fire even if the reward rises, because reward hacking raises the reward too.
 """
@@ -80,7 +80,7 @@ def _judging(step: Mapping[str, float], metric: Metric, otherwise: float) -> flo
 
 
 def _rise(history: History, name: str) -> tuple[float, float]:
-    """Return (mean share in the first 5 steps, in the latest 5 steps); zeros before ten steps."""
+    """Return (mean share in the first 5 steps, in the latest 5 steps); zeros before ten steps or if a mean is missing."""
     first, latest = values(history.first, name), values(history.latest(NUM_RECENT), name)
     if len(history.recent) < NUM_FIRST + NUM_RECENT or not (first and latest):
         return 0.0, 0.0

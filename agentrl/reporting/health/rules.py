@@ -7,10 +7,11 @@
 | clipped         | more than 30 % of the ratios clipped in this step                                       |
 | all_zero        | every reward is 0, for 5 steps                                                          |
 | all_one         | all rewards are equal and every rollout is a success, for 5 steps                       |
-| no_contrast     | every group has equal rewards, for 5 steps, and neither of the two rules above fires    |
+| no_contrast     | every group has equal rewards, for 5 steps, and no step is all zero or all one as above |
 | length_limit    | at least 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps        |
 | unused_tools    | an offered tool was not called in the latest 10 steps                                   |
-| dead_tools      | 10 or more calls of one tool failed in this step, and no call of this tool succeeded    |
+| dead_tools      | 10 or more calls of one tool had a tool error, an infrastructure failure or a timeout   |
+|                 | in this step, and no call of this tool succeeded                                        |
 | tool_failures   | over 5 steps (10 or more calls in total): above 20 % of the calls timed out or had an   |
 |                 | infrastructure failure, or above 50 % had a tool error, or above 50 % were unparsable   |
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |

@@ -26,7 +26,7 @@ _LANGUAGE = "reward.custom_reward_function.reward_kwargs"
 
 
 class CodeReward:
-    """Runs the last fenced code block of the solution against every test of the row.
+    """Runs a fenced code block of the solution (see `code_of`) against every test of the row.
 
     The score is the share of tests passed. If `continuous` is false, the score is 1 if all tests pass, else 0.
     `passed_all` is 1 if all tests pass, else 0. An answer without a code block scores 0. A program does not pass a test
@@ -105,9 +105,9 @@ class CodeReward:
         return sum(each is True for each in results) / len(cases)
 
     async def _test(self, code: str, cases: Iterator[Case]) -> list[bool | None]:
-        """Run tests in one sandbox until no test is left.
+        """Run tests in one sandbox until `cases`, which other calls may share, has no test left.
 
-        Return for each test whether the program passed; None if the program does not compile.
+        Return for each of these tests whether the program passed; None if the program does not compile.
         """
         async with self._pool.borrowed() as sandbox:
             return [await self._passes(sandbox, code, case) for case in cases]

@@ -55,8 +55,8 @@ class Case:
         """Return (program, standard input) that test `code`.
 
         The process that runs `code` never decides the result. Printed text and return values are compared outside the
-        sandbox. Assertions run in a separate process. Only that process knows `mark`; it prints `mark` if no assertion
-        fails.
+        sandbox. Assertions run in a separate process, which prints `mark` if no assertion fails. For such tests, the
+        process that runs `code` does not know `mark`.
         """
         if self.kind == "stdin":
             return code, self.given
@@ -92,7 +92,8 @@ def read_cases(ground_truth: JsonValue) -> Sequence[Case]:
     """Read the tests of a row. Supported forms (each may also be a JSON string):
 
     - `{"inputs": [...], "outputs": [...]}`: standard input and output of each test (APPS, CodeContests, TACO,
-      Codeforces). If there is a key `fn_name` with a function's name: arguments and result of each call
+      Codeforces). With a further key `fn_name`, the name of a function, the entries are the arguments and the result of
+      each call of this function
     - `{"assert_case": [...]}`, or a list of strings: assertions
     - a list of `{"input": ..., "output": ...}`
     - a string that is not JSON: a test program

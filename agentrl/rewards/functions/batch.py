@@ -29,9 +29,10 @@ class _Waiting:
 class BatchReward:
     """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)` for several rollouts.
 
-    Only one call runs at a time, so the function need not support parallel calls. During a call, other rollouts
-    continue; rollouts that finish wait for the next call. A call starts when `reward.batch_size` rollouts wait, or
-    after `reward.batch_wait_s` seconds. The function returns one number, or one dict with a `score`, per rollout.
+    Only one call runs at a time, so the function need not support parallel calls; but a call that timed out may still
+    run during the next call. During a call, other rollouts continue; rollouts that finish wait for the next call. A
+    call starts when `reward.batch_size` rollouts wait, or after `reward.batch_wait_s` seconds. The function returns one
+    number, or one dict with a `score`, per rollout.
 
     Raises:
         ConfigError: the function requires an argument that is not passed, or does not accept one of `kwargs`.

@@ -76,8 +76,8 @@ def errors_with_place(where: str, timeout_s: float, place: str) -> Iterator[None
     """Turn exceptions of a call into `InfraError` or `RewardError` that name the reward and the row.
 
     Raises:
-        InfraError: the call timed out, or the function raised `InfraError`.
-        RewardError: the function raised another exception.
+        InfraError: the call timed out, too many earlier calls still hang, or the function raised `InfraError`.
+        RewardError: the function raised another exception. Other kinds of `AgentRLError` are raised unchanged.
     """
     try:
         yield
@@ -99,6 +99,7 @@ def numbers_of(returned: object) -> tuple[dict[str, float], list[str]]:
     """Split a number, or a dict with a `score`, into (numbers by name, names of entries that are not finite numbers).
 
     Raises:
+        NoVerdictError: the score is None.
         RewardError: the score is missing or not a finite number.
     """
     entries = returned if isinstance(returned, Mapping) else {"score": returned}

@@ -37,10 +37,10 @@ class RewardFuncs:
     rollouts, otherwise one.
     `prompts` and `completions` contain texts if the row's prompt was text, otherwise lists of messages (one assistant
     message per model turn).
-    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. During a
-    run with an environment, `environments` contains the environment objects. If a function returns None for a
-    rollout, only the scores of the other functions are summed. If all functions return None, the rollout has no score
-    and is excluded from its group.
+    Other arguments are the row's columns, including `ground_truth` and `data_source`, and the entries of `RolloutInfo`
+    (see `rewards.reward_view`), such as `completion_ids`. During a run with an environment, `environments` contains the
+    environment objects. If a function returns None for a rollout, only the scores of the other functions are summed. If
+    all functions return None, the rollout has no score and is excluded from its group.
 
     Raises:
         ConfigError: two functions have the same name, a function needs an object of TRL's trainer, or the manager

@@ -93,7 +93,7 @@ def _whole(answer: ChatAnswer) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Return the content of a text that is a single block fenced with ```; return any other text unchanged."""
+    """Return the content of a text that is a single block fenced with ```; of any other text, only strip blanks."""
     bare = text.strip()
     first, newline, rest = bare.partition("\n")
     if not newline or first.strip() not in (_FENCE, f"{_FENCE}json") or not rest.endswith(_FENCE):

@@ -86,7 +86,7 @@ class JudgePrompt:
             "tool_text": str(extra_info.get("tool_text", "")),
             "ground_truth": _written(ground_truth),
         }
-        # an empty value stays empty, so that a template can test for it
+        # an empty value stays empty, so that a template can test for it; only the answer is quoted even if it is empty
         blocks = {name: quoted(text, name) if text or name == "answer" else "" for name, text in shown.items()}
         asked = self._template.render({**blocks, "data_source": data_source, "low": f"{low:g}", "high": f"{high:g}"})
         rules = f"{SYSTEM}\nIts JSON schema: {json.dumps(self.schema, sort_keys=True)}"

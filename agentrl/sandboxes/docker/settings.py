@@ -18,13 +18,14 @@ class ContainerSandbox(PoolSettings):
     image: str = "python:3.12-slim"
     """Image with python3 and bash; pulled if it is missing."""
     user: str = "1000:1000"
-    """User and group of the model's code."""
+    """User and group of the model's code. In the sandbox of a task folder, the code runs as root instead."""
     network: str = "none"
     """Network of the container. With a value other than none, the model's code can reach that network."""
     memory_mb: PositiveInt = 1024
     """Memory of the container in MiB, including its files in memory; there is no swap space."""
     disk_mb: PositiveInt = 64
-    """Size in MiB of the working folder, and of /tmp; both are in memory. Also the maximum size of a file."""
+    """Size in MiB of the working folder, and of /tmp; both are in memory. Also the maximum size of a file. In the
+    sandbox of a task folder, these folders are not in memory, and only the size of each file is limited."""
     cpus: PositiveFloat = 1.0
     """Number of processors that the container can use."""
     max_processes: PositiveInt = 64

@@ -1,4 +1,4 @@
-"""A sandbox of E2B for a task: its user is root, and all of its processes can be ended."""
+"""A sandbox of E2B for a task: programs in the sandbox run as root, and all of its processes can be ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ sys.exit(1)
 """
 """Program that lists processes, or kills all processes that are not in the list `known`.
 
-The program ignores itself, its ancestors and processes of the kernel.
+If `mark` is not empty, only processes whose environment contains `mark` are listed or killed. The program ignores
+itself, its ancestors and processes of the kernel.
 """
 
 

@@ -1,6 +1,6 @@
 """Runs one request on a server that keeps nothing between calls (`agentrl.sandboxes.sandbox_fusion`).
 
-Processes of the server itself are not killed.
+The end of the interpreter kills only the interpreter's process group, because other processes may belong to the server.
 """
 
 # not pathlib: its import would slow down each start

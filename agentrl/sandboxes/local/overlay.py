@@ -50,7 +50,7 @@ class Root:
 
 
 def open_root(path: Path, python: Path | None) -> Root:
-    """Check a root folder.
+    """Check a root folder; return it as a `Root`.
 
     Raises:
         ConfigError: the folder cannot be used; the message lists all reasons.

@@ -22,8 +22,8 @@ def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups,
     A row has `prompt`, `chosen`, `rejected` (chat messages), `tools` if any, `chosen_reward`, `rejected_reward`, and
     the columns from `place`.
 
-    `Selection.min_reward` applies to the chosen rollout only. Rollouts with several trajectories are skipped, because
-    they have no single answer to compare. Pairs with different prompts are skipped too.
+    `Selection.min_reward` applies to the chosen rollout only. Rollouts without exactly one trained conversation are
+    skipped, because they have no single answer to compare. Pairs with different prompts are skipped too.
 
     Args:
         which: `best`: a group's best and worst rollout (the first of several with equal rewards); `all`: every pair of

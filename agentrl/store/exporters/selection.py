@@ -66,7 +66,8 @@ class Selection:
     def offered(self, task: Task) -> list[JsonValue]:
         """Return the schemas of the tools offered to `task`.
 
-        If the task was imported with its own tools, return them; else return the run's tools that the task may use.
+        If the task was imported with its own tools, return the schemas of these tools; else return the schemas of the
+        run's tools that the task may use.
         """
         own = task.extra_info.get("tools")
         if isinstance(own, list):

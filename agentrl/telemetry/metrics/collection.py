@@ -63,7 +63,8 @@ ALL_WRONG = Metric("sampling/all_wrong", "share", "filtered groups in which no r
 EQUAL = Metric(
     "sampling/equal",
     "share",
-    "groups filtered because all rollouts have equal `algorithm.filter_groups.metric`, but only some are a success",
+    "groups filtered because `algorithm.filter_groups.metric` has the same value for all rollouts, but only some are a"
+    " success",
 )
 TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer than two rollouts are valid")
 SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups sampled, filtered groups included")

@@ -45,7 +45,7 @@ WEIGHT_CHANGED_SHARE = Metric(
 )
 PAUSE_S = Metric("publish/pause_s", "s", "time until the engine paused for new weights")
 TRANSFER_S = Metric("publish/transfer_s", "s", "time to send the weights")
-PROBE_S = Metric("publish/probe_s", "s", "time to compare engine and backend after an update")
+PROBE_S = Metric("publish/probe_s", "s", "time to compare log-probs of engine and backend after an update")
 NUM_BYTES = Metric("publish/num_bytes", "bytes", "size of the weights that are published")
 PROBE_MAX = Metric(
     "publish/probe_max_diff", "nats", "largest log-prob difference between engine and backend after an update"

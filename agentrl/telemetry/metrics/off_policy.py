@@ -7,7 +7,7 @@ from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
 WEIGHT_MEAN = Metric("correction/weight_mean", "", "mean importance weight before normalisation")
 WEIGHT_MAX = Metric("correction/weight_max", "", "largest importance weight")
 WEIGHT_MIN = Metric("correction/weight_min", "", "smallest importance weight")
-WEIGHT_ESS = Metric("correction/ess", "share", "effective sample size, as a share of the importance weights")
+WEIGHT_ESS = Metric("correction/ess", "share", "effective sample size divided by the number of importance weights")
 TRUNCATED = Metric("correction/truncated", "share", "importance weights truncated at the bound")
 MASKED = Metric("correction/masked", "share", "importance weights outside the bounds, set to 0")
 REJECTED_TOKENS = Metric("correction/rejected_tokens", "share", "tokens removed by rejection")
@@ -17,7 +17,11 @@ MISMATCH_MAX = Metric("mismatch/max", "nats", "largest absolute difference of lo
 MISMATCH_K3 = Metric("mismatch/k3", "nats", "k3 estimate of KL(engine, backend) per token")
 MISMATCH_ABOVE = Metric("mismatch/share_above", "share", "tokens whose log-probs differ by more than 0.1 nats")
 MISMATCH_RATIO = Metric("mismatch/ratio_mean", "", "mean ratio of backend to engine probability")
-MISMATCH_ESS = Metric("mismatch/ess", "share", "effective sample size of the ratios of backend to engine probability")
+MISMATCH_ESS = Metric(
+    "mismatch/ess",
+    "share",
+    "effective sample size of the ratios of backend to engine probability, divided by the number of tokens",
+)
 CURRENT_SHARE = Metric("mismatch/current/share", "share", "tokens that the current policy version sampled")
 CURRENT_MEAN = Metric(
     "mismatch/current/mean",

@@ -30,7 +30,8 @@ ENTROPY = Metric(
 PPO_KL = Metric(
     "actor/ppo_kl",
     "nats",
-    "mean over trained tokens of (log-prob at sampling time minus current log-prob)",
+    "mean over trained tokens of (log-prob under the old policy minus current log-prob); the old policy is the one in"
+    " the denominator of the loss's probability ratios",
     healthy=Range(highest=0.1),
     report=Line("KL divergence", "to the old policy"),
 )
@@ -115,7 +116,11 @@ RANK_IMBALANCE = Metric(
     "",
     "largest number of tokens on a process, divided by the mean over all processes",
 )
-RATIO_MEAN = Metric("actor/ratio_mean", "", "mean ratio of the current probability to the probability at sampling time")
+RATIO_MEAN = Metric(
+    "actor/ratio_mean",
+    "",
+    "mean ratio of the current probability to the probability under the old policy (see `actor/ppo_kl`)",
+)
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")
 COV_FRAC = Metric("actor/cov_frac", "share", "clip_cov and kl_cov: tokens selected for their covariance")
 GATE_MEAN = Metric("actor/gate_mean", "", "sapo: mean slope of the soft gate, which is 1 at a ratio of 1")

@@ -17,11 +17,11 @@ BRIER = Metric("reward_model/brier", "", "Brier score on the fresh rollouts")
 DRIFT = Metric(
     "reward_model/drift",
     "",
-    "held-out rows: 1 minus the rank correlation between current and previous scores",
+    "held-out rows or rollouts: 1 minus the rank correlation between current and previous scores",
     healthy=Range(highest=0.5),
 )
-SCORE_MEAN = Metric("reward_model/score_mean", "", "mean score of the held-out rows")
-SCORE_STD = Metric("reward_model/score_std", "", "standard deviation of the scores of the held-out rows")
+SCORE_MEAN = Metric("reward_model/score_mean", "", "mean score of the held-out rows or rollouts")
+SCORE_STD = Metric("reward_model/score_std", "", "standard deviation of the scores of the held-out rows or rollouts")
 LOSS = Metric("reward_model/loss", "", "loss of the reward model")
 GRAD_NORM = Metric("reward_model/grad_norm", "", "norm of the reward model's gradient before clipping")
 LEARNING_RATE = Metric("reward_model/lr", "", "learning rate of the reward model")

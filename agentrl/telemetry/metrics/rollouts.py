@@ -31,7 +31,7 @@ INFRA_FAILED = Metric(
 DROPPED = Metric(
     "rollouts/dropped",
     "share",
-    "failed and infra_failed rollouts together; other rollout metrics exclude them",
+    "failed and infra_failed rollouts together; most other rollout metrics exclude them",
     report=Line("Dropped rollouts", "training"),
 )
 NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
@@ -75,7 +75,8 @@ TOOL_OUTCOME = Metric(
 RECOVERED = Metric(
     "tool/<tool>/recovered",
     "share",
-    "recoveries (an `ok` call in a later turn) among the rollouts with a `tool_error` of this tool",
+    "rollouts with an `ok` call of this tool in a turn after its first `tool_error`, as a share of the rollouts with a"
+    " `tool_error` of this tool",
 )
 SUCCESS_AFTER_ERROR = Metric(
     "tool/<tool>/success_after_error", "share", "successes among the rollouts with a `tool_error` of this tool"

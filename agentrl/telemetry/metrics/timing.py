@@ -9,7 +9,7 @@ _CHART = "Time per step"
 STEP_S = Metric(
     "timing_s/step",
     "s",
-    "duration of the step",
+    "duration of the step, without validation and saving checkpoints",
     console=Row("speed", "{} s/step"),
     report=Line(_CHART, "step"),
     viewer=10,
@@ -60,7 +60,7 @@ VALIDATE_S = Metric("timing_s/validate", "s", "running the validation")
 TOKENS_PER_S = Metric(
     "perf/tokens_per_s",
     "tokens/s",
-    "tokens of the step's rollouts, prompts included, per second",
+    "tokens of the step's rollouts, prompts included, per second of `timing_s/step`",
     console=Row("speed", "{} tokens/s", 1),
     report=Line("Throughput", "training"),
 )

@@ -1,10 +1,15 @@
-"""Metrics of validation. Every metric of rollouts and rewards also exists as `val/<metric>`."""
+"""Metrics of validation. Most metrics of rollouts, rewards and harnesses also exist as `val/<metric>`."""
 
 from __future__ import annotations
 
 from agentrl.telemetry.metrics.base import Line, Metric, Row
 
-OF_VALIDATION = Metric("val/<metric>", "", "any metric of rewards or rollouts, computed from the validation rollouts")
+OF_VALIDATION = Metric(
+    "val/<metric>",
+    "",
+    "a metric of rewards, rollouts or harnesses, computed from the validation rollouts; `rollout/excluded/<reason>` is"
+    " not computed for them",
+)
 VAL_REWARD = Metric(
     "val/reward/mean",
     "score",
@@ -33,7 +38,7 @@ VAL_NUM_TURNS = Metric(
 VAL_DROPPED = Metric(
     "val/rollouts/dropped",
     "share",
-    "validation rollouts that failed; other metrics exclude them",
+    "validation rollouts that failed; most other metrics exclude them",
     report=Line("Dropped rollouts", "held-out"),
 )
 VAL_NUM_TASKS = Metric("val/num_tasks", "tasks", "validation tasks")

@@ -18,7 +18,7 @@ from agentrl.types.task import Task
 MAX_ANSWER_BYTES = 4 * 2**20
 """Maximum size of an answer of a server."""
 NUM_TRIES = 5
-"""Number of attempts to start the environment of a rollout. Actions are never repeated."""
+"""Maximum number of attempts to start the environment of a rollout. Actions are never repeated."""
 
 
 def finite(reward: JsonValue) -> float:

@@ -59,7 +59,7 @@ class BoundServer:
         """Wait for a free slot.
 
         Raises:
-            InfraError: no slot became free.
+            InfraError: no slot became free within `WAIT_S` seconds.
         """
         try:
             async with asyncio.timeout(WAIT_S):
@@ -85,7 +85,7 @@ class BoundServer:
         return {}
 
     async def close(self) -> None:
-        """Wait until all sessions have ended, and close all connections."""
+        """Wait at most `CLOSE_S` seconds until all sessions have ended, and close all connections."""
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSE_S)
         await self.server.close()

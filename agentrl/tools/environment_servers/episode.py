@@ -42,7 +42,8 @@ class ServerEpisode(RolloutState):
         """Run an action of the model.
 
         Raises:
-            ToolError, InfraError: see `ServerSession.act`.
+            ToolError: the episode has ended, the state of the server is unknown, or see `ServerSession.act`.
+            InfraError: see `ServerSession.act`.
             OverdueError: the action did not end in time.
         """
         async with self._turn:

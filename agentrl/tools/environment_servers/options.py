@@ -50,7 +50,8 @@ class OpenEnvOptions(ServerOptions):
     description: Text | None = None
     """Description of this tool; null: the server's description of the action."""
     observation: Text | None = None
-    """Field of the observation that the model reads. null: the only field if it is a text, else all fields as JSON."""
+    """Field of the observation that the model reads. null: the model reads all fields as JSON; if the observation has
+    only one field and it is a text, the model reads this text."""
     reward: Literal["sum", "last"] = "sum"
     """Reward of a rollout: the sum of the rewards of all steps, or the reward of the last step."""
     reset: tuple[Text, ...] = ()

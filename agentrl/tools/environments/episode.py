@@ -29,7 +29,7 @@ class Episode(RolloutState):
     """The environment object of one rollout. Calls run one at a time, unless the class sets `concurrent_calls`.
 
     After a call that did not end in time, the state of the object is unknown. Further calls are then not run. They end
-    with a `tool_error`, and the rollout has no reward from the environment.
+    with a `tool_error`, and the reward of the environment is unknown; see `reward`.
     """
 
     def __init__(self, bound: BoundEnvironment, data: AgentData) -> None:

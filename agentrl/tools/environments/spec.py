@@ -32,7 +32,7 @@ class EnvironmentSpec:
     """Description of an environment.
 
     Attributes:
-        name: name of the class; also the name of the environment's reward.
+        name: see `environment_name`; also the name of the environment's reward.
         make: returns a new object.
         tools: method name -> schema and argument types.
         reset_parameters: parameters of `reset`; None if there is no `reset`.

@@ -142,7 +142,7 @@ class Session:
         """Run one call. If the call times out or the caller is cancelled, the server is asked to cancel the call.
 
         Raises:
-            ToolError: the server refuses the arguments.
+            ToolError: the server refuses the arguments, or asks for input of a user.
             OverdueError: there was no answer in time.
             ServerFailedError: the session was lost, or the server violated the protocol.
         """

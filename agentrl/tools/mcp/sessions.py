@@ -188,7 +188,7 @@ class _Owned:
 
 
 class Pace:
-    """Limit on calls per second. After a pause, `per_second` calls may start at the same time.
+    """Limit on calls per second. After a pause of a second, `per_second` calls (at least 1) may start together.
 
     Args:
         per_second: the limit; None: no limit.

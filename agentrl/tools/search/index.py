@@ -77,7 +77,7 @@ def build_index(passages: Iterable[str], folder: Path, *, k1: float, b: float) -
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case: letters, digits and underscores."""
+    """Return the words of a text in lower case. A word consists of letters, digits and underscores."""
     return _WORD.findall(text.lower())
 
 

@@ -39,7 +39,7 @@ class IndexSettings:
 
 
 def load_index(documents: Path, settings: IndexSettings) -> PassageIndex:
-    """Return the index of a folder or file. It is built if it is not in the cache.
+    """Return the index of a folder or file. The index is built if it is not in the cache.
 
     Raises:
         AgentRLError: there are no documents, a document cannot be read, or the cache folder cannot be written.

@@ -27,7 +27,8 @@ class RetrievalService:
     """Client of one service, for one event loop.
 
     The client posts `{"queries": [...], "topk": k, "return_scores": true}` and reads
-    `{"result": [[{"document": {"contents": "title\\ntext"}, "score": s}, ...], ...]}`, which has one list per query.
+    `{"result": [[{"document": {"contents": "title\\ntext"}, "score": s}, ...], ...]}`. `result` has one list per query,
+    or is empty.
 
     Args:
         max_concurrent: maximum number of concurrent requests; further requests wait.

@@ -1,4 +1,4 @@
-"""verl's search tool, `verl.tools.search_tool.SearchTool`: the same configuration, requests and text for the model."""
+"""verl's search tool (`verl.tools.search_tool.SearchTool`), with verl's keys, requests and text for the model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ from agentrl.types.rollout import Rollout
 
 
 def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
-    """Load `reward.reward_model.path`, or else the policy's model with a new head. Also build the mixture of rewards.
+    """Load the online reward model, and build the mixture of rewards that contains its score.
+
+    The model is `reward.reward_model.path`. If this key is not set, it is the policy's model with a new head.
 
     Raises:
         ConfigError: model, tokenizer or reward cannot be used.

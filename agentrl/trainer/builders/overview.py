@@ -1,4 +1,7 @@
-"""Overview of a run's components and hooks, derived from the configuration without loading a model or torch."""
+"""Overview of a run's components and hooks, derived from the configuration. No model is loaded.
+
+Torch is imported only if the estimator is a user's function; see `_has_critic`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def step_hooks(config: RunConfig) -> list[str]:
 
 
 def has_online_reward_model(config: RunConfig) -> bool:
-    """Return whether a reward model is trained during the run. Only runs with live training rollouts can have one."""
+    """Return whether the run trains a reward model besides the policy. Only runs with live training rollouts can."""
     return config.reward.reward_model.online is not None and config.trainer.mode == "train" and config.algorithm.live
 
 

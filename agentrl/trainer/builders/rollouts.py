@@ -105,7 +105,7 @@ class RolloutParts:
         return partial(group_of, n=self.config.group_size)
 
     def roll_out_train(self) -> Collect:
-        """Return a function that rolls out tasks as in training. It raises no error if all rollouts fail."""
+        """Return a function that rolls out tasks as in training. The function raises no error if all rollouts fail."""
         return partial(roll_out, self.attempts_train(), n=self.config.group_size, slots=self.slots)
 
     def collect_train(self) -> Collect:

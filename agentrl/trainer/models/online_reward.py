@@ -151,7 +151,7 @@ class OnlineRewardModel:
         return {**chosen, "updates": float(len(updates)), **await self._moved()}
 
     async def _moved(self) -> Metrics:
-        """Score the held-out rollouts; return the metrics of `drift`: mean, deviation, change since the last scores."""
+        """Score the held-out rollouts; return the mean, deviation and drift of the scores (see `drift`)."""
         if not self._held_out:
             return {}
         scored = (await self.backend.score(list(map(_sample, range(len(self._held_out)), self._held_out)))).values

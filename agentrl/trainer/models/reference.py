@@ -26,7 +26,7 @@ class Reference:
         self._moved = False
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Copy the policy's weights to the reference if `sync_steps` steps have passed."""
+        """Copy the policy's weights to the reference in every `sync_steps`-th step. Return no metrics."""
         if self._sync_steps and (step + 1) % self._sync_steps == 0:
             await self._backend.copy_weights(self._policy.weights())
             self._moved = True

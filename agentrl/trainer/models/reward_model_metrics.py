@@ -133,7 +133,7 @@ def drift(before: Sequence[float], now: Sequence[float]) -> Mapping[str, float]:
     """Return `score_mean` and `score_std` of the scores `now`, and their `drift`.
 
     `drift` is 1 minus the rank correlation with the scores `before`: 0 means the same order, 1 an unrelated order. The
-    drift is missing if there are no previous scores, or if either list is constant.
+    drift is missing if `before` is empty or has another length than `now`, or if either list is constant.
     """
     order = rank_correlation(before, now) if len(before) == len(now) else None
     spread = {"score_mean": fmean(now), "score_std": pstdev(now)} if now else {}

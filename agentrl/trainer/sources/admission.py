@@ -138,7 +138,7 @@ class Admissions:
             self.num_filtered += 1
 
     def published(self, version: int) -> None:
-        """Record a new policy version: the current step is done, and the new weights sample from now on."""
+        """Record a new policy version: the step is done, and the engine samples with the new weights from now on."""
         self.version, self._in_training = version, False
 
     @property

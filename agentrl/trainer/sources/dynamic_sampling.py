@@ -66,7 +66,7 @@ class GroupFilter:
 
         Raises:
             ConfigError: the group has no reward with the configured name.
-            AllFailedError: at least G groups were rolled out, and every rollout failed.
+            AllFailedError: at least G groups were rolled out for this step, and every rollout failed.
         """
         kind = self._kind(group)
         self._drawn[kind] += 1

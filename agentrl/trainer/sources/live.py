@@ -127,7 +127,7 @@ def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
 
 
 class RowSource(StepwiseSource, ABC):
-    """Base class of sources that build groups from rows without sampling. Their groups are never stale."""
+    """Base class of sources that build groups from rows without sampling. Such groups are never stale."""
 
     def __init__(self, order: Order, groups_per_step: int) -> None:
         super().__init__()

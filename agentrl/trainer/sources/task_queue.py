@@ -137,7 +137,7 @@ def open_feed(config: RunConfig, tasks: TaskTable, fit: Callable[[Task], Task]) 
 
 @dataclass(frozen=True, slots=True)
 class _Both(Sequence[Task]):
-    """Rows of files, followed by the added tasks."""
+    """Rows of files, followed by the added tasks. The length counts only the rows of files."""
 
     files: TaskTable
     online: OnlineTasks

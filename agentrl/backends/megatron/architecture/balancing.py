@@ -43,7 +43,7 @@ class BalancedRouter(TopKRouter):  # type: ignore[misc]  # megatron-core is unty
     """A router whose losses are means over the mini-batch: each micro-batch is weighted by its number of tokens.
 
     Attributes:
-        of_pass: the tokens of a pass with gradients; None in a pass without gradients.
+        of_pass: holds the tokens of a pass with gradients, and None in a pass without gradients.
         losses: name of a loss -> sum of the loss on this process, not multiplied by the coefficient.
     """
 

@@ -1,4 +1,4 @@
-"""Configurations of megatron-core, made by megatron-bridge for models that `model_config` does not cover."""
+"""Configurations of megatron-core that megatron-bridge makes, for the model families in `model_config.BRIDGED`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from agentrl.backends.torch.shared_attention import packed_attention
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm whose weight is marked for sequence parallelism: each process sees a slice of the tokens."""
+    """RMSNorm that tells megatron-core whether each process sees only a slice of the tokens (sequence parallelism)."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
@@ -68,7 +68,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]  # megatron-core is
     """Causal attention of packed samples; value heads may be smaller than key heads (MLA).
 
     Samples may share prefixes (`Bounds.layout`). With context parallelism, each process has two pieces of every sample
-    (`slices`) and collects the keys and values of all processes.
+    (see `training.slices`) and collects the keys and values of all processes.
     """
 
     def __init__(

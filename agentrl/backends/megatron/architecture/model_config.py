@@ -87,7 +87,8 @@ def check_supported(hf: PretrainedConfig, key: str) -> None:
     """Check that megatron-core computes this model as transformers does.
 
     Raises:
-        ConfigError: an option of the model's configuration is not supported; the message names it.
+        ConfigError: the model's type, quantization, or an option of its configuration is not supported; the message
+            names it.
     """
     if hf.model_type not in (*FAMILIES, *BRIDGED):
         types = f"only {', '.join(FAMILIES)}, and with megatron-bridge {', '.join(BRIDGED)}"

@@ -32,7 +32,7 @@ class PackedBatch:
         predicted: [N] bool, trained tokens that a position of this process predicts.
         predictors: positions among S that predict these tokens, in order.
         batch: the samples.
-        padding: [S] bool, tokens that belong to no sample.
+        padding: [S] bool, tokens that belong to no sample; true for every token of `IDLE`.
         num_tokens: number of tokens without padding, on all processes that compute the micro-batch; 0 for `IDLE`.
         places: [S], index of each token among the tokens of all processes that compute the micro-batch; -1 for padding.
         paths: for each sample, the places of its `used_tokens`.

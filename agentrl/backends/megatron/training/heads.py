@@ -29,7 +29,8 @@ class Head(Protocol):
 
     Attributes:
         outputs: names of the outputs of `read`, in order.
-        is_divided: whether each tensor-parallel process has a part of the head, and so adds a part of the gradient.
+        is_divided: whether each tensor-parallel process has a part of the head. If so, each of them computes only a
+            part of the gradient of the states.
     """
 
     @property
@@ -58,7 +59,7 @@ class LanguageHead:
     """Log-probabilities and entropy.
 
     Args:
-        vocabulary_size: number of logits; the layer may have more columns, which pad the vocabulary.
+        vocabulary_size: number of logits; the weight of the head may have more rows, which pad the vocabulary.
     """
 
     outputs = ("logprobs", "entropy")

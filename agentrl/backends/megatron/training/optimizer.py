@@ -48,7 +48,7 @@ class LayoutOptimizer:
     Args:
         chunks: wrapped by megatron-core's `DistributedDataParallel`.
         distributed: whether each data-parallel process updates only some of the values; see `divides_state`.
-        moves: if given, averages and float32 copies of weights are in CPU memory except during `step`.
+        moves: if given, averages and float32 copies of weights are in CPU memory, except inside `in_use` and `step`.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class LayoutOptimizer:
     def sum_gradients(self) -> None:
         """Sum the gradients of all processes.
 
-        megatron-core also updates the routers' expert biases here. If `step` skips its update, it restores the biases.
+        megatron-core also updates the routers' expert biases here. If `step` skips the update, `step` restores these
+        biases.
         """
         changes = get_model_config(self._chunks[0]).moe_router_bias_update_rate
         biases = (bias for chunk in self._chunks for _, bias in expert_biases(chunk)) if changes else ()
@@ -227,8 +228,9 @@ def _kind(config: OptimConfig) -> dict[str, Any]:  # Any: options of megatron-co
 def mark_for_muon(chunk: nn.Module) -> None:
     """Mark parameters so that Muon treats a chunk's weights like the weights of a transformers model.
 
-    In transformers, gate and up projection are two matrices. The experts are one three-dimensional weight. AdamW
-    updates this weight, because Muon updates only matrices.
+    In transformers, gate and up projection are two matrices, so Muon updates the halves of `linear_fc1` separately. The
+    experts of a layer are one three-dimensional weight, which AdamW updates, because Muon updates only matrices. So
+    AdamW updates the experts of the chunk, too.
     """
     for name, value in chunk.named_parameters():
         marked: Any = value  # Any: megatron-core's attributes of parameters

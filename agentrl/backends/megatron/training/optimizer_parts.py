@@ -13,7 +13,7 @@ from agentrl.backends.megatron.weights.saved_boxes import SavedBoxes
 
 
 def state_parts(optimizer: LayoutOptimizer, parameters: Sequence[Mapped]) -> Iterator[tuple[str, Box, Tensor]]:
-    """Yield this process's parts of the optimizer state: name, box and values, in CPU memory."""
+    """Yield this process's parts of the optimizer state: name, box (`mapping.Box`) and values, in CPU memory."""
     for each in parameters:
         if not each.value.requires_grad:
             continue
@@ -41,7 +41,7 @@ def _boxed(part: Part, complete: Tensor) -> Tensor:
 
 
 def _assembled(parameter: Tensor, parts: Sequence[Part], saved: SavedBoxes, key: str) -> Tensor:
-    """Return the saved state of a parameter, in its shape; 0 in the rows that pad the vocabulary."""
+    """Return the saved state `key` of a parameter, in the parameter's shape; 0 in rows that pad the vocabulary."""
     found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
     for part in parts:
         write_to(part, found, saved.read(f"{part.name}/{key}", part.box))

@@ -86,7 +86,7 @@ class Passes:
             self._recorder = None
 
     def run(self, batches: Iterable[MicroBatch], loss_of: LossOf, *, entropy_gradient: bool) -> None:
-        """See `RunsPasses.run`. `loss_of` is called on the last pipeline stage."""
+        """See `RunsPasses.run`. `loss_of` is called only on the last pipeline stage."""
         if not (real := [*batches]):  # if `batches` is empty here, it is empty on all processes
             return
         idle = [micro_batch([IDLE], self.device)] * (self._num_passes(len(real)) - len(real))

@@ -88,7 +88,7 @@ class PredictionLoss:
         self._embedding = None
 
     def of(self, states: Tensor, output_layer: nn.Module, output_weight: Tensor | None, batch: PackedBatch) -> Tensor:
-        """Return this process's part of the loss of a micro-batch, on the last stage.
+        """Return this process's part of the loss of a micro-batch. Called only on the last pipeline stage.
 
         Args:
             states: states of the model after its last norm, [S, 1, H].

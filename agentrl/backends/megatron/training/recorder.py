@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Experts that the passes of one call of `score` use. Each process records the experts of its tokens and layers.
+    """Experts that the passes of one call of `score` use. A process records the experts of its own tokens and layers.
 
     Attributes:
         passes: for each pass, the experts of each sample's `used_tokens`, [T', L, K]; filled by `collect`.

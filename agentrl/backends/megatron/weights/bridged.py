@@ -1,8 +1,8 @@
 """The parts of parameters as megatron-bridge maps them.
 
 megatron-bridge converts complete weights only. We let it convert weights filled with their own row and column indices.
-The result shows which box of which weight each parameter holds. So the weights of these models, too, are read and
-written part by part.
+The result shows which box of which weight each parameter holds. So the weights of models that use megatron-bridge are
+also read and written part by part.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _runs(task: _Task) -> list[_Run] | None:
     """Return the rows of a parameter; None if the parameter does not consist of rows of weights."""
     if task.value.ndim > 2 or any(len(shape) != task.value.ndim for shape in task.shapes):
         return None
-    # `_line` uses collective operations, so all processes must make all three calls
+    # `_line` uses collective operations, so all processes must make the same calls
     owners = _line(task, 0, lambda index, length: torch.full((length,), index + 1))
     rows = _line(task, 0, lambda _, length: torch.arange(length))
     own = [position for position, owner in enumerate(owners) if owner]  # all other rows pad the vocabulary

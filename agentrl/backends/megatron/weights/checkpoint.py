@@ -124,11 +124,11 @@ def _files(parts: Iterable[tuple[str, Box, Tensor]]) -> Iterator[list[tuple[str,
             yield pending
             pending = []
         pending.append((name, box, values))
-    yield pending  # maybe empty: before the first update there is no state
+    yield pending  # maybe empty: for example, before the first update there is no state in float32
 
 
 def read_parts(folder: Path) -> SavedBoxes:
-    """Return the parts of all processes of the checkpoint `folder`.
+    """Return the parts of the optimizer state that all processes wrote to the checkpoint `folder`.
 
     Raises:
         ConfigError: the checkpoint has no parts, or a file is corrupt.

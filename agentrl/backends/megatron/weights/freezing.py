@@ -23,7 +23,7 @@ _CHUNK = 2**24
 
 
 def freeze(chunks: Sequence[LanguageModule], weights: Weights, patterns: Sequence[str]) -> None:
-    """Freeze every weight whose name in transformers matches one of `patterns`.
+    """Freeze every weight whose name in transformers, or the name of a module that contains it, matches a pattern.
 
     Raises:
         ConfigError: on all processes, if a pattern matches nothing or only a part of a parameter, or if no weight is

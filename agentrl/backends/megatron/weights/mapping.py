@@ -87,7 +87,7 @@ def _short(name: str, chunk: LanguageModule) -> str:
 
 
 def held(chunk: LanguageModule) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (name in the chunk, name in the complete model, parameter) for the parameters of a chunk."""
+    """Yield (name in the chunk, name in the complete model, value) for each parameter and expert bias of a chunk."""
     for name, value in [*chunk.named_parameters(), *expert_biases(chunk)]:
         yield name, _numbered(name, chunk), value
 

@@ -130,7 +130,8 @@ class Weights:
             new: weights that the checkpoint lacks; they become 0.
 
         Raises:
-            ConfigError: on all processes, if a weight is missing, has another shape, or is not finite.
+            ConfigError: on all processes, if a weight is missing, is not finite, has another shape, or has a data type
+                of less than 16 bits.
         """
         with failing_together(self.group):
             for value, part in _parts(self._base):

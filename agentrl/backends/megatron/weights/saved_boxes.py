@@ -1,4 +1,4 @@
-"""Read boxes of weights from safetensors files, which contain complete weights or only boxes of them."""
+"""Read boxes (`mapping.Box`) of weights from safetensors files, which contain complete weights or only boxes."""
 
 from __future__ import annotations
 

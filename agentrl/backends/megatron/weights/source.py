@@ -116,7 +116,8 @@ class Source:
     def write_rest(self, folder: Path, *, complete: bool) -> None:
         """Write the tokenizer to `folder`.
 
-        If `complete` (the checkpoint is not only a LoRA adapter), also write the model and generation configurations.
+        If `complete` (the checkpoint is not only a LoRA adapter), also write the model's configuration, and for a
+        language model also the generation configuration.
         """
         with quiet_transformers():
             if complete:

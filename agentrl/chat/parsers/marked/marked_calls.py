@@ -18,8 +18,8 @@ class Marks:
     """Marks of a format.
 
     Attributes:
-        section: begins and ends the calls of a turn. Some models omit both marks.
-        call: begins and ends a call.
+        section: the marks before and after the calls of a turn. Some models omit both marks.
+        call: the marks before and after a call.
         head: text before the arguments of a call, with the group `name`, and the group `id` if the format has ids.
         tail: text between the arguments and the end of the call.
         expected: the right form, for error messages.

@@ -122,7 +122,8 @@ GENERATION = KeyTable(
 def generation_table(keys: Sequence[str], base: str | None = None) -> KeyTable:
     """Choose the key table of a generation command from its keys and the name `base` of its YAML file.
 
-    `SERVER` is chosen if `base` is the server's YAML file, or if only the PPO trainer has one of the keys.
+    `SERVER` is chosen if `base` is the server's YAML file, or if one of the keys begins with `actor_rollout_ref.` or
+    `data.train_files`. Otherwise, `GENERATION` is chosen.
     """
     if base == SERVER.base or any(key.startswith((_IN_PPO, "data.train_files")) for key in keys):
         return SERVER

@@ -88,13 +88,13 @@ def adjust_names(draft: Draft) -> None:
 
 
 def estimator_of(draft: Draft) -> str:
-    """Return the advantage estimator. Call `adjust_names` first."""
+    """Return the advantage estimator, or "" if `algorithm.name` is unknown. Call `adjust_names` first."""
     name = str(draft.values.get(_NAME, "grpo"))
     return str(draft.values.get(_ESTIMATOR) or (PRESETS[name].adv_estimator if name in PRESETS else ""))
 
 
 def aggregation_of(draft: Draft) -> object:
-    """Return the actor's loss aggregation. Call `adjust_names` first."""
+    """Return the actor's loss aggregation, or None if `algorithm.name` is unknown. Call `adjust_names` first."""
     name = str(draft.values.get(_NAME, "grpo"))
     return draft.values.get(_AGGREGATION) or (PRESETS[name].aggregation if name in PRESETS else None)
 
@@ -105,7 +105,7 @@ def _leave_out_unread(draft: Draft) -> None:
     read = READ_BY_ESTIMATOR.get(estimator, _OF_ESTIMATORS)
     unread = [target for target in _OF_ESTIMATORS if target not in read]
     draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, as in verl")
-    if loss is not None:  # only for verl's keys: agentrl reports its own unused loss keys
+    if loss is not None:  # drop only options given by verl's keys: unused options of agentrl's keys are reported later
         read = READ_BY_LOSS.get(str(loss), OF_LOSSES)
         from_verl = {
             target for target in OF_LOSSES if draft.source_keys.get(target, "").startswith("actor_rollout_ref.")
@@ -115,9 +115,10 @@ def _leave_out_unread(draft: Draft) -> None:
 
 
 def _name(draft: Draft) -> None:
-    """Set `algorithm.name` to the preset with this estimator and loss, else the estimator's preset, else grpo.
+    """Set `algorithm.name` to the preset with this estimator and loss.
 
-    Drop the values of estimator, loss and aggregation that the preset already has.
+    If there is no such preset, use the preset with the estimator's name. If there is none either, use grpo.
+    Drop the values of estimator, loss and aggregation that the chosen preset already has.
     """
     values = draft.values
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)

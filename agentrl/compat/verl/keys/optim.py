@@ -51,7 +51,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
         ),
         Mapped(f"{verls}.min_lr_ratio", f"{ours}.min_lr_ratio"),
         Fixed(f"{verls}.min_lr", (None, 0), f"use {verls}.min_lr_ratio, a fraction of lr"),
-        Fixed(f"{verls}.lr_warmup_init", (None, 0), "remove it: a warm-up starts at 0"),
+        Fixed(f"{verls}.lr_warmup_init", (None, 0), "remove it: the first of N warm-up updates has lr / N"),
         Fixed(
             f"{verls}.lr_decay_steps",
             (None,),

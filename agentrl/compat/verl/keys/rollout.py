@@ -40,7 +40,7 @@ SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_ROLLOUT}.prompt_length", "data.max_prompt_length"),
     Mapped(f"{_ROLLOUT}.response_length", "data.max_response_length"),
     Mapped(f"{_VAL}.n", "rollout.val_kwargs.n", 1, note="set to 1 if validation is greedy"),
-    Mapped(f"{_VAL}.do_sample", "rollout.val_kwargs.do_sample", False, note="as in verl, the temperature decides"),
+    Mapped(f"{_VAL}.do_sample", "rollout.val_kwargs.do_sample", False, note="no effect, as in verl: see temperature"),
     Mapped(f"{_VAL}.temperature", "rollout.val_kwargs.temperature", 0.0, note="0 is greedy, above 0 samples"),
     Mapped(f"{_VAL}.top_p", "rollout.val_kwargs.top_p", 1.0),
     Mapped(f"{_VAL}.top_k", "rollout.val_kwargs.top_k", -1),

@@ -18,7 +18,7 @@ _BOOL = TypeAdapter(bool)
 
 
 def truth(value: object) -> bool | None:
-    """Parse a boolean as the configuration does, including `yes` and `off`; None for other values."""
+    """Parse a boolean as the configuration does, including `yes` and `off`; return None if it is no boolean."""
     try:
         return _BOOL.validate_python(value)
     except ValidationError:

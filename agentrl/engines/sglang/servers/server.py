@@ -1,4 +1,4 @@
-"""SGLang server as a child process: start, wait, stop and restart. The server never outlives this process."""
+"""SGLang server as a child process: start, wait, stop and restart. If this process ends, the server is killed."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class LocalServer:
 
         Raises:
             ServerError: the log cannot be written.
+            ConfigError: the config file that the server's options name cannot be read.
         """
         assert self._process is None, "it is started"
         self._key_file = write_key_file(self._options, self.api_key)

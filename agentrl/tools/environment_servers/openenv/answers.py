@@ -24,7 +24,7 @@ FAILED = "EXECUTION_ERROR"
 
 
 class ErrorReplyError(Exception):
-    """The server answered with an error; the message is for the model."""
+    """The server answered with an error. `code` is the server's error code, such as `BUSY`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

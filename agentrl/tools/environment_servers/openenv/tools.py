@@ -35,7 +35,7 @@ class OpenEnvTools:
         return {"type": "call_tool", "tool_name": tool, "arguments": {**arguments}} if self.listed else arguments
 
     def text(self, observation: Mapping[str, JsonValue]) -> str:
-        """Return the text for the model after reset. Servers that list tools often send an empty observation."""
+        """Return the text for the model after reset; "" if a server that lists tools sends an empty observation."""
         return "" if self.listed and not observation else observation_text(observation, self.field)
 
     def answer(self, observation: Mapping[str, JsonValue]) -> str:
@@ -54,7 +54,7 @@ class OpenEnvTools:
 
 
 def _result_text(result: JsonValue) -> str:
-    """Return the text of an MCP result: the texts in `content`, else the complete result."""
+    """Return the text of an MCP result: the texts in `content`; without a text there, the complete result."""
     if isinstance(result, dict):
         parts = result.get("content")
         texts = (
