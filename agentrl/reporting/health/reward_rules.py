@@ -80,7 +80,7 @@ def _judging(step: Mapping[str, float], metric: Metric, otherwise: float) -> flo
 
 
 def _rise(history: History, name: str) -> tuple[float, float]:
-    """Return (mean share in the first 5 steps, in the latest 5 steps); zeros before ten steps or if a mean is missing."""
+    """Return (mean share in the first 5 steps, in the latest 5 steps); zeros before ten steps or without a mean."""
     first, latest = values(history.first, name), values(history.latest(NUM_RECENT), name)
     if len(history.recent) < NUM_FIRST + NUM_RECENT or not (first and latest):
         return 0.0, 0.0
