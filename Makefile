@@ -103,7 +103,7 @@ $(MEGATRON_READY): pyproject.toml constraints.txt
 	$(MEGATRON)/bin/pip install --quiet --upgrade pip
 	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(MEGATRON)/bin/pip install --quiet --no-compile --constraint constraints.txt --no-deps megatron-core \
-		megatron-bridge emerging-optimizers absl-py
+		megatron-bridge einops emerging-optimizers absl-py
 	touch $@
 
 test-megatron: megatron

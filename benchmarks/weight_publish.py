@@ -129,7 +129,7 @@ def print_full(way: str, sent: Sent, num_bytes: int, plain: float) -> None:
 
 
 def print_share(way: str, sent: Sent, num_bytes: int) -> None:
-    """Print an update with its time over slower links."""
+    """Print the measurements of an update, and its computed time over slower links."""
     times = sent.times[1:]
     median = statistics.median(times)
     size = statistics.median(sent.num_bytes[1:]) or num_bytes

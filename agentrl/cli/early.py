@@ -59,7 +59,7 @@ def check_data_early(config: RunConfig) -> None:
 
 
 def check_model_early(config: RunConfig) -> None:
-    """Refuse a missing model folder and missing files of `agentrl chat`.
+    """Refuse a configuration of `agentrl chat` that names a missing model folder or missing files.
 
     Raises:
         ConfigError: one line per problem.

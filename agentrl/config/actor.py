@@ -100,8 +100,9 @@ class ActorConfig(Section):
     """What limits a micro-batch. true: its number of tokens (ppo_max_token_len_per_gpu). false: its number of samples
     (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Maximum number of tokens in a micro-batch. A shared prefix counts once. Padding counts too, and so do the copies
-    of a shared prefix's attention keys (see flex_attention). Micro-batches may be smaller on a CPU."""
+    """Maximum number of tokens in a micro-batch. A shared prefix counts once. Padding counts too. Without
+    FlexAttention, copies of the attention keys of a shared prefix also count (see flex_attention). Micro-batches may
+    be smaller on a CPU."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True

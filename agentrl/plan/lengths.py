@@ -65,7 +65,7 @@ class RolloutLengths:
         return sum(self.trajectories)
 
     def samples(self, rollout_id: str, uid: str, *, share: bool) -> Iterator[Sample]:
-        """Yield a sample for each trajectory; the sample's token ids are the positions that training computes.
+        """Yield a sample for each trajectory. Its token ids are placeholders: the positions that training computes.
 
         Args:
             share: whether to leave out shared tokens.

@@ -28,7 +28,7 @@ def kept(rejection: Rejection, log_ratio_N: Tensor, rollout_N: Tensor) -> Tensor
 
         token_k1..3      divergence of the token
         seq_sum_k1..3    sum of the divergence over the rollout (for k1: log(behaviour / policy) of the rollout)
-        seq_mean_k1..3   mean over the rollout's trained tokens (for k1: the geometric mean of the ratios)
+        seq_mean_k1..3   mean over the rollout's trained tokens (for k1: the log of the geometric mean of the ratios)
         seq_max_k2..3    maximum over the rollout
 
     For k1, the ratio behaviour / policy has a lower and an upper bound, compared as logarithms. k2 and k3 have only an

@@ -1,4 +1,4 @@
-"""Build trajectories from the operations of their conversations, for custom agent loops (other uses: see `Reader`)."""
+"""Build trajectories from the operations of conversations, for custom agent loops (other cases: see `Reader`)."""
 
 from __future__ import annotations
 

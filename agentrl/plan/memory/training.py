@@ -195,7 +195,7 @@ class Trainer:
         return _in_flight(self.layout, self.stage, number) * (stored + ends)
 
     def _recomputed(self, number: int) -> int:
-        """Return how many of the `number` layers of a stage the backward pass computes again."""
+        """Return how many layers the backward pass computes again, of the `number` layers of a stage."""
         megatron = self.config.actor.megatron
         if not (self.config.model.enable_gradient_checkpointing or megatron.recompute_granularity == "full"):
             return 0

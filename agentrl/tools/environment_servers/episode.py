@@ -1,4 +1,4 @@
-"""An environment on a server within one rollout."""
+"""The environment of one rollout, which runs on a server."""
 
 from __future__ import annotations
 

@@ -60,5 +60,5 @@ class Reaper:
     def _write(self, line: str) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
-            with suppress(OSError):  # someone killed the helper; servers are still ended by their sessions
+            with suppress(OSError):  # someone killed the helper; each server still ends with its MCP session
                 self._process.stdin.write(line.encode())

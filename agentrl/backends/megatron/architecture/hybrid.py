@@ -27,7 +27,7 @@ PARTS_OF_A_LAYER = 2
 
 
 def layer_of(part: Any, chunk: nn.Module) -> int:  # Any: megatron-core is untyped
-    """Return the index, in the complete model, of the layer to which a layer or router of megatron-core belongs."""
+    """Return the index of the complete model's layer that contains a layer or router of megatron-core."""
     return int(part.layer_number - 1) // (PARTS_OF_A_LAYER if isinstance(chunk, HybridChunk) else 1)
 
 

@@ -35,7 +35,7 @@ def optim_rows(verls: str, ours: str, grad_clip: str, lr: float) -> tuple[Row, .
             f"{ours}.lr_scheduler_type",
             "constant",
             schedule,
-            "decays over all updates of the run",
+            "linear and cosine decay over all updates of the run",
         ),
         Mapped(
             f"{verls}.warmup_style",

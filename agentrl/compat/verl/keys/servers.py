@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError, Kind
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ARGS, _SGLANG = "rollout.sglang.server_args", "rollout.sglang"
 _EMBEDDED = "the embedded engine uses rollout.max_num_seqs and rollout.max_kv_tokens"
-_ONE_DEVICE = "one engine, on one device"
+_ONE_DEVICE = "the embedded engine runs on one device"
 _SERVER = "a setting of verl's inference servers"
 _SIZES = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
 
