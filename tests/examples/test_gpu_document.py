@@ -66,7 +66,7 @@ def test_the_figures_follow_from_the_formulas():
         assert row(name) == gb(activations, 2)
         assert row(total) == gb([c + CHUNK + a for c, a in zip(constant, activations, strict=True)], 1)
     copied = 2 * HIDDEN * 2  # one key and value per query head
-    assert f"samples x the longest x layers x {copied:,} in bfloat16" in DOCUMENT
+    assert f"n x m x layers x {copied:,} in bfloat16" in DOCUMENT
     assert f"({2 * kv_width * 2} on a CPU)" in DOCUMENT
     assert f"activations of one token need {57_408 / copied:.1f} times the memory of one copied key" in DOCUMENT
     num_tokens, num_keys = 2048 + 32 * 16, 31 * (2048 + 16)
