@@ -66,7 +66,7 @@ def compose_config(
 
 def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | None) -> dict[str, object]:
     root, *others = (folder.resolve() for folder in (file and file.parent, config_dir, configs_dir()) if folder)
-    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in others)}]"]
+    search = [f"hydra.searchpath=[{','.join(quoted(f'file://{folder}') for folder in others)}]"]
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(root)):
@@ -119,8 +119,7 @@ def _problem(override: str, config_dir: Path | None) -> str | None:
     group, _, name = override.lstrip("+").partition("=")
     if group != "experiment":
         return None
-    folders = [folder / group for folder in (configs_dir(), config_dir) if folder]
-    names = [file.stem for folder in folders for file in folder.glob("*.yaml")]
+    names = _names(group, config_dir)
     if name.strip("'\"") in names:
         return None
     return (
@@ -128,6 +127,12 @@ def _problem(override: str, config_dir: Path | None) -> str | None:
         if name
         else (f"'{override}' names no experiment; valid names: {', '.join(sorted(names))}")
     )
+
+
+def _names(group: str, config_dir: Path | None) -> set[str]:
+    """Return the names of all YAML files of a group, such as "experiment"."""
+    folders = [folder / group for folder in (configs_dir(), config_dir) if folder]
+    return {file.stem for folder in folders for file in folder.glob("*.yaml")}
 
 
 def is_override(word: str) -> bool:
@@ -178,9 +183,7 @@ def _one_line(error: Exception, config_dir: Path | None) -> str:
     text = str(error)
     if missing := re.search(r"(?:In '[^']*': )?Could not find '([\w-]+)/([\w-]+)'", text):
         group, name = missing.groups()
-        folders = [folder / group for folder in (configs_dir(), config_dir) if folder]
-        names = [file.stem for folder in folders for file in folder.glob("*.yaml")]
-        return f"there is no {group} '{name}': {suggestion(name, names)}"
+        return f"there is no {group} '{name}': {suggestion(name, _names(group, config_dir))}"
     if unset := re.match(r"Could not delete from config. '([^']*)' does not exist", text):
         return f"'~{unset[1]}': neither an experiment nor an override sets {unset[1]}"
     return " ".join(text.split())
