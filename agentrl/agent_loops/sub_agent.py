@@ -119,5 +119,5 @@ def _answer_of(chat: Conversation) -> Answer:
 def _check_has_tool(tools: ToolSession) -> None:
     if not tools.has_agent_tool:
         key = "rollout.agent.default_agent_loop"
-        why = f"agent loop '{SUB_AGENT}' needs `{key}={SUB_AGENT}`, which adds the tool that starts sub-agents"
+        why = f"agent loop '{SUB_AGENT}' must be the run's default: set `{key}={SUB_AGENT}`, which adds the tool for it"
         raise ConfigError.at(key, Kind.CONFLICT, why)

@@ -41,7 +41,7 @@ class TurnEnds:
     answers_begin: bool
 
     def opens(self, token: str) -> bool:
-        """Whether the token also begins the messages after a turn, so that no other end token can replace it."""
+        """Whether the token is also the start of the next message. No other end token can replace such a token."""
         return not self.own or (self.answers_begin and token == self.calls)
 
 

@@ -106,12 +106,12 @@ def _with_sizes(config: RunConfig, fleet: Fleet) -> RunConfig:
     servers, training = servers_of(config), layout_of(config).devices
     tensor, rest = divmod(fleet.num_devices - training, servers.replicas * servers.pipeline)
     if tensor < 1 or rest:
-        room = max(0, fleet.num_devices - training)
-        left = f"{fleet} leaves {room}" if fleet.num_devices else "--gpus has no number"
         stages = f" with {servers.pipeline} pipeline stages each" if servers.pipeline > 1 else ""
+        room = max(0, fleet.num_devices - training)
+        why = f"cannot divide the other {room} of {fleet} equally" if fleet.num_devices else "have unknown sizes"
         text = (
-            f"`rollout.sglang.urls`: the sizes of these {servers.replicas} servers{stages} are not known: set"
-            f" {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus; training uses {training} ({left})"
+            f"`rollout.sglang.urls`: training uses {training} devices, and these {servers.replicas} servers{stages}"
+            f" {why}: set {_ARGS}={{tp_size: N}}, or the number of all devices in --gpus"
         )
         raise ConfigError.at(_ARGS, Kind.MISSING, text)
     return with_values(config, {_ARGS: {**config.rollout.sglang.server_args, "tp_size": tensor}})
